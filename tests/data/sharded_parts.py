@@ -33,7 +33,7 @@ LABELS = {
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "retrieval": {"prompts": {"gender": "gender", "race": "race"}, "queries": list(ASKED), "k": [10, 100]},
-    "groups": {"prompts": "waterbirds", "label": "bird", "spurious": "place", "offset": True},
+    "groups": {"prompts": "waterbirds", "label": "bird", "spurious": "place"},
 }
 
 

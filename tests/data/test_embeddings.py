@@ -1,19 +1,24 @@
-"""Embeddings: what they refuse, and rows that stay together whatever is selected."""
+"""Embeddings: rows that stay together, files as others write them, and what is refused before it is misread."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import io
+import json
+import pickle
+import zipfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 
 from tests.refusals import refused
-from vldebias.data import Embeddings, Labels
-from vldebias.errors import InvalidInputError
+from vldebias.data import UNKNOWN, Embeddings, Labels, load_embeddings, save_embeddings
+from vldebias.errors import InvalidInputError, VldebiasWarning
 
 
 def make(n: int = 5, **more: Any) -> Embeddings:
@@ -24,7 +29,7 @@ def make(n: int = 5, **more: Any) -> Embeddings:
 
 
 @given(st.data())
-def test_rows_stay_together(data: st.DataObject) -> None:
+def test_rows_stay_together_copied_or_picked(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 9))
     rows: Any = data.draw(
         st.one_of(
@@ -33,54 +38,26 @@ def test_rows_stay_together(data: st.DataObject) -> None:
             st.slices(n),
         )
     )
-    whole, some = make(n), make(n)[rows]
-    assert len(some) == len(some.ids) == len(some.captions) == len(some.column("parity"))
-    for k, name in enumerate(some.ids):
-        i = whole.ids.index(name)
-        assert np.array_equal(some.features[k], whole.features[i])
-        assert some.column("parity").codes[k] == whole.column("parity").codes[i]
-        assert some.captions[k] == whole.captions[i]
-    assert some.ids == tuple(np.array(whole.ids)[rows])
-    assert some.about == whole.about
+    whole, some, lazy = make(n), make(n)[rows], make(n).picked(rows)
+    for one in (some, lazy):
+        index = [whole.ids.index(name) for name in one.ids]
+        assert one.ids == tuple(np.array(whole.ids)[rows])
+        assert np.array_equal(one.features[:], whole.features[index])
+        assert one.column("parity").codes.tolist() == whole.column("parity").codes[index].tolist()
+        assert one.captions == tuple(whole.captions[i] for i in index)
+        assert (len(one), one.dim, one.about) == (len(index), 3, whole.about)
+    assert torch.equal(lazy.normalised(), some.normalised())
 
 
-def test_normalised_rows_have_length_one() -> None:
-    rows = make().normalised()
-    assert rows.dtype == torch.float32
-    assert torch.allclose(rows.norm(dim=1), torch.ones(5))
-    whole = torch.from_numpy(make().features).float()
+def test_normalised_rows_have_length_one_or_are_named() -> None:
+    rows, whole = make().normalised(), torch.from_numpy(make().features).float()
+    assert (rows.dtype, torch.allclose(rows.norm(dim=1), torch.ones(5))) == (torch.float32, True)
     assert torch.allclose(rows * whole.norm(dim=1, keepdim=True), whole, atol=1e-5)
-    assert make().dim == 3
-
-
-@pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
-def test_rows_without_a_direction_are_named(value: float) -> None:
-    features = make().features.copy()
-    features[3] = value
-    with pytest.raises(InvalidInputError, match=r"features: 1 rows are zero or not finite, such as \['i3'\]"):
-        make(features=features).normalised()
-
-
-@refused(
-    ({"features": np.ones(5)}, r"features: expected floats \(n, d\), got \(5,\) of float64"),
-    ({"features": np.ones((5, 3), dtype=int)}, r"features: expected floats \(n, d\), got \(5, 3\) of int64"),
-    ({"ids": ("a",)}, r"expected 5 rows in every column, got \{'ids': 1\}"),
-    ({"captions": ("a", "b")}, r"expected 5 rows in every column, got \{'captions': 2\}"),
-    ({"labels": {"x": Labels.of(["a"])}}, r"expected 5 rows in every column, got \{'x': 1\}"),
-)
-def test_what_does_not_fit_is_refused(more: dict[str, Any]) -> None:
-    make(**more)
-
-
-def test_it_says_in_a_line_what_it_is() -> None:
-    assert repr(make(1000)) == "Embeddings(1000 images of width 3, columns ['parity'], captions)"
-
-
-def test_columns_by_name() -> None:
-    assert make().column("parity").names == ("even", "odd")
-    with pytest.raises(InvalidInputError, match=r"no column 'gender'; there are \['parity'\]"):
-        make().column("gender")
-    assert replace(make(), captions=())[[0]].captions == ()
+    for value in (0.0, np.nan, np.inf):
+        features = make().features.copy()
+        features[3] = value
+        with pytest.raises(InvalidInputError, match=r"1 rows are zero or not finite, such as \['i3'\]"):
+            make(features=features).normalised()
 
 
 def test_arrays_lists_and_tensors_make_embeddings() -> None:
@@ -88,19 +65,292 @@ def test_arrays_lists_and_tensors_make_embeddings() -> None:
     found = Embeddings.of(torch.eye(2, 3, dtype=torch.bfloat16, requires_grad=True), labels, captions=["a", "b"])
     assert (found.features.dtype, found.features.tolist()) == (np.float32, [[1, 0, 0], [0, 1, 0]])
     assert (found.ids, found.captions) == (("0", "1"), ("a", "b"))
-    assert found.column("gender").names == ("f", "m")
-    assert found.column("age").names == ("4", "30")
-    assert found.column("smiling").codes.tolist() == [1, 0]
+    names = {name: found.column(name).names for name in labels}
+    assert names == {"gender": ("f", "m"), "age": ("4", "30"), "smiling": ("no", "yes")}
     assert Embeddings.of([[1.0, 2.0]], ids=[7], about={"model": "m"}).ids == ("7",)
 
 
-def test_what_makes_no_embeddings_is_refused_with_the_name_of_the_column() -> None:
-    with pytest.raises(InvalidInputError, match=r"features: expected floats \(n, d\), got \(3,\) of float64"):
-        Embeddings.of([1, 2, 3])
-    for features in ("a folder", [[1.0], [1.0, 2.0]], [["a"]], None, {}):
-        with pytest.raises(InvalidInputError, match=r"features: expected (floats|numbers) \(n, d\), got "):
-            Embeddings.of(features)
-    with pytest.raises(InvalidInputError, match=r"labels\['age'\]: expected strings or integers, got float64"):
-        Embeddings.of(np.eye(2), {"age": [0.5, 1]})
-    with pytest.raises(InvalidInputError, match=r"expected 2 rows in every column, got {'age': 1}"):
-        Embeddings.of(np.eye(2), {"age": [1]})
+@refused(
+    (lambda: make(features=np.ones(5)), r"floats \(n, d\), got \(5,\) of float64"),
+    (lambda: make(features=np.ones((5, 3), dtype=int)), r"floats \(n, d\), got \(5, 3\) of int64"),
+    (lambda: make(ids=("a",)), r"expected 5 rows in every column, got \{'ids': 1\}"),
+    (lambda: make(captions=("a", "b")), r"expected 5 rows in every column, got \{'captions': 2\}"),
+    (lambda: make(labels={"x": Labels.of(["a"])}), r"expected 5 rows in every column, got \{'x': 1\}"),
+    (lambda: make().column("gender"), r"no column 'gender'; there are \['parity'\]"),
+    (lambda: Embeddings.of([1, 2, 3]), r"floats \(n, d\), got \(3,\) of float64"),
+    *((lambda x=x: Embeddings.of(x), "expected numbers") for x in ("a folder", [[1.0], [1.0, 2.0]], [["a"]], {})),
+    (lambda: Embeddings.of(np.eye(2), {"age": [0.5, 1]}), r"labels\['age'\]: .* got float64"),
+    (lambda: Embeddings.of(np.eye(2), {"age": [1]}), r"expected 2 rows in every column, got {'age': 1}"),
+)
+def test_what_makes_no_embeddings_is_refused(call: Any) -> None:
+    call()
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+SUFFIXES = pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+COLUMN = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
+
+
+@st.composite
+def everything(draw: st.DrawFn) -> tuple[Embeddings, dict[str, torch.Tensor]]:
+    n, d = draw(st.integers(1, 5)), draw(st.integers(1, 3))
+    rng, names = np.random.default_rng(draw(st.integers(0, 9))), ("a", "ü", "c/d")
+    columns = draw(st.lists(COLUMN, max_size=2, unique=True))
+    features = rng.normal(size=(n, d)).astype(draw(st.sampled_from(["float16", "float32", "float64"])))
+    embeddings = Embeddings(
+        features,
+        tuple(draw(st.lists(TEXT, min_size=n, max_size=n))),
+        {column: Labels(rng.integers(UNKNOWN, len(names), n), names) for column in columns},
+        tuple(draw(st.lists(TEXT, min_size=n, max_size=n))) if draw(st.booleans()) else (),
+        {"model": "m", "n": [n, None]},
+    )
+    prompts = draw(st.lists(TEXT, max_size=3, unique=True))
+    return embeddings, {prompt: torch.from_numpy(rng.normal(size=d)).float() for prompt in prompts}
+
+
+@SUFFIXES
+@given(given=everything())
+@settings(max_examples=15, deadline=None)
+def test_what_was_saved_is_loaded(suffix: str, tmp_path_factory: Any, given: Any) -> None:
+    embeddings, texts = given
+    path = tmp_path_factory.mktemp("files") / "new" / f"file{suffix}"
+    assert save_embeddings(path, embeddings, texts) == path
+    found, found_texts = load_embeddings(path)
+    assert found.features.dtype == embeddings.features.dtype
+    assert np.array_equal(found.features, embeddings.features)
+    assert (found.ids, found.captions) == (embeddings.ids, embeddings.captions)
+    assert found.about == {**embeddings.about, "file": str(path)}
+    assert found.labels.keys() == embeddings.labels.keys()
+    for column, labels in embeddings.labels.items():
+        assert found.column(column).names == labels.names
+        assert np.array_equal(found.column(column).codes, labels.codes)
+    assert {k: v.tolist() for k, v in (found_texts or {}).items()} == {k: v.tolist() for k, v in texts.items()}
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
+def arrays(**more: Any) -> dict[str, Any]:
+    return {"features": np.eye(3, 4, dtype=np.float32), **more}
+
+
+def write(folder: Path, **fields: Any) -> Path:
+    path = folder / "mine.npz"
+    np.savez(path, **fields)
+    return path
+
+
+def test_a_file_as_people_write_it(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        **arrays(ids=np.array(["x.jpg", "y.jpg", "z.jpg"]), captions=np.array([b"one", b"two", "drei ü".encode()])),
+        **{
+            "label.gender": np.array(["male", "", "female"]),
+            "label.place": np.array([1, 0, -1], dtype=np.int8),
+            "names.place": np.array(["land", "water"]),
+            "label.year": np.array([1999, -1, 204]),
+            "label.smiling": np.array([True, False, True]),
+            "label.g": np.array(["b", "a", "b"]),
+            "names.g": np.array(["b", "a", "none of them"]),
+            "text": np.array([[1, 0, 0, 0], [1, 1e-5, 0, 0]], dtype=np.float32),
+            "prompts": np.array(["a", "a"]),
+        },
+    )
+    found, texts = load_embeddings(path)
+    assert list(texts or ()) == ["a"]  # twice with the same embedding
+    assert found.ids == ("x.jpg", "y.jpg", "z.jpg")
+    assert found.captions == ("one", "two", "drei ü")
+    assert found.column("gender").counts == {"female": 1, "male": 1}
+    assert found.column("place").names == ("land", "water")
+    assert found.column("place").codes.tolist() == [1, 0, UNKNOWN]
+    assert found.column("year").names == ("-1", "204", "1999")
+    assert found.column("year").codes.tolist() == [2, 0, 1]
+    assert found.column("smiling").codes.tolist() == [1, 0, 1]
+    assert found.column("smiling").names == ("no", "yes")
+    assert found.column("g").names == ("b", "a", "none of them")
+    assert found.column("g").codes.tolist() == [0, 1, 0]
+    assert found.about == {"file": str(path)}
+
+
+def test_other_names(tmp_path: Path) -> None:
+    more = {"mine": np.array([1, 0]), "vectors": np.ones((1, 3)), "said": np.array(["b"])}
+    path = write(tmp_path, image=np.eye(2, 3, dtype=np.float16), junk=np.array([{}], dtype=object), **more)
+    found, texts = load_embeddings(path, keys={"label.Male": "mine", "text": "vectors", "prompts": "said"})
+    assert found.ids == ("0", "1")
+    assert found.column("Male").names == ("0", "1")
+    assert list(texts or {}) == ["b"]
+    assert found.about["ignored"] == ["junk"]  # not asked for, so not looked at
+    assert load_embeddings(path, keys={"features": "vectors"})[0].features.shape == (1, 3)
+
+
+class Bomb:
+    def __reduce__(self) -> Any:
+        return (pytest.fail, ("a pickle was opened",))
+
+
+UNSIGNED = pytest.mark.filterwarnings("ignore:.*has no digest:vldebias.errors.VldebiasWarning")
+
+
+@UNSIGNED  # of its key
+@SUFFIXES
+def test_no_flipped_bit_is_read_as_other_features(suffix: str, tmp_path: Path) -> None:
+    whole = Embeddings(np.arange(24, dtype=np.float32).reshape(8, 3), tuple("abcdefgh"), {"g": Labels.of("xy" * 4)})
+    path = save_embeddings(tmp_path / f"file{suffix}", whole, {"a photo": torch.ones(3)})
+    content, refused = path.read_bytes(), 0
+    rng = np.random.default_rng(0)
+    for place in rng.choice(8 * len(content), size=120, replace=False).tolist():
+        damaged = bytearray(content)
+        damaged[place // 8] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        try:
+            found, texts = load_embeddings(path)
+        except InvalidInputError:
+            refused += 1
+            continue
+        assert np.array_equal(found.features, whole.features)
+        assert (found.ids, found.labels["g"].names) == (whole.ids, whole.labels["g"].names)
+        assert found.labels["g"].codes.tolist() == whole.labels["g"].codes.tolist()
+        assert {prompt: row.tolist() for prompt, row in (texts or {}).items()} == {"a photo": [1, 1, 1]}
+    assert refused > 60
+
+
+def test_a_safetensors_file_of_others_is_read_with_a_word_and_written_again_without(tmp_path: Path) -> None:
+    path = tmp_path / "mine.safetensors"
+    save_file({"features": torch.eye(2, 3)}, path)
+    with pytest.warns(VldebiasWarning, match=r"mine\.safetensors: has no digest, .* write it again with") as told:
+        found = load_embeddings(path)
+    assert len(told) == 1
+    save_embeddings(path, *found)
+    assert np.array_equal(load_embeddings(path)[0].features, np.eye(2, 3))
+
+
+@UNSIGNED
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="asks Linux what is mapped")
+def test_a_safetensors_file_is_mapped_and_may_be_bfloat16(tmp_path: Path) -> None:
+    path = tmp_path / "mine.safetensors"
+    ids = torch.frombuffer(bytearray(json.dumps(["x", "y"]).encode()), dtype=torch.uint8)
+    save_file({"features": torch.eye(2, 3), "ids": ids, "label.g": torch.tensor([1, 0])}, path)
+    found, _ = load_embeddings(path)
+    assert found.ids == ("x", "y")
+    assert found.column("g").codes.tolist() == [1, 0]
+    assert str(path) in Path("/proc/self/maps").read_text()
+    save_file({"features": torch.eye(2, 3).bfloat16()}, path)
+    assert load_embeddings(path)[0].features.dtype == np.float32
+
+
+JSON_NO_LIST = np.frombuffer(b'{"a": 1}', dtype=np.uint8)
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"features": np.ones((3, 4), dtype=int)}, r"features: expected floats \(n, d\), got \(3, 4\) of int64"),
+    ({"features": np.float32(1)}, r"features: expected floats \(n, d\), got \(\)"),
+    ({"ids": np.array(["a", "b"])}, r"expected 3 rows in every column, got \{'ids': 2\}"),
+    ({"ids": np.array([1.0, 2, 3])}, r"'ids': expected strings \(n,\), got \(3,\) of float64"),
+    ({"ids": JSON_NO_LIST}, r"'ids': expected strings \(n,\), got \(8,\) of uint8"),
+    ({"captions": np.arange(3, dtype=np.uint8)}, "'captions': expected UTF-8 JSON in an array of uint8"),
+    ({"ids": np.array([Bomb(), 1, "x"], dtype=object)}, "'ids' cannot be read .* Python objects are never unpickled"),
+    ({"ids": np.array([b"a", b"\xff", b"c"])}, "'ids': expected strings, got bytes that are no UTF-8"),
+    ({"ids": np.frombuffer(b"[" * 100_000, dtype=np.uint8)}, "'ids': expected UTF-8 JSON in an array of uint8"),
+    ({"label.g": np.array([b"a", b"\xff", b"c"])}, "'label.g': expected strings or bytes of UTF-8, got b'.xff'"),
+    ({"label.g": np.ones((3, 1), dtype=int)}, r"'label.g': labels: expected strings or integers \(n,\), got \(3, 1\)"),
+    ({"label.g": np.array([0.5, 1, 2])}, "'label.g': expected strings or integers, got float64"),
+    ({"label.g": np.array([0, 1])}, r"expected 3 rows in every column, got \{'g': 2\}"),
+    ({"label.g": np.array([0, 1, 7]), "names.g": np.array(["a", "b"])}, "'label.g': labels: expected codes -1"),
+    ({"label.g": np.array(["a", "b", "x"]), "names.g": np.array(["a", "b"])}, "'label.g': labels: expected one of"),
+    ({"text": np.ones((2, 4))}, r"'text': expected floats \(0, 4\)"),
+    ({"prompts": np.array(["a"])}, r"'text': expected floats \(1, 4\), .* got \(0,\)"),
+    ({"text": np.ones((1, 5)), "prompts": np.array(["a"])}, r"'text': expected floats \(1, 4\), .* got \(1, 5\)"),
+    ({"text": np.eye(2, 4), "prompts": np.array(["a", "a"])}, "'prompts': 'a' is there twice with different"),
+    ({"about": np.array("[1]")}, "'about': expected a JSON object, got list"),
+]
+
+
+@pytest.mark.parametrize(("fields", "text"), BAD)
+def test_what_does_not_fit_is_refused_with_the_name_of_the_file(
+    fields: dict[str, Any], text: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, **(arrays() | fields))
+    with pytest.raises(InvalidInputError, match=rf"mine.npz: .*{text}"):
+        load_embeddings(path)
+
+
+@refused(
+    ({"features": "img"}, r"expected an array 'img', found \['features'\]; say what is what with keys="),
+    ({"featurs": "features"}, r"keys: expected features, .* or names.\*, got \['featurs'\]"),
+)
+def test_keys_that_lead_nowhere_are_refused(tmp_path: Path, keys: dict[str, Any]) -> None:
+    load_embeddings(write(tmp_path, **arrays()), keys=keys)
+
+
+@SUFFIXES
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_features_that_are_not_finite_are_refused(suffix: str, value: float, tmp_path: Path) -> None:
+    features = np.ones((5, 2), dtype=np.float32)
+    features[[2, 4], 1] = value
+    path = save_embeddings(tmp_path / f"file{suffix}", Embeddings.of(features, ids=list("abcde")))
+    message = r"features: 2 of 5 rows are infinite or NaN, the first of them row 2 \('c'\); expected finite numbers"
+    with pytest.raises(InvalidInputError, match=message):
+        load_embeddings(path)
+
+
+def one_array() -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.ones(3))
+    return file.getvalue()
+
+
+@SUFFIXES
+@pytest.mark.parametrize("content", [b"", b"junk" * 20, pickle.dumps(Bomb()), b"PK\x03\x04 cut", one_array()])
+def test_files_that_are_none_are_refused(suffix: str, content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / f"bad{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(InvalidInputError, match=rf"bad{suffix}: cannot be read .*expected a {suffix} file of arrays"):
+        load_embeddings(path)
+
+
+@refused(
+    (lambda at: load_embeddings(at / "no.npz"), r"no.npz: no such file"),
+    (lambda at: load_embeddings(at / "mine.npy"), r"expected a file that ends in .npz or .safetensors"),
+    (lambda at: save_embeddings(at / "mine.pt", make()), r"expected a file that ends in .npz or .safetensors"),
+    (lambda at: save_embeddings(at / "a.npz", make(labels={"x\0y": Labels.of("abcde")})), "without a NUL character"),
+)
+def test_other_formats_no_file_and_columns_that_it_cannot_name_are_refused(tmp_path: Path, call: Any) -> None:
+    call(tmp_path)
+
+
+def header(shape: tuple[int, ...]) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    return file.getvalue()
+
+
+def lie(archive: bytes, field: slice, value: int) -> bytes:
+    """The archive with other bytes in the first entry of its directory."""
+    at, entry = archive.index(b"PK\x01\x02"), bytearray(archive)
+    entry[at + field.start : at + field.stop] = value.to_bytes(field.stop - field.start, "little")
+    return bytes(entry)
+
+
+def archive(content: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as made:
+        made.writestr("features.npy", content)
+    return file.getvalue()
+
+
+LIES = {
+    "rows": archive(header((10**12, 512)) + b"few"),
+    "more rows": archive(header((10**30,)) + b"few"),
+    "fewer than none": archive(header((-5, 2)) + bytes(40)),
+    "size": lie(archive(header((10**8,)) + b"few"), slice(24, 28), 4 * 10**8 + 128),
+    "encrypted": lie(archive(header((2, 2)) + bytes(16)), slice(8, 10), 1),
+    "method": lie(archive(header((2, 2)) + bytes(16)), slice(10, 12), 99),
+    "cut off": archive(header((2, 2)) + np.random.default_rng(0).bytes(16))[:70] + bytes(40),
+    "no array": archive(b"no array"),
+    "empty": archive(b""),
+}
+
+
+@pytest.mark.parametrize("which", LIES)
+def test_archives_that_lie_are_refused(tmp_path: Path, which: str) -> None:
+    (tmp_path / "mine.npz").write_bytes(LIES[which])
+    with pytest.raises(InvalidInputError, match=r"mine.npz: .*cannot be read"):
+        load_embeddings(tmp_path / "mine.npz")

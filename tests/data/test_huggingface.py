@@ -1,46 +1,67 @@
-"""Hugging Face datasets from folders and files of this machine, at random and as a stream."""
+"""Hugging Face data sets from folders, files and tars of this machine, at random and as a stream."""
 
 from __future__ import annotations
 
+import io
+import json
 import shutil
+import tarfile
 import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from data_folders import as_bytes, picture, save
+from data_parts import as_bytes, picture, save
 
 from tests.refusals import refused
-from vldebias.data import ImageData, ImageStream
-from vldebias.data.huggingface import _features, open_huggingface
-from vldebias.data.pictures import fingerprint_files
+from vldebias.data import ImageData, ImageStream, open_data
+from vldebias.data.huggingface import source_of
 from vldebias.errors import InvalidInputError
 
 datasets = pytest.importorskip("datasets")
+pytestmark = pytest.mark.usefixtures("hf_cache")
+BOTH = pytest.mark.parametrize("streaming", [False, True])
 N = 5
-SEX = [0, 1, -1, 1, None]  # both ways in which a class is unknown
 CODES = [0, 1, -1, 1, -1]
-TONE = ["dark", "", None, "pale", "dark"]
+Rows = list[tuple[str, str, Any]]
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf-cache")
-    datasets.disable_progress_bars()
+def opened(root: Any, *split: str, **options: Any) -> Any:
+    return open_data("huggingface", root, *split, **options)
+
+
+def rows_of(data: Any) -> Rows:
+    """Id, caption and image of every row."""
+    if isinstance(data, ImageData):
+        captions = data.captions or [""] * len(data)
+        return [(data.ids[i], captions[i], data.read(i)) for i in range(len(data))]
+    assert isinstance(data, ImageStream)
+    return [(record.id, record.caption or "", record.read()) for record in data.records()]
+
+
+def reads_of(data: Any) -> list[Any]:
+    if isinstance(data, ImageData):
+        return [lambda i=i: data.read(i) for i in range(len(data))]
+    return [record.read for record in data.records()]
+
+
+def pixels(n: int, first: int = 0) -> list[dict[str, Any]]:
+    return [{"bytes": as_bytes(picture(first + i)), "path": None} for i in range(n)]
 
 
 def dataset(first: int = 0) -> Any:
-    """Rows with the image inside, a ClassLabel with an unknown row, a text label, a caption."""
+    """Rows with the image inside, a class that is unknown in two ways, a text label, a caption."""
     columns = {
-        "image": [{"bytes": as_bytes(picture(first + i)), "path": None} for i in range(N)],
-        "sex": SEX,
-        "tone": TONE,
+        "image": pixels(N, first),
+        "sex": [0, 1, -1, 1, None],
+        "tone": ["dark", "", None, "pale", "dark"],
         "text": [f"text {first + i}" for i in range(N)],
         "key": [f"k{first + i}" for i in range(N)],
     }
-    features = {name: datasets.Value("string") for name in ("tone", "text", "key")}
-    features |= {"image": datasets.Image(), "sex": datasets.ClassLabel(names=["f", "m"])}
-    return datasets.Dataset.from_dict(columns, features=datasets.Features({name: features[name] for name in columns}))
+    kinds = {"image": datasets.Image(), "sex": datasets.ClassLabel(names=["f", "m"])}
+    features = {name: kinds.get(name, datasets.Value("string")) for name in columns}
+    return datasets.Dataset.from_dict(columns, features=datasets.Features(features))
 
 
 def saved(root: Path) -> Path:
@@ -49,8 +70,7 @@ def saved(root: Path) -> Path:
 
 
 def saved_one(root: Path) -> Path:
-    part = datasets.DatasetDict(test=dataset(20))["test"]
-    part.save_to_disk(str(root))
+    datasets.DatasetDict(test=dataset(20))["test"].save_to_disk(str(root))
     return root
 
 
@@ -72,68 +92,34 @@ MAPPED: dict[str, Any] = {"labels": {"gender": "sex", "tone": "tone"}, "caption"
 
 
 @pytest.mark.parametrize(("layout", "split"), LAYOUTS)
-def test_rows_at_random(tmp_path: Path, layout, split: str) -> None:
-    data = open_huggingface(layout(tmp_path / "own"), split, **MAPPED)
-    assert isinstance(data, ImageData)
-    assert (data.name, data.split, len(data)) == ("own", split, N)
-    assert data.ids == tuple(f"k{20 + i}" for i in range(N))
-    assert data.captions == tuple(f"text {20 + i}" for i in range(N))
+def test_rows_at_random_are_those_of_a_stream_from_any_start(tmp_path: Path, layout: Any, split: str) -> None:
+    root = layout(tmp_path / "own")
+    data, stream = opened(root, split, **MAPPED), opened(root, split, streaming=True, **MAPPED)
+    assert (data.name, data.split, len(data)) == (stream.name, stream.split, N) == ("own", split, N)
+    assert rows_of(data) == [(f"k{20 + i}", f"text {20 + i}", picture(20 + i)) for i in range(N)]
     assert (data.column("gender").names, data.column("gender").codes.tolist()) == (("f", "m"), CODES)
     assert (data.column("tone").names, data.column("tone").codes.tolist()) == (("dark", "pale"), [0, -1, -1, 1, 0])
-    assert [data.read(i) for i in (4, 0)] == [picture(24), picture(20)]
-
-
-@pytest.mark.parametrize(("layout", "split"), LAYOUTS)
-def test_a_stream_gives_the_same_rows_from_any_start(tmp_path: Path, layout, split: str) -> None:
-    root = layout(tmp_path / "own")
-    data = open_huggingface(root, split, **MAPPED)
-    stream = open_huggingface(root, split, streaming=True, **MAPPED)
-    assert isinstance(stream, ImageStream)
-    assert not isinstance(stream, ImageData)
-    assert (stream.name, stream.split) == (data.name, data.split)
     assert stream.names == {"gender": ("f", "m")}
+    assert rows_of(stream) == rows_of(data)
     for start in (0, 3, N):
         records = list(stream.records(start))
         assert [record.id for record in records] == list(data.ids[start:])
-        assert [record.caption for record in records] == list(data.captions[start:])
-        assert [record.read() for record in records] == [data.read(i) for i in range(start, N)]
         for column, labels in data.labels.items():
             told = [labels.names[code] if code >= 0 else None for code in labels.codes[start:]]
             assert [record.labels[column] for record in records] == told
 
 
-def test_class_labels_are_taken_by_default_and_rows_are_numbered(tmp_path: Path) -> None:
-    data = open_huggingface(saved(tmp_path / "own"), "val")
-    assert list(data.labels) == ["sex"]
-    assert data.ids == tuple(f"{i:08d}" for i in range(N))
-    assert data.captions == ()
-    assert data.read(0) == picture(10)
-    record = next(open_huggingface(tmp_path / "own", "val", streaming=True).records(2))
-    assert (record.id, dict(record.labels), record.caption) == ("00000002", {"sex": None}, None)
-
-
-def test_names_rename_and_order(tmp_path: Path) -> None:
+def test_class_labels_are_taken_by_default_rows_are_numbered_and_all_joins_the_splits(tmp_path: Path) -> None:
     root = saved(tmp_path / "own")
-    options: dict[str, Any] = {
-        "labels": ["sex", "tone"],
-        "names": {"sex": {"m": "men", "f": "women"}, "tone": ["pale", "dark"]},
-    }
-    data = open_huggingface(root, "test", **options)
-    assert (data.column("sex").names, data.column("sex").codes.tolist()) == (("men", "women"), [1, 0, -1, 0, -1])
-    assert data.column("tone").names == ("pale", "dark")
-    stream = open_huggingface(root, "test", streaming=True, **options)
-    assert stream.names == {"sex": ("men", "women"), "tone": ("pale", "dark")}
-    assert [record.labels["sex"] for record in stream.records()] == ["women", "men", None, "men", None]
-
-
-def test_all_joins_the_splits_in_order(tmp_path: Path) -> None:
-    root = parquet_folder(tmp_path / "own")
+    data = opened(root, "val")
+    assert list(data.labels) == ["sex"]
+    assert rows_of(data) == [(f"{i:08d}", "", picture(10 + i)) for i in range(N)]
+    record = next(opened(root, "val", streaming=True).records(2))
+    assert (record.id, dict(record.labels), record.caption) == ("00000002", {"sex": None}, None)
+    root = parquet_folder(tmp_path / "more")
     keys = [f"k{first + i}" for first in (0, 10, 20) for i in range(N)]
-    data = open_huggingface(root, "all", **MAPPED)
-    assert list(data.ids) == keys
-    assert data.read(7) == picture(12)
-    stream = open_huggingface(root, "all", streaming=True, **MAPPED)
-    assert [record.id for record in stream.records(3)] == keys[3:]
+    assert [row[0] for row in rows_of(opened(root, "all", **MAPPED))] == keys
+    assert [row[0] for row in rows_of(opened(root, "all", streaming=True, **MAPPED))] == keys
 
 
 def imagefolder(root: Path, part: str = "test") -> Path:
@@ -150,87 +136,218 @@ def jsonl(root: Path) -> Path:
 
 
 @pytest.mark.parametrize(("layout", "options"), [(imagefolder, {}), (jsonl, {"image": "picture", "labels": ["label"]})])
-def test_a_folder_of_image_files_and_one_of_their_paths(tmp_path: Path, layout, options: dict[str, Any]) -> None:
+def test_a_folder_of_image_files_and_one_of_their_paths(tmp_path: Path, layout: Any, options: dict[str, Any]) -> None:
     root = layout(tmp_path / "pets")
-    data = open_huggingface(root, "test", **options)
+    data, stream = opened(root, "test", **options), opened(root, "test", streaming=True, **options)
     assert (data.column("label").names, data.column("label").codes.tolist()) == (("cat", "dog"), [0, 0, 1, 1])
+    assert [record.labels["label"] for record in stream.records()] == ["cat", "cat", "dog", "dog"]
+    assert rows_of(data) == rows_of(stream)
     assert [data.read(i) for i in range(4)] == [picture(0), picture(1), picture(10), picture(11)]
-    records = list(open_huggingface(root, "test", streaming=True, **options).records())
-    assert [record.labels["label"] for record in records] == ["cat", "cat", "dog", "dog"]
-    assert records[2].read() == picture(10)
-    part = "test" if layout is imagefolder else "images"
-    files = [root / f"{part}/{pet}/{i}.png" for pet in ("cat", "dog") for i in range(2)]
-    assert data.fingerprint == fingerprint_files(data.ids, files)
 
 
-@pytest.mark.parametrize("streaming", [False, True])
+@BOTH
 @pytest.mark.parametrize("layout", [saved, parquet_folder, imagefolder])
-def test_a_fingerprint_survives_copying_and_notices_other_rows(tmp_path: Path, layout, streaming: bool) -> None:
+def test_a_fingerprint_survives_copying_and_notices_other_rows(tmp_path: Path, layout: Any, streaming: bool) -> None:
     root = layout(tmp_path / "one/own")
     shutil.copytree(root, tmp_path / "two/own")
-    one = open_huggingface(root, "test", streaming=streaming)
-    two = open_huggingface(tmp_path / "two/own", "test", streaming=streaming)
-    assert one.fingerprint == two.fingerprint
+    one = opened(root, "test", streaming=streaming).fingerprint
+    assert one == opened(tmp_path / "two/own", "test", streaming=streaming).fingerprint
     if layout is not imagefolder:
-        assert open_huggingface(root, "train", streaming=streaming).fingerprint != one.fingerprint
+        assert opened(root, "train", streaming=streaming).fingerprint != one
         return
     save(tmp_path / "two/own/test/cat/0.png", 99)
-    assert open_huggingface(tmp_path / "two/own", "test", streaming=streaming).fingerprint != one.fingerprint
+    assert opened(tmp_path / "two/own", "test", streaming=streaming).fingerprint != one
 
 
-def texts(root: Path, paths: list[str | None]) -> Path:
-    datasets.DatasetDict(test=datasets.Dataset.from_dict({"image": paths})).save_to_disk(str(root / "own"))
-    return root / "own"
+def test_the_fingerprint_of_a_table_of_paths_notices_other_images(tmp_path: Path) -> None:
+    root, options = jsonl(tmp_path / "pets"), {"image": "picture"}
+    before = opened(root, "test", **options).fingerprint
+    save(root / "images/cat/0.png", 99)
+    assert opened(root, "test", **options).fingerprint != before
 
 
-@pytest.mark.parametrize("streaming", [False, True])
+def texts(root: Path, **columns: list[Any]) -> Path:
+    datasets.DatasetDict(test=datasets.Dataset.from_dict(columns)).save_to_disk(str(root))
+    return root
+
+
+@BOTH
 def test_paths_start_from_a_folder_and_stay_below(tmp_path: Path, streaming: bool) -> None:
     save(tmp_path / "pictures/a.png", 3)
-    root = texts(tmp_path, ["a.png", None])
-    data = open_huggingface(root, "test", images=tmp_path / "pictures", streaming=streaming)
-    reads = [lambda i=i: data.read(i) for i in range(2)] if not streaming else [r.read for r in data.records()]
+    root = texts(tmp_path / "own", image=["a.png", None])
+    reads = reads_of(opened(root, "test", images=tmp_path / "pictures", streaming=streaming))
     assert reads[0]() == picture(3)
     with pytest.raises(OSError, match="the cell is empty"):
         reads[1]()
-    outside = texts(tmp_path / "x", ["../pictures/a.png"])
+    outside = texts(tmp_path / "x", image=["../pictures/a.png"])
     with pytest.raises(InvalidInputError, match="1 paths lead out of"):
-        list(getattr(open_huggingface(outside, "test", streaming=streaming), "records", list)())
-
-
-def test_a_stream_that_does_not_say_what_columns_it_has() -> None:
-    stream = datasets.IterableDataset.from_generator(lambda: iter([{"picture": "a.png", "sex": "f"}]))
-    assert stream.features is None
-    assert list(_features(stream)) == ["picture", "sex"]
-
-
-def cells(root: Path, **cell: Any) -> Path:
-    """A saved data set of one image, undecoded."""
-    features = datasets.Features({"image": datasets.Image(decode=False)})
-    datasets.Dataset.from_dict({"image": [{"bytes": None, "path": None} | cell]}, features).save_to_disk(str(root))
-    return root
+        reads_of(opened(outside, "test", streaming=streaming))
 
 
 def test_an_address_is_fetched_and_broken_bytes_are_an_oserror(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "images.zip", "w") as archive:
         archive.writestr("a.png", as_bytes(picture(6)))
-    data = open_huggingface(cells(tmp_path / "own", path=f"zip://a.png::{tmp_path / 'images.zip'}"), "all")
+    cells = [{"bytes": None, "path": f"zip://a.png::{tmp_path / 'images.zip'}"}, {"bytes": b"no picture", "path": None}]
+    features = datasets.Features({"image": datasets.Image(decode=False)})
+    datasets.Dataset.from_dict({"image": cells}, features).save_to_disk(str(tmp_path / "own"))
+    data = opened(tmp_path / "own", "all")
     assert data.read(0) == picture(6)
-    assert data.fingerprint == open_huggingface(tmp_path / "own", "all").fingerprint
     with pytest.raises(OSError, match="not a picture"):
-        open_huggingface(cells(tmp_path / "broken", bytes=b"no picture"), "all").read(0)
+        data.read(1)
 
 
 @refused(
     ("own", {"split": "dev2"}, "expected split train or validation or test or all, got 'dev2'"),
     ("own", {"image": "photo", "labels": ["race"]}, r"expected columns \['photo', 'race'\]; there are \['image', 's"),
-    ("own", {"names": {"tone": ["a"]}}, r"names are given for \['tone'\], which are not among labels \['sex'\]"),
-    ("own", {"labels": ["tone"], "names": {"tone": ["a"]}}, r"'tone': expected one of \['a'\], got \['dark', 'pale'\]"),
     ("own.csv", {}, r"expected files ending in .parquet or .arrow or .tar, got .* open tables of paths as"),
     ("empty", {}, r"cannot open '.*empty': .*Expected a dataset id, a folder of parquet"),
+    ("9*.tar", {}, "there is no such file"),
+    ("broken.tar", {}, "cannot open .*broken.tar"),
 )
 def test_what_does_not_fit_says_why(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
     if name == "own":
         saved(tmp_path / name)
     (tmp_path / "own.csv").write_text("image\na.png\n")
+    (tmp_path / "broken.tar").write_bytes(b"no tar at all")
     (tmp_path / "empty").mkdir()
-    open_huggingface(tmp_path / name, **options)
+    opened(str(tmp_path / name), **options)
+
+
+# ---- tars, in the way of webdataset ----------------------------------------------------------------------------------
+
+
+def write_tar(path: Path, rows: Sequence[tuple[str, Mapping[str, bytes]]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as tar:
+        for key, parts in rows:
+            for ending, content in parts.items():
+                info = tarfile.TarInfo(f"{key}.{ending}")
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def parts(number: int) -> dict[str, bytes]:
+    return {
+        "png": as_bytes(picture(number)),
+        "txt": f"text {number}".encode(),
+        "cls": str(number % 2).encode(),
+        "json": json.dumps({"caption": f"json {number}", "site": {"name": "a"}}).encode(),
+    }
+
+
+def tars(root: Path) -> Path:
+    for shard in range(2):
+        write_tar(root / f"{shard:03d}.tar", [(f"key{n:04d}", parts(n)) for n in range(3 * shard, 3 * shard + 3)])
+    return root
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["", "*.tar", "00?.tar"])
+def test_images_and_captions_of_tars_are_found(tmp_path: Path, name: str, streaming: bool) -> None:
+    data = opened(f"{tars(tmp_path / 'own')}/{name}".rstrip("/"), streaming=streaming)
+    assert (data.name, data.split) == ("own", "train")
+    assert rows_of(data) == [(f"{n:08d}", f"text {n}", picture(n)) for n in range(6)]
+    if streaming:
+        assert [record.caption for record in data.records(4)] == ["text 4", "text 5"]
+        assert [record.id for record in data.records(1, 1)] == (["1-00000001", "1-00000002"])
+
+
+@BOTH
+def test_one_tar_with_its_columns_named(tmp_path: Path, streaming: bool) -> None:
+    root = tars(tmp_path / "own")
+    options: dict[str, Any] = {"image": "png", "caption": "json.caption", "id": "__key__", "labels": {"odd": "cls"}}
+    data = opened(root / "001.tar", "train", streaming=streaming, **options)
+    assert data.name == "001"
+    assert rows_of(data) == [(f"key{n:04d}", f"json {n}", picture(n)) for n in range(3, 6)]
+    odd = [record.labels["odd"] for record in data.records()] if streaming else data.column("odd").codes.tolist()
+    assert list(map(str, odd)) == ["1", "0", "1"]
+    for wrong, match in (("image", r"\['jpg'\]; there are \['png', 'txt'"), ("caption", r"expected columns \['jpg'\]")):
+        with pytest.raises(InvalidInputError, match=match):
+            opened(root, streaming=streaming, **{wrong: "jpg"})
+
+
+@BOTH
+def test_tars_without_captions_and_rows_whose_image_is_broken_or_missing(tmp_path: Path, streaming: bool) -> None:
+    bare = write_tar(tmp_path / "bare.tar", [(f"k{n}", {"png": as_bytes(picture(n))}) for n in range(3)])
+    assert rows_of(opened(bare, streaming=streaming))[2] == ("00000002", "", picture(2))
+    with pytest.raises(InvalidInputError, match=r"no captions in a column caption, .* There are \['png', '__key__'"):
+        opened(bare, streaming=streaming, caption="auto")
+    rows = [(f"k{n}", {name: part for name, part in parts(n).items() if name != "txt"}) for n in range(5)]
+    rows += [("k5", {**rows[4][1], "png": b"no picture"}), ("k6", {"cls": b"0"})]
+    data = opened(write_tar(tmp_path / "a.tar", rows), streaming=streaming)
+    captions = [record.caption for record in data.records()] if streaming else data.captions
+    assert list(captions[:2]) == ["json 0", "json 1"]
+    reads = reads_of(data)
+    assert reads[4]() == picture(4)
+    for read, match in ((reads[5], "not a picture"), (reads[6], "the cell is empty")):
+        with pytest.raises(OSError, match=match):
+            read()
+
+
+def test_addresses_are_not_looked_up_on_the_disk() -> None:
+    assert source_of("https://example.org/a.tar?download=1", None, None)["path"] == "webdataset"
+    assert source_of("owner/name", "c", "r") == {"path": "owner/name", "name": "c", "revision": "r"}
+
+
+# ---- columns that are found, and captions in lists -------------------------------------------------------------------
+
+
+def parquet_of(path: Path, images: Sequence[str] = (), **columns: list[Any]) -> Path:
+    made = datasets.Dataset.from_dict({**{name: pixels(5, 5 * i) for i, name in enumerate(images)}, **columns})
+    for name in images:
+        made = made.cast_column(name, datasets.Image())
+    made.to_parquet(str(path))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("images", "refusal"),
+    [
+        (("image", "png"), ""),
+        (("jpg", "mask"), ""),
+        (("photo",), ""),
+        (("jpg", "png"), r"images may be in any of \['jpg', 'png'\]; name it with image="),
+        ((), r"no column holds images; .* There are \['txt'\]"),
+    ],
+)
+def test_the_column_of_images_is_found_by_name_or_by_type(
+    images: tuple[str, ...], refusal: str, tmp_path: Path
+) -> None:
+    path = parquet_of(tmp_path / "a.parquet", images, txt=["x"] * 5)
+    if refusal:
+        with pytest.raises(InvalidInputError, match=refusal):
+            opened(path)
+    else:
+        assert rows_of(opened(path))[0] == ("00000000", "", picture(0))
+
+
+CELLS: list[Any] = [["one", "two"], [], ["three"], None, ["", None, "four", " ", "five", "six"]]
+
+
+@pytest.mark.parametrize("name", ["caption", "captions", "sentences"])
+def test_lists_of_captions(name: str, tmp_path: Path) -> None:
+    path = parquet_of(tmp_path / "own.parquet", ["image"], **{name: CELLS})
+    first, more = ("one", "", "three", "", "four"), (("two",), (), (), (), ("five", "six"))
+    data, records = opened(path, caption="auto"), list(opened(path, caption="auto", streaming=True).records())
+    assert (data.captions, data.more_captions) == (first, more)
+    assert tuple(record.caption or "" for record in records) == first
+    assert tuple(record.more_captions or () for record in records) == more
+
+
+@BOTH
+@pytest.mark.parametrize("cell", [[1, 2], [["a"]], {"raw": ["a"]}])
+def test_captions_that_are_neither_texts_nor_lists_are_refused(cell: Any, streaming: bool, tmp_path: Path) -> None:
+    path = parquet_of(tmp_path / "own.parquet", ["image"], caption=[cell] * 5)
+    with pytest.raises(InvalidInputError, match=r"column 'caption'.*expected (a text or a list|texts or numbers)"):
+        list(opened(path, caption="caption", streaming=streaming).records())
+
+
+def test_rows_of_one_path_become_one_with_several_captions(tmp_path: Path) -> None:
+    for k, file in enumerate(("a.png", "b.png")):
+        save(tmp_path / file, k)
+    columns = {"image": ["a.png", "b.png", "a.png"], "caption": ["one", "two", "three"]}
+    datasets.Dataset.from_dict(columns).to_parquet(str(tmp_path / "own.parquet"))
+    data = opened(tmp_path / "own.parquet", image="image", caption="caption")
+    assert (data.captions, data.more_captions) == (("one", "two"), (("three",), ()))
+    assert [data.read(row) for row in range(2)] == [picture(0), picture(1)]

@@ -64,33 +64,14 @@ def weighted(values: list[Tensor], beta: float, of: Callable[[Tensor], Tensor]) 
     return torch.stack([torch.exp(beta * value) / z * of(value) for value in values]).mean()
 
 
-def hcl_row(tau_plus: float, beta: float, floor: Callable[[], Tensor], uncorrected: bool = False) -> Row:
+def hcl_row(tau_plus: float, beta: float, floor: Callable[[], Tensor]) -> Row:
     """Thesis eq. 4.4; beta = 0 is eq. 3.6 and 3.7."""
 
     def row(plus: Tensor, minus: list[Tensor], samples: list[Tensor]) -> Tensor:
         mean_all, mean_plus = weighted(minus, beta, torch.exp), weighted(samples, beta, torch.exp)
         g = (mean_all - tau_plus * mean_plus) / (1 - tau_plus)
-        if uncorrected and g <= floor():
-            return info_nce_row(plus, minus, samples)
         g = torch.maximum(g, floor())
         return -torch.log(torch.exp(plus) / (torch.exp(plus) + len(minus) * g))
-
-    return row
-
-
-def jsd_row(tau_plus: float, beta: float, floor: Callable[[], Tensor], uncorrected: bool = False) -> Row:
-    """Thesis appendix A.2.1 with the correction of eq. 4.2."""
-
-    def sp(value: Tensor) -> Tensor:
-        return torch.log(1 + torch.exp(value))
-
-    def row(plus: Tensor, minus: list[Tensor], samples: list[Tensor]) -> Tensor:
-        every, own = weighted(minus, beta, sp), weighted(samples, beta, sp)
-        corrected = (every - tau_plus * own) / (1 - tau_plus)
-        least = torch.log(1 + floor())
-        if uncorrected and corrected <= least:
-            return sp(-plus) + every
-        return sp(-plus) + torch.maximum(corrected, least)
 
     return row
 
@@ -132,10 +113,10 @@ def sigmoid(x: Tensor, y: Tensor, t: Tensor, bias: float) -> Tensor:
 class GlobalContrast:
     """NUCLR's Algorithm 1 for one direction, in plain numbers; u_0 is the first estimate of phi."""
 
-    def __init__(self, n: int, tau: float, gamma: float, lr: float, momentum: float, zeta: float) -> None:
-        self.n, self.tau, self.gamma, self.lr, self.momentum = n, tau, gamma, lr, momentum
+    def __init__(self, n: int, tau: float, gamma: float, lr: float, zeta: float) -> None:
+        self.n, self.tau, self.gamma, self.lr = n, tau, gamma, lr
         self.u: dict[int, float] = {}
-        self.zeta, self.velocity, self.xi = [zeta] * n, [0.0] * n, abs(zeta)
+        self.zeta, self.xi = [zeta] * n, abs(zeta)
 
     def step(self, x: Tensor, y: Tensor, items: list[int]) -> tuple[float, Tensor]:
         """Value, and the gradient of eq. 15 as a scalar to differentiate."""
@@ -166,8 +147,7 @@ class GlobalContrast:
                 gradient += tau / (eps[i] + self.u[items[i]]) * slope / self.n  # the paper: / b, which is off balance
             gradients.append(gradient)
         for item, gradient in zip(items, gradients, strict=True):
-            self.velocity[item] = self.momentum * self.velocity[item] + gradient
-            self.zeta[item] -= self.lr * self.n * tau * self.velocity[item]  # lr in units of tau
+            self.zeta[item] -= self.lr * self.n * tau * gradient  # lr in units of tau
         self.xi = max(self.xi, *(abs(self.zeta[item]) for item in items)) if self.lr else self.xi
 
 

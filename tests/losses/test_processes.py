@@ -143,6 +143,7 @@ def test_each_half_of_a_joint_batch_has_the_samples_of_the_whole(
     """The law above in one process: what the other one would send is handed in."""
     joint = [unit_rows(N, D, seed=1), unit_rows(N, D, seed=2), *([LABELS] if kind is losses.SpreadLoss else [])]
     whole = kind(reduction="none", temperature=0.3, **settings)(*joint)
+    module = kind(reduction="none", temperature=0.3, gather=True, **settings)
     for own in (slice(0, N // 2), slice(N // 2, N)):
 
         def gathered(rows: Tensor, own: slice = own) -> Tensor:
@@ -151,7 +152,7 @@ def test_each_half_of_a_joint_batch_has_the_samples_of_the_whole(
         for name in ("contrast", "spread"):  # `vldebias.losses.spread` is the function
             monkeypatch.setattr(sys.modules[f"vldebias.losses.{name}"], "gather_rows", gathered)
         monkeypatch.setattr("vldebias.losses.contrast.own_rows", lambda n, joint, own=own: own)
-        half = kind(reduction="none", temperature=0.3, gather=True, **settings)(*(rows[own] for rows in joint))
+        half = module(*(rows[own] for rows in joint))
         torch.testing.assert_close(half, whole[own])
 
 

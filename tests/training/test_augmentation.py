@@ -1,4 +1,4 @@
-"""Augmentation, one image or many at a time, and Fourier mixing: their laws, and naive twins."""
+"""Augmentation and Fourier mixing: their laws, and naive twins."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from vldebias.errors import InvalidInputError
-from vldebias.training.augmentation import Augmentation, CropNoise, crop_box, mix_amplitudes, most_similar
+from vldebias.training.augmentation import Augmentation, crop_box, mix_amplitudes, most_similar
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
-VIEWS: dict[str, Any] = {"crop": (0.08, 1.0), "flip": 0.5, "jitter": 1.0, "grayscale": 0.2}  # of SimCLR
 SIZE = (12, 16)
 
 
-def noisy_picture(size: tuple[int, int] = (40, 30), seed: int = 0) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (*size[::-1], 3), dtype=np.uint8))
+def noisy_picture(size: tuple[int, int] = (40, 30)) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (*size[::-1], 3), dtype=np.uint8))
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -41,17 +40,15 @@ def pixels(image: Tensor) -> Tensor:
 
 def test_a_crop_of_all_is_a_resize_and_a_normalisation() -> None:
     image = noisy_picture((16, 12))  # of the ratio and size that are asked for
-    found = own(crop=(1.0, 1.0))(image, seeded(0))
-    if (crop := crop_box(12, 16, (1.0, 1.0), seeded(0))) == (0, 0, 12, 16):
-        expected = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1) / 255
-        assert torch.allclose(pixels(found), expected, atol=1e-6)
-    assert crop == (0, 0, 12, 16)
-    assert found.shape == (3, *SIZE)
-    assert found.dtype == torch.float32
+    seed = next(seed for seed in range(99) if crop_box(12, 16, (1.0, 1.0), seeded(seed)) == (0, 0, 12, 16))
+    found = own(crop=1.0)(image, seeded(seed))
+    expected = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1) / 255
+    assert torch.allclose(pixels(found), expected, atol=1e-6)
+    assert (found.shape, found.dtype) == ((3, *SIZE), torch.float32)
 
 
-@pytest.mark.parametrize("share", [(0.9, 1.0), (0.08, 1.0), (0.3, 0.3)])
-@pytest.mark.parametrize("size", [(30, 40), (40, 40), (90, 20)])
+@pytest.mark.parametrize("share", [(0.9, 1.0), (0.08, 1.0)])
+@pytest.mark.parametrize("size", [(30, 40), (90, 20)])
 def test_crops_have_the_law_of_torchvision(share: tuple[float, float], size: tuple[int, int]) -> None:
     theirs = v2.RandomResizedCrop(8, scale=share)
     blank = torch.zeros(3, *size)
@@ -65,27 +62,20 @@ def test_crops_have_the_law_of_torchvision(share: tuple[float, float], size: tup
         assert ks_2samp(mine[:, column], other[:, column]).pvalue > 1e-4
 
 
-@pytest.mark.parametrize(("name", "rate"), [("flip", 0.3), ("grayscale", 0.2)])
-def test_probabilities_are_kept(name: str, rate: float) -> None:
-    image = noisy_picture((16, 12))
-    base = own(crop=(1.0, 1.0))
-    expected = {"flip": lambda x: x.flip(-1), "grayscale": lambda x: x.mean(0, keepdim=True).expand_as(x)}[name]
-    changed = 0
-    for seed in range(400):
-        plain = pixels(base(image, seeded(seed)))
-        found = pixels(own(crop=(1.0, 1.0), **{name: rate})(image, seeded(seed)))
-        if not torch.equal(found, plain):
-            changed += 1
-            distance = (found - expected(plain)).abs().max()
-            assert distance < 1e-5 if name == "flip" else bool((found[0] - found[1]).abs().max() < 1e-5)
-    assert abs(changed - 400 * rate) < 4 * (400 * rate * (1 - rate)) ** 0.5
+def test_half_of_the_images_are_mirrored() -> None:
+    image, plain = noisy_picture((16, 12)), own(crop=1.0)
+    found = [own(crop=1.0, flip=True)(image, seeded(seed)) for seed in range(400)]
+    whole = [plain(image, seeded(seed)) for seed in range(400)]
+    mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(found, whole, strict=True)]
+    assert all(m or torch.equal(a, b) for m, a, b in zip(mirrored, found, whole, strict=True))
+    assert abs(sum(mirrored) - 200) < 40
 
 
 def test_jitter_moves_brightness_contrast_saturation_and_hue() -> None:
     image = Image.new("RGB", (16, 12), (200, 80, 40))
     hues, values, saturations = [], [], []
     for seed in range(300):
-        found = pixels(own(crop=(1.0, 1.0), jitter=0.5)(image, seeded(seed))).mean(dim=(1, 2))
+        found = pixels(own(crop=1.0, jitter=0.5)(image, seeded(seed))).mean(dim=(1, 2))
         h, s, v = np.asarray(Image.new("RGB", (1, 1), tuple((found * 255).int().tolist())).convert("HSV"))[0, 0] / 255
         hues.append(min(h, 1 - h))
         values.append(v)
@@ -93,14 +83,13 @@ def test_jitter_moves_brightness_contrast_saturation_and_hue() -> None:
     unchanged = np.isclose(values, 200 / 255, atol=0.01) & np.isclose(saturations, 0.8, atol=0.02)
     assert 0.1 < unchanged.mean() < 0.35  # a fifth keeps its colours, some of the others nearly
     assert max(hues) < 0.2  # a tenth of the circle, from a hue of .04
-    assert np.std(values) > 0.05
-    assert np.std(saturations) > 0.05
+    assert min(np.std(values), np.std(saturations)) > 0.05
     assert np.std(hues) > 0.01
 
 
-@pytest.mark.parametrize("draws", [{}, VIEWS])
+@pytest.mark.parametrize("draws", [{}, {"crop": 0.08, "flip": True, "jitter": 1.0}])
 def test_it_reads_its_generator_alone(draws: dict[str, Any]) -> None:
-    augment, image = own(**draws, noise=CropNoise(0.5)), noisy_picture()
+    augment, image = own(**draws), noisy_picture()
     state = torch.random.get_rng_state()
     one = augment(image, seeded(5))
     assert torch.equal(state, torch.random.get_rng_state())
@@ -110,40 +99,31 @@ def test_it_reads_its_generator_alone(draws: dict[str, Any]) -> None:
     assert not torch.equal(augment(image, seeded(6)), one)
 
 
-def test_crop_noise_comes_last() -> None:
-    image, generator = noisy_picture(), seeded(3)
-    clean = own(**VIEWS)(image, generator)
-    expected = CropNoise(1.0)(clean[None], generator)[0]
-    assert torch.equal(own(**VIEWS, noise=CropNoise(1.0))(image, seeded(3)), expected)
-
-
-SIZES = st.tuples(st.integers(1, 6), st.integers(1, 6))
 COMMON = settings(max_examples=40, deadline=None)
 
 
 def pictures(n: int, h: int = 6, w: int = 5, seed: int = 0) -> Tensor:
-    return torch.randn(n, 3, h, w, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(n, 3, h, w, generator=seeded(seed), dtype=torch.float64)
 
 
 def amplitude(images: Tensor) -> Tensor:
     return torch.fft.fft2(images).abs()
 
 
-def same_phase(one: Tensor, other: Tensor, least: float = 1e-6) -> bool:
-    """Whether both spectra point the same way, wherever both are more than rounding."""
-    a, b = torch.fft.fft2(one), torch.fft.fft2(other)
-    seen = (a.abs() > least) & (b.abs() > least)
-    return bool((((a / a.abs() - b / b.abs()).abs() < 1e-6) | ~seen).all())
-
-
 @COMMON
-@given(SIZES, st.integers(0, 1000), st.lists(st.floats(0, 1), min_size=4, max_size=4))
+@given(
+    st.tuples(st.integers(1, 6), st.integers(1, 6)),
+    st.integers(0, 1000),
+    st.lists(st.floats(0, 1), min_size=4, max_size=4),
+)
 def test_amplitudes_are_mixed_and_phases_kept(size: tuple[int, int], seed: int, weight: list[float]) -> None:
     images, partner, w = pictures(4, *size, seed), torch.tensor([1, 3, 0, 0]), torch.tensor(weight).double()
-    found = mix_amplitudes(images, partner, w)
-    own, others, share = amplitude(images), amplitude(images[partner]), w[:, None, None, None]
-    torch.testing.assert_close(amplitude(found), (1 - share) * own + share * others, rtol=1e-9, atol=1e-9)
-    assert same_phase(found, images)
+    found, share = mix_amplitudes(images, partner, w), w[:, None, None, None]
+    wanted = (1 - share) * amplitude(images) + share * amplitude(images[partner])
+    torch.testing.assert_close(amplitude(found), wanted, rtol=1e-9, atol=1e-9)
+    a, b = torch.fft.fft2(found), torch.fft.fft2(images)
+    seen = (a.abs() > 1e-6) & (b.abs() > 1e-6)
+    assert bool((((a / a.abs() - b / b.abs()).abs() < 1e-6) | ~seen).all())
 
 
 def test_a_frequency_that_is_not_there_comes_in_with_phase_zero() -> None:
@@ -151,18 +131,6 @@ def test_a_frequency_that_is_not_there_comes_in_with_phase_zero() -> None:
     images = torch.cat([torch.ones(1, 3, 4, 6, dtype=torch.float64), pictures(1, 4, 6)])
     found = mix_amplitudes(images, torch.tensor([1, 0]), torch.ones(2))
     torch.testing.assert_close(found[0], torch.fft.ifft2(amplitude(images[1])).real)
-    assert found.isfinite().all()
-
-
-def test_each_image_has_its_own_weight_and_channels_do_not_mix() -> None:
-    images, partner = pictures(3), torch.tensor([1, 2, 0])
-    together = mix_amplitudes(images, partner, torch.tensor([0.0, 0.5, 1.0]))
-    for k, w in enumerate([0.0, 0.5, 1.0]):
-        assert torch.equal(together[k], mix_amplitudes(images, partner, torch.full((3,), w))[k])
-    dark = images.clone()
-    dark[1, 0] = 0.0
-    changed = mix_amplitudes(dark, partner, torch.ones(3))[0] != mix_amplitudes(images, partner, torch.ones(3))[0]
-    assert changed.flatten(1).any(dim=1).tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
@@ -179,7 +147,7 @@ def test_the_transform_is_in_single_precision_and_the_type_stays(dtype: torch.dt
 @COMMON
 @given(st.integers(2, 6), st.integers(1, 4), st.integers(0, 1000))
 def test_the_most_similar_is_the_row_of_largest_cosine_that_shows_another(images: int, views: int, seed: int) -> None:
-    features = torch.randn(images * views, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    features = torch.randn(images * views, 3, generator=seeded(seed), dtype=torch.float64)
     source = torch.arange(images).repeat(views)
     if views == 1:
         assert torch.equal(most_similar(features), most_similar(features, source))
@@ -190,8 +158,7 @@ def test_the_most_similar_is_the_row_of_largest_cosine_that_shows_another(images
         assert float(cosines[k, partner]) == pytest.approx(float(cosines[k][source != source[k]].max()), abs=1e-12)
 
 
-def test_what_has_no_partner_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match=r"features: expected \(b, d\) with b >= 2, got \(1, 4\)"):
-        most_similar(torch.ones(1, 4))
-    with pytest.raises(InvalidInputError, match="source: expected rows of two images or more, got 4 of one"):
-        most_similar(torch.ones(4, 2), torch.zeros(4, dtype=torch.long))
+@pytest.mark.parametrize("given", [(torch.ones(1, 4),), (torch.ones(4, 2), torch.zeros(4, dtype=torch.long))])
+def test_what_has_no_partner_is_refused(given: tuple[Tensor, ...]) -> None:
+    with pytest.raises(InvalidInputError, match="two images or more"):
+        most_similar(*given)

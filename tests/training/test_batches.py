@@ -1,73 +1,173 @@
-"""Batches by their number: with and without workers, broken images included."""
+"""Micro-batches of pairs and streams are functions of their number, with workers or without, broken images or not."""
 
 from __future__ import annotations
 
-import threading
 import warnings
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from training_parts import caption, image_data, jittered, number_of, plain, same, take, tokenize
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from training_parts import NAMES, Stream, caption, image_data, jittered, number_of, plain, same, take, tokenize
 
-from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.training.batches import MapBatches, Unreadable
-from vldebias.training.pairs import Pairs, PairSource
-from vldebias.training.settings import load_settings
+from tests.refusals import refused
+from vldebias.errors import VldebiasWarning
+from vldebias.training.batches import MapBatches, StreamBatches
+from vldebias.training.pairs import Pairs
+from vldebias.training.sampling import Sampler, epoch_order, numpy_generator, torch_generator
 
-N = 23
+N, PER_EPOCH = 23, 5
+SIZES = st.tuples(st.integers(1, 60), st.integers(1, 7), st.integers(1, 4)).filter(lambda s: s[0] >= s[1] * s[2])
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on a machine with fewer cores
+quiet = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
 
-def batches(broken: tuple[int, ...] = (), **options: Any) -> MapBatches:
-    pairs = PairSource.of(image_data(N, broken=broken), label="kind")
-    settings: dict[str, Any] = {"augment": jittered, "batch_size": 4, "tokenize": tokenize, "seed": 1, **options}
-    return MapBatches(pairs, **settings)
+def mapped(broken: tuple[int, ...] = (), **options: Any) -> MapBatches:
+    pairs = Pairs.of(image_data(N, broken=broken), label="kind")
+    how: dict[str, Any] = {"augment": jittered, "batch_size": 4, "tokenize": tokenize, "seed": 1, **options}
+    return MapBatches(pairs, **how)
 
 
-def test_a_batch_is_rows_of_the_data() -> None:
-    source = batches(augment=plain)
-    assert (source.items, source.per_epoch) == (N, 5)
-    seen = []
-    for batch in take(source, 0, 5):
-        assert batch.index is not None
-        assert batch.labels is not None
-        rows = batch.index.tolist()
-        assert [number_of(image) for image in batch.images] == rows
-        assert batch.texts["input_ids"].tolist() == [[row, len(caption(row))] for row in rows]
-        assert batch.labels.tolist() == [row % 3 for row in rows]
-        assert batch.views is None
-        seen += rows
-    assert len(set(seen)) == 20
+def streamed(stream: Stream | None = None, **options: Any) -> StreamBatches:
+    defaults: dict[str, Any] = {"batch_size": 4, "tokenize": tokenize, "seed": 1, "buffer": 6, "label": "kind"}
+    return StreamBatches(stream or Stream(N), options.pop("augment", jittered), **{**defaults, **options})
 
 
+BOTH: dict[str, Callable[..., Any]] = {"pairs": mapped, "stream": streamed}
+
+
+# ---- which rows
+
+
+@given(SIZES, st.integers(0, 30))
+def test_processes_share_the_batch_of_one_and_spares_are_of_other_batches(
+    sizes: tuple[int, int, int], number: int
+) -> None:
+    items, batch, world = sizes
+    alone = Sampler(items, batch * world, seed=1, rank=0, world=1)
+    shares = [Sampler(items, batch, seed=1, rank=r, world=world) for r in range(world)]
+    joined = np.concatenate([share.rows(number) for share in shares])
+    assert joined.tolist() == alone.rows(number).tolist()
+    assert {share.per_epoch for share in shares} == {alone.per_epoch} == {items // (batch * world)}
+    dealt = [row for share in shares for row in share.spares(number)]
+    assert sorted([*dealt, *joined]) == list(range(items)), "each once"
+
+
+@given(SIZES)
+def test_batches_of_an_epoch_follow_its_order_and_leave_out_the_rest(sizes: tuple[int, int, int]) -> None:
+    items, batch, world = sizes
+    sampler = Sampler(items, batch * world, seed=2, rank=0, world=1)
+    for epoch in (0, 3):
+        assert sorted(epoch_order(items, 2, epoch)) == list(range(items))
+        numbers = range(epoch * sampler.per_epoch, (epoch + 1) * sampler.per_epoch)
+        assert {sampler.epoch(number) for number in numbers} == {epoch}
+        rows = np.concatenate([sampler.rows(number) for number in numbers])
+        assert rows.tolist() == epoch_order(items, 2, epoch)[: sampler.per_epoch * batch * world].tolist()
+
+
+def test_epochs_and_seeds_have_orders_of_their_own_with_uniform_first_places() -> None:
+    assert len({tuple(epoch_order(50, seed, epoch)) for seed in range(4) for epoch in range(4)}) == 16
+    first = np.bincount([epoch_order(5, seed, 0)[0] for seed in range(2000)], minlength=5)
+    assert abs(first - 400).max() < 4 * (2000 * 0.2 * 0.8) ** 0.5
+
+
+def test_generators_differ_by_purpose_and_place() -> None:
+    places = [("a", 0, 1), ("a", 1, 0), ("b", 0, 1), ("a", 0), ("a", 0, 1, 0), ("a", 2**32, 0), ("a", 0, 0)]
+    assert len({float(numpy_generator(*place).random()) for place in places}) == len(places)
+    assert len({float(torch.rand((), generator=torch_generator(*place))) for place in places}) == len(places)
+    assert torch_generator("a", 5).initial_seed() == torch_generator("a", 5).initial_seed()
+
+
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(st.integers(1, 30), st.integers(1, 40), st.integers(1, 5), st.integers(1, 4), st.integers(0, 3))
+def test_every_row_of_a_stream_is_read_once_a_pass_by_one_process(
+    n: int, buffer: int, shards: int, world: int, seed: int
+) -> None:
+    shards = max(min(shards, n), world)
+    n = max(n, shards)
+    found = []
+    for rank in range(world):
+        stream = Stream(n, shards=shards)
+        own = sum(
+            n - (shards - 1) * (n // shards) if k == shards - 1 else n // shards for k in range(rank, shards, world)
+        )
+        source = streamed(stream, batch_size=1, buffer=buffer, seed=seed, rank=rank, world=world, augment=plain)
+        found += numbers(take(source, 0, own))
+        assert stream.passed == len(stream.decoded) == own, "no row of another process's shards is looked at"
+    assert sorted(found) == list(range(n))
+
+
+def numbers(found: list[Any]) -> list[int]:
+    """Which rows of the whole stream they are, in whichever shard."""
+    return [number_of(image) for batch in found for image in batch.images]
+
+
+def test_fewer_shards_than_processes_are_shared_row_by_row() -> None:
+    streams = [Stream(N, shards=2) for _ in range(3)]
+    with pytest.warns(VldebiasWarning, match="2 shards for 3 processes"):
+        sources = [streamed(s, batch_size=1, augment=plain, rank=rank, world=3) for rank, s in enumerate(streams)]
+    own = [[n for shard in (range(11), range(11, N)) for n in shard if (n - shard[0]) % 3 == rank] for rank in range(3)]
+    for source, rows in zip(sources, own, strict=True):
+        assert sorted(numbers(take(source, 0, len(rows)))) == rows
+
+
+def test_a_stream_shuffles_its_blocks_evenly_and_its_shards_anew_in_every_pass() -> None:
+    first = Counter(take(streamed(Stream(5), batch_size=1, seed=seed), 0, 1)[0].index.item() for seed in range(600))
+    assert max(abs(first[k] - 120) for k in range(5)) < 4 * (600 * 0.2 * 0.8) ** 0.5
+    source = streamed(Stream(24, shards=6), batch_size=4, buffer=4, augment=plain)
+    passes = [tuple(number // 4 for number in numbers(take(source, start, 6))) for start in (0, 6, 12)]
+    assert all(sorted(shards) == [k for k in range(6) for _ in range(4)] for shards in passes)
+    assert len(set(passes)) == 3
+
+
+# ---- what stands in a batch
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_batch_is_rows_of_the_data(kind: str) -> None:
+    source = BOTH[kind](augment=plain)
+    assert (source.items, source.per_epoch) == ((N, PER_EPOCH) if kind == "pairs" else (None, None))
+    epochs = []
+    for first in (0, PER_EPOCH):
+        seen = []
+        for batch in take(source, first, PER_EPOCH):
+            rows = batch.index.tolist()
+            assert [number_of(image) for image in batch.images] == rows
+            assert batch.texts["input_ids"].tolist() == [[row, len(caption(row))] for row in rows]
+            assert batch.labels.tolist() == [row % 3 for row in rows]
+            assert batch.views is None
+            seen += rows
+        assert len(set(seen)) == 20
+        epochs.append(seen)
+    assert epochs[0] != epochs[1]
+
+
+@pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("two_views", [False, True])
-def test_workers_change_nothing(two_views: bool) -> None:
-    whole = take(batches(two_views=two_views), 0, 12)
-    for workers, first in ((0, 3), (1, 0), (2, 7)):
+def test_batches_are_functions_of_their_number_whatever_the_workers(kind: str, two_views: bool) -> None:
+    make = BOTH[kind]
+    whole = take(make(two_views=two_views), 0, 3 * PER_EPOCH)
+    for workers, first in ((0, 3), (1, 0), (2, 2 * PER_EPOCH + 1)):
         state = torch.random.get_rng_state()
-        found = take(batches(two_views=two_views, workers=workers), first, 5)
-        assert all(same(here, there) for here, there in zip(found, whole[first : first + 5], strict=True))
-        assert torch.equal(state, torch.random.get_rng_state())  # the loop's own randomness is left alone
+        found = take(make(two_views=two_views, workers=workers), first, 3)
+        assert all(same(here, there) for here, there in zip(found, whole[first : first + 3], strict=True))
+        assert torch.equal(state, torch.random.get_rng_state()), "the loop's own randomness is left alone"
 
 
-@pytest.mark.parametrize("two_views", [False, True])
-def test_processes_share_the_batch_of_one(two_views: bool) -> None:
-    alone = batches(batch_size=8, two_views=two_views)
-    shares = [batches(rank=rank, world=2, two_views=two_views) for rank in range(2)]
-    for number in (0, 1, 5):
-        parts = [take(share, number, 1)[0] for share in shares]
-        whole = take(alone, number, 1)[0]
-        assert torch.equal(torch.cat([part.images for part in parts]), whole.images)
-        assert torch.equal(torch.cat([part.index for part in parts]), whole.index)  # type: ignore[misc,arg-type]
+def test_going_on_decodes_nothing_that_is_passed_over() -> None:
+    stream = Stream(N)
+    take(streamed(stream), 3 * PER_EPOCH + 2, 1)
+    assert len(stream.decoded) == 4
 
 
 def test_an_image_is_augmented_anew_in_every_epoch_and_view() -> None:
-    source = batches(two_views=True)
     shifts: dict[int, set[float]] = {}
-    for batch in take(source, 0, 15):
-        assert batch.index is not None
-        assert batch.views is not None
+    for batch in take(mapped(two_views=True), 0, 15):
         assert batch.texts == {}
         for row, image, view in zip(batch.index.tolist(), batch.images, batch.views, strict=True):
             shifts.setdefault(row, set()).update((float(image[2, 0, 0]), float(view[2, 0, 0])))
@@ -75,100 +175,80 @@ def test_an_image_is_augmented_anew_in_every_epoch_and_view() -> None:
     assert max(len(found) for found in shifts.values()) == 6
 
 
-def test_noise_reaches_the_texts() -> None:
-    pairs = Pairs.with_mixture_noise(PairSource.of(image_data(N)), 1.0, seed=0)
-    batch = take(MapBatches(pairs, plain, batch_size=20, tokenize=tokenize), 0, 1)[0]
-    assert batch.index is not None
-    assert batch.texts["input_ids"][:, 0].tolist() == [int(pairs.captions[i].split()[-1]) for i in batch.index.tolist()]
+def test_two_views_of_a_stream_need_no_captions_and_others_are_passed_over() -> None:
+    (batch,) = take(streamed(Stream(N, without_caption=range(N)), two_views=True), 0, 1)
+    assert not torch.equal(batch.images, batch.views)
+    (batch,) = take(streamed(Stream(N, without_caption=(1, 4, 7)), batch_size=20), 0, 1)
+    assert sorted(batch.index.tolist()) == [i for i in range(N) if i not in (1, 4, 7)]
 
 
+def test_captions_of_a_stream_may_be_made_from_the_label() -> None:
+    def of_class(captions: Any) -> dict[str, torch.Tensor]:
+        return {"input_ids": torch.tensor([[NAMES.index(text.removeprefix("a "))] for text in captions])}
+
+    (batch,) = take(streamed(caption_template="a {}", tokenize=of_class), 0, 1)
+    assert batch.texts["input_ids"][:, 0].tolist() == batch.labels.tolist()
+
+
+def test_an_image_with_several_captions_has_another_one_in_each_epoch() -> None:
+    """Captions end in 100 times the image and the number of the caption, of which there are one, two or three."""
+    more = tuple(tuple(f"also {100 * i + k}" for k in range(1, i % 3 + 1)) for i in range(N))
+    data = replace(image_data(N), captions=tuple(f"first {100 * i}" for i in range(N)), more_captions=more)
+    source = MapBatches(Pairs.of(data), plain, batch_size=N, tokenize=tokenize, seed=1)
+    said: dict[int, list[int]] = {}
+    for batch in take(source, 0, 6):
+        for row, number in zip(batch.index.tolist(), batch.texts["input_ids"][:, 0].tolist(), strict=True):
+            assert number // 100 == row
+            said.setdefault(row, []).append(number % 100)
+    for row, turns in said.items():
+        count = row % 3 + 1
+        assert sorted(turns[:count]) == list(range(count)), "each once in as many epochs"
+        assert turns == (turns[:count] * 6)[:6]
+    assert len({turns[0] for row, turns in said.items() if row % 3 == 2}) > 1, "not all begin with the first"
+
+
+# ---- images that cannot be read
+
+
+@quiet
+@pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_broken_image_stops_training_where_asked(workers: int) -> None:
-    with pytest.raises(InvalidInputError, match=r"^the image of 'id5' cannot be read: broken 5\. Mend it, or"):
-        take(batches(broken=(5,), on_error="raise", workers=workers), 0, 5)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_another_row_takes_the_place_of_a_broken_one(workers: int) -> None:
-    broken = (2, 5, 11)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        source = batches(broken=broken, augment=plain, workers=workers)
-        found = take(source, 0, 20)
-    told = [str(one.message) for one in caught if issubclass(one.category, VldebiasWarning)]
-    assert len(told) == 2
-    assert "own: the image of 'id" in told[0]
-    assert "another row takes its place" in told[0]
-    assert "own: 3 images could not be read and were replaced, such as id" in told[1]
-    assert source.unreadable.reasons == {f"id{i}": f"broken {i}" for i in broken}
-    whole = take(batches(augment=plain), 0, 20)
-    replaced = 0
-    for batch, original in zip(found, whole, strict=True):
-        assert batch.index is not None
-        assert original.index is not None
-        assert [number_of(image) for image in batch.images] == batch.index.tolist()
-        assert batch.texts["input_ids"][:, 0].tolist() == batch.index.tolist()
-        assert not set(batch.index.tolist()) & set(broken)
+def test_another_row_takes_the_place_of_a_broken_one(kind: str, workers: int) -> None:
+    broken, make = (2, 5, 11), BOTH[kind]
+    given: Any = {"broken": broken} if kind == "pairs" else {"stream": Stream(N, broken=broken)}
+    source = make(**given, augment=plain, workers=workers)
+    found, replaced = take(source, 0, 4 * PER_EPOCH), 0
+    assert source.unreadable == {f"id{i}": f"broken {i}" for i in broken}
+    for batch, original in zip(found, take(make(augment=plain), 0, 4 * PER_EPOCH), strict=True):
+        rows = batch.index.tolist()
+        assert [number_of(image) for image in batch.images] == batch.texts["input_ids"][:, 0].tolist() == rows
+        assert not set(rows) & set(broken)
         moved = batch.index != original.index
         assert set(original.index[moved].tolist()) <= set(broken)
+        assert kind == "stream" or len(set(rows)) == len(rows), "at most once in a batch"
         replaced += int(moved.sum())
     assert replaced > 5
 
 
-@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
-def test_a_row_stands_at_most_once_in_a_batch_whatever_is_broken() -> None:
-    for batch in take(batches(broken=(2, 5, 9, 11)), 0, 40):
-        assert batch.index is not None
-        assert len(set(batch.index.tolist())) == len(batch.index)
-
-
-@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
-def test_replacements_follow_the_seed() -> None:
-    one, two = (take(batches(broken=(2, 5)), 0, 12) for _ in range(2))
-    assert all(same(a, b) for a, b in zip(one, two, strict=True))
-
-
 def test_broken_images_are_told_at_every_power_of_ten() -> None:
-    unreadable, told = Unreadable("own", "skip"), []
+    source, told = mapped(), []
     for first in range(0, 120, 3):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            unreadable.add({f"id{i}": "gone" for i in range(first, first + 3)} | {"id0": "gone"})
-        told += [str(one.message).partition(" (")[2] for one in caught]
-    assert told == [f"gone); another row takes its place ({n} so far)" for n in (3, 12, 102)]
-    with pytest.warns(VldebiasWarning, match=r"own: 120 images could not be read and were replaced, such as id0, id1"):
-        unreadable.report()
+            source._note({f"id{i}": "gone" for i in range(first, first + 3)} | {"id0": "gone"})
+        told += [str(one.message).rpartition("(")[2] for one in caught]
+    assert told == ["3 so far)", "12 so far)", "102 so far)"]
 
 
-def test_images_that_are_all_broken_stop_training() -> None:
-    with pytest.raises(InvalidInputError, match="nor those of 10 rows tried in its place; are the images where"):
-        take(batches(broken=tuple(range(N))), 0, 1)
-
-
-def test_what_does_not_fit_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidInputError, match="own: expected captions and tokenize, or two_views=True"):
-        batches(tokenize=None)
-    with pytest.raises(InvalidInputError, match="has 23 rows, fewer than the 24 of one batch"):
-        batches(batch_size=24)
-    monkeypatch.setattr("multiprocessing.get_all_start_methods", lambda: ["spawn"])
-    with pytest.raises(InvalidInputError, match="workers: this system cannot fork processes; expected 0, got 2"):
-        batches(workers=2)
-    assert load_settings(steps=1).workers == 0
-    assert take(batches(workers=load_settings(steps=1).workers), 0, 1)
-
-
-@pytest.mark.slow
-def test_workers_that_deliver_nothing_end_the_run_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where shared memory fails: the batch never arrives, and no worker dies."""
-    monkeypatch.setattr("vldebias.training.batches.TIMEOUT", 0.1)
-    source = batches(workers=1)
-    monkeypatch.setattr(MapBatches, "__getitem__", lambda self, number: threading.Event().wait())
-    with pytest.raises(InvalidInputError, match=r"no batch came from 1 workers within .*shared memory.*workers 0"):
-        take(source, 0, 1)
-
-
-def test_tokens_made_when_asked_for_are_those_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    (table,) = take(batches(), 2, 1)
-    monkeypatch.setattr("vldebias.training.batches.MOST_TEXTS", 3)
-    (late,) = take(batches(), 2, 1)
-    assert same(table, late)
+@refused(
+    (lambda: take(mapped(broken=(5,), on_error="raise", workers=2), 0, 5), "^the image of 'id5' cannot be read"),
+    (lambda: take(streamed(Stream(N, broken=(5,)), batch_size=20, on_error="raise"), 0, 2), "'id5' cannot be read"),
+    (lambda: take(mapped(broken=tuple(range(N))), 0, 1), "nor those of 10 rows"),
+    (lambda: mapped(tokenize=None), "own: expected captions and tokenize"),
+    (lambda: mapped(batch_size=24), "has 23 rows, fewer than the 24 of one batch"),
+    (lambda: take(streamed(batch_size=24), 0, 1), "lower batch_size 24"),
+    (lambda: take(streamed(Stream(N, without_caption=range(N))), 0, 1), "Name their column"),
+    (lambda: streamed(label="race"), r"the classes of 'race' must be known .* \['kind'\]"),
+)
+def test_what_does_not_fit_says_why(call: Callable[[], object]) -> None:
+    call()

@@ -1,4 +1,4 @@
-"""Pairs, streams and a tokenizer small enough to see through, for the tests of the data's way to the model."""
+"""Pairs, streams, towers and a tokenizer small enough to see through."""
 
 from __future__ import annotations
 
@@ -6,20 +6,67 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
-from torchvision.transforms.v2 import functional as T
+from torch import Tensor, nn
 
-from vldebias.data.dataset import ImageData, Labels, Record
-from vldebias.training.batches import Batch, MapBatches
-from vldebias.training.stream import StreamBatches
+from vldebias.data import ImageData, Labels
+from vldebias.data.dataset import Record
+from vldebias.training.batches import Batch, MapBatches, StreamBatches
 
-SIZE = 8
+SIZE = 4
 NAMES = ("cat", "dog", "owl")
+
+
+class TinyModel(nn.Module):
+    """Linear towers with dropout, so that train mode gives other features than eval mode."""
+
+    def __init__(self, dim: int = 6) -> None:
+        super().__init__()
+        self.image = nn.Linear(3 * SIZE * SIZE, dim)
+        self.letters = nn.Embedding(128, dim)
+        self.drop = nn.Dropout(0.5)
+
+
+def letters_of(texts: Sequence[str]) -> dict[str, Tensor]:
+    ids = torch.zeros(len(texts), 24, dtype=torch.int64)
+    for i, text in enumerate(texts):
+        ids[i, : len(text)] = torch.tensor([ord(letter) % 128 for letter in text[:24]])
+    return {"ids": ids}
+
+
+def plain(image: Image.Image, generator: torch.Generator | None = None) -> Tensor:
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
+
+
+def jittered(image: Image.Image, generator: torch.Generator) -> Tensor:
+    return plain(image) + torch.rand(3, 1, 1, generator=generator)
+
+
+def tiny_towers(seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    model = TinyModel().train()
+    weight = torch.arange(1.0, 25.0)[:, None]
+    return SimpleNamespace(
+        model=model,
+        image=lambda images: model.drop(model.image(images.flatten(1))),
+        text=lambda texts: model.drop((model.letters(texts["ids"]) * weight).sum(dim=1)),
+        tokenize=letters_of,
+        prepare=plain,
+        size=(SIZE, SIZE),
+        mean=(0.0, 0.0, 0.0),
+        std=(1.0, 1.0, 1.0),
+        temperature=0.2,
+    )
+
+
+def tiny_image(seed: int) -> Image.Image:
+    pixels = np.random.default_rng(seed).integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
 
 
 def picture(number: int) -> Image.Image:
@@ -35,14 +82,6 @@ def number_of(image: Tensor) -> int:
     return high * 256 + low
 
 
-def plain(image: Image.Image, generator: torch.Generator | None = None) -> Tensor:
-    return T.pil_to_tensor(image).float() / 255
-
-
-def jittered(image: Image.Image, generator: torch.Generator) -> Tensor:
-    return plain(image) + torch.rand(3, 1, 1, generator=generator)
-
-
 def tokenize(captions: Sequence[str]) -> dict[str, Tensor]:
     """The number at the end of each caption, in both arguments."""
     numbers = torch.tensor([[int(caption.split()[-1]), len(caption)] for caption in captions])
@@ -53,28 +92,20 @@ def caption(number: int) -> str:
     return f"a photo of {number}"
 
 
-def reader(broken: Sequence[int] = ()) -> Any:
+def reader(broken: Sequence[int] = (), image: Any = picture) -> Any:
     def read(index: int) -> Image.Image:
         if index in broken:
             raise OSError(f"broken {index}")
-        return picture(index)
+        return image(index)
 
     return read
 
 
-def image_data(
-    n: int, *, broken: Sequence[int] = (), labels: Sequence[str | None] | None = None, captions: bool = True
-) -> ImageData:
-    values = labels if labels is not None else [NAMES[i % 3] for i in range(n)]
-    return ImageData(
-        name="own",
-        split="train",
-        ids=tuple(f"id{i}" for i in range(n)),
-        read=reader(broken),
-        labels={"kind": Labels.of(values, NAMES)},
-        fingerprint="x",
-        captions=tuple(caption(i) for i in range(n)) if captions else (),
-    )
+def image_data(n: int, *, broken: Sequence[int] = (), kinds: Sequence[str | None] | None = None, **more: Any) -> Any:
+    """n rows; `more` are fields of ImageData."""
+    labels = {"kind": Labels.of(kinds if kinds is not None else [NAMES[i % 3] for i in range(n)], NAMES)}
+    given = {"labels": labels, "captions": tuple(caption(i) for i in range(n)), "read": reader(broken), **more}
+    return ImageData(name="own", split="train", ids=tuple(f"id{i}" for i in range(n)), fingerprint="x", **given)
 
 
 @dataclass
@@ -92,7 +123,6 @@ class Stream:
     decoded: list[int] = field(default_factory=list)
     passed: int = 0
     shards: int = 1
-    more: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # captions beside that of a row
 
     def records(self, start: int = 0, shard: int = 0) -> Iterator[Record]:
         size = self.n // self.shards
@@ -100,8 +130,7 @@ class Stream:
         for index in range(shard * size + start, stop):
             self.passed += 1
             text = "" if index in self.without_caption else caption(index)
-            more = self.more.get(index, ()) if self.more else None
-            yield Record(f"id{index}", lambda i=index: self._read(i), {"kind": NAMES[index % 3]}, text, more)
+            yield Record(f"id{index}", lambda i=index: self._read(i), {"kind": NAMES[index % 3]}, text, None)
 
     def _read(self, index: int) -> Image.Image:
         self.decoded.append(index)
@@ -111,12 +140,10 @@ class Stream:
 def same(one: Batch, other: Batch) -> bool:
     """All parts of two batches are equal, to the bit."""
     parts = [(one.images, other.images), (one.index, other.index), (one.views, other.views)]
-    parts += [(one.labels, other.labels), (one.further, other.further)]
-    parts += [(one.texts[k], other.texts[k]) for k in one.texts]
-    parts += [(one.further_texts[k], other.further_texts.get(k)) for k in one.further_texts]
+    parts += [(one.labels, other.labels), *((one.texts[k], other.texts[k]) for k in one.texts)]
     return all(a is b is None or torch.equal(a, b) for a, b in parts)  # type: ignore[arg-type]
 
 
-def take(source: MapBatches | StreamBatches, first: int, n: int) -> list[Batch]:
+def take(source: MapBatches | StreamBatches, first: int, n: int) -> list[Any]:
     with closing(source.starting(first)) as coming:
         return list(islice(coming, n))

@@ -1,21 +1,17 @@
-"""Data sets with labels, and the cache of their embeddings."""
+"""Data sets with labels, rows of features wherever they lie, and the cache of embeddings."""
 
-from vldebias.data.cache import default_cache_dir, embed_images
-from vldebias.data.dataset import ImageData, ImageStream, Record, fingerprint_of
-from vldebias.data.embeddings import Embeddings, load_embeddings, save_embeddings
-from vldebias.data.labels import UNKNOWN, Labels, cross
-from vldebias.data.on_ray import OnRay
-from vldebias.data.parallel import processes
-from vldebias.data.pictures import decode
-from vldebias.data.shards import Shards
-from vldebias.data.sources import DataSource, data_source, list_data, open_data, register_data
-from vldebias.data.summary import check_images, describe, group_counts
-from vldebias.data.tables import read_table
-from vldebias.data.unit_rows import UnitRows
+from vldebias.data.cache import embed_images
+from vldebias.data.dataset import ImageData, ImageStream, Record, check_images, describe, file_images
+from vldebias.data.embeddings import Embeddings, is_features, load_embeddings, open_embeddings, save_embeddings
+from vldebias.data.parallel import OnRay, prefetch, processes
+from vldebias.data.rows import BLOCK, Shards, UnitRows, digest_of
+from vldebias.data.sources import list_data, open_data
+from vldebias.data.tables import UNKNOWN, Labels, cross, odd_values, read_table
+from vldebias.pictures import decode
 
 __all__ = [
+    "BLOCK",
     "UNKNOWN",
-    "DataSource",
     "Embeddings",
     "ImageData",
     "ImageStream",
@@ -26,18 +22,19 @@ __all__ = [
     "UnitRows",
     "check_images",
     "cross",
-    "data_source",
     "decode",
-    "default_cache_dir",
     "describe",
+    "digest_of",
     "embed_images",
-    "fingerprint_of",
-    "group_counts",
+    "file_images",
+    "is_features",
     "list_data",
     "load_embeddings",
+    "odd_values",
     "open_data",
+    "open_embeddings",
+    "prefetch",
     "processes",
     "read_table",
-    "register_data",
     "save_embeddings",
 ]

@@ -1,20 +1,39 @@
-"""Images with labels, whatever they are stored in: a folder of files, a table, a stream, the miniature world."""
+"""Images with labels, whatever they are stored in: files below a folder, a table, a stream, the miniature world."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import combinations
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vldebias.data.labels import Labels
-from vldebias.errors import InvalidInputError
+from vldebias.data.parallel import prefetch
+from vldebias.data.tables import Labels, cross
+from vldebias.errors import InvalidInputError, Lazily
+from vldebias.pictures import decode
+from vldebias.progress import SILENT, Progress
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from PIL import Image
+else:
+    pa = Lazily("pyarrow")
+pc = Lazily("pyarrow.compute")
+
+_CROSSED, _CELLS = 4, 100  # columns whose intersections are counted; an intersection of more groups is no table to read
+_READERS, _AHEAD = 8, 256  # threads that check images, and images that are read at once
+_ENDS = 4096  # bytes that are read at either end of a file
+_FILES_AT_ONCE = 512  # per task of a thread: 200 000 files are opened in seconds, not one by one
+# Absolute (also as Windows writes it), an address, or a step upward anywhere on the way.
+_OUTSIDE = r"^[/\\]|^[A-Za-z]:|^[A-Za-z][A-Za-z0-9+.-]*://|(^|[/\\])\.\.([/\\]|$)"
 
 
 class Columns:
@@ -28,29 +47,23 @@ class Columns:
         return len(self.ids)
 
     def column(self, name: str) -> Labels:
-        """The labels of a column.
-
-        Raises:
-            InvalidInputError: no such column; the message lists those there are.
-        """
+        """Return the labels of a column; where there is none of that name the error lists those there are."""
         if name not in self.labels:
-            raise InvalidInputError(f"{self._called}: no column {name!r}; there are {sorted(self.labels)}")
+            raise InvalidInputError(
+                f"{getattr(self, 'name', 'embeddings')}: no column {name!r}; there are {sorted(self.labels)}"
+            )
         return self.labels[name]
 
-    @property
-    def _called(self) -> str:
-        return str(getattr(self, "name", "embeddings"))
-
-    def _check_lengths(self, **more: int) -> None:
-        lengths = more | {column: len(labels) for column, labels in self.labels.items()}
-        if self.captions:
-            lengths["captions"] = len(self.captions)
-        wrong = {column: n for column, n in lengths.items() if n != len(self)}
-        if wrong:
-            raise InvalidInputError(f"{self._called}: expected {len(self)} rows in every column, got {wrong}")
+    def _check_lengths(self, more: Sequence[Any] = ()) -> None:
+        columns: dict[str, Any] = {"ids": self.ids, **self.labels}
+        columns |= {"captions": self.captions} if self.captions else {}
+        columns |= {"more_captions": more} if more else {}
+        if wrong := {column: len(rows) for column, rows in columns.items() if len(rows) != len(self)}:
+            called = getattr(self, "name", "embeddings")
+            raise InvalidInputError(f"{called}: expected {len(self)} rows in every column, got {wrong}")
 
     def _some(self, rows: ArrayLike | slice) -> tuple[NDArray[np.int64], dict[str, Any]]:
-        """The indices of some rows, and the columns of these rows by the names of their fields."""
+        """Return the indices of some rows, and the columns of these rows by the names of their fields."""
         index = np.arange(len(self))[rows if isinstance(rows, slice) else np.asarray(rows)]
         return index, {
             "ids": tuple(self.ids[i] for i in index),
@@ -60,10 +73,7 @@ class Columns:
 
 
 class LazyText:
-    """The type of a dataclass field: takes a text or a function that gives one, reads as a text.
-
-    The function is called once, at the first read, because most who hold its owner never ask.
-    """
+    """The type of a dataclass field that takes a text, or a function that gives one when it is first read."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name, self._slot = name, f"_{name}"
@@ -72,9 +82,8 @@ class LazyText:
         if holder is None:  # dataclasses look here for a default, and there is none
             raise AttributeError(self._name)
         value = holder.__dict__[self._slot]
-        if callable(value):
-            value = holder.__dict__[self._slot] = value()
-        return str(value)
+        holder.__dict__[self._slot] = text = value() if callable(value) else value
+        return str(text)
 
     def __set__(self, holder: Any, value: str | Callable[[], str]) -> None:
         holder.__dict__[self._slot] = value
@@ -82,11 +91,7 @@ class LazyText:
 
 @dataclass(frozen=True)
 class Record:
-    """One row of a data set. `read` decodes the image (RGB) and raises OSError where it cannot.
-
-    labels: column -> value as text, None where unknown.
-    more_captions: those beside `caption`, where a row of the data has a list of them.
-    """
+    """One row of a stream; fields are as in ImageData, labels are texts, None where unknown."""
 
     id: str
     read: Callable[[], Image.Image]
@@ -97,9 +102,8 @@ class Record:
 
 @runtime_checkable
 class ImageStream(Protocol):
-    """Rows that come one after another; how many is not known before the end.
+    """Rows that come one after another, for training; name, split, fingerprint and about are as in ImageData.
 
-    name, split, fingerprint, about: as in ImageData.
     names: column -> names of its labels where they are known beforehand; other columns may come with the rows.
     """
 
@@ -115,7 +119,7 @@ class ImageStream(Protocol):
     def names(self) -> Mapping[str, tuple[str, ...]]: ...  # noqa: D102
 
     def records(self, start: int = 0) -> Iterator[Record]:
-        """The rows from `start` on, always in the same order.
+        """Return the rows from `start` on, always in the same order.
 
         A stream that can be split has `shards`, a number, and takes `records(start, shard)` for one of them.
         """
@@ -134,7 +138,7 @@ class ImageData(Columns):
         captions: n texts, or none; of rows with several the first of each.
         fingerprint: changes when the images or their order do (not when labels do). Give a text, or a function where
             it costs reading the images; it is called when somebody first asks.
-        about: what a reader found that a report should say: root, malformed file names, ...
+        about: what a reader found that a report should say, such as the root.
         path: index -> where the image lies, "" where it is no file of its own; or None.
         more_captions: of each row those beside its caption, where rows have lists of them; or none.
 
@@ -154,12 +158,12 @@ class ImageData(Columns):
     more_captions: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        if len(set(self.ids)) != len(self.ids):
+        if repeated := len(self.ids) - len(set(self.ids)):
             raise InvalidInputError(
-                f"{self.name}: {len(self.ids) - len(set(self.ids))} ids are there more than once; expected n different "
-                "ones. Rows of one image with a caption each are read as one row by open_data(..., caption=...)"
+                f"{self.name}: {repeated} ids are there more than once; expected n different ones. Rows of one image "
+                "with a caption each are read as one row by open_data(..., caption=...)"
             )
-        self._check_lengths(**({"more_captions": len(self.more_captions)} if self.more_captions else {}))
+        self._check_lengths(self.more_captions)
 
     def __getitem__(self, rows: ArrayLike | slice) -> ImageData:
         """Some of the rows, in the given order: a slice, indices or a mask."""
@@ -175,10 +179,138 @@ class ImageData(Columns):
         return f"ImageData({self.name} {self.split}, {len(self)} images, columns {list(self.labels)}{captions})"
 
 
+# ---- files below a folder ------------------------------------------------------------------------------------
+
+
+def file_images(
+    name: str,
+    split: str,
+    root: Path,
+    files: Sequence[str],
+    labels: Mapping[str, Labels],
+    *,
+    about: Mapping[str, Any] | None = None,
+    allow_outside: bool = False,
+    **captions: Any,
+) -> ImageData:
+    """Return the images of `files` (paths below `root`, and their ids); none is opened before it is read.
+
+    captions: `captions` and `more_captions`.
+
+    Raises:
+        InvalidInputError: no files, or a path that leads out of `root` and is not allowed to.
+    """
+    if not files:
+        raise InvalidInputError(f"{name}: no images in split {split!r} of {root}")
+    if not allow_outside:
+        refuse_outside(name, root, files)
+    return ImageData(
+        name=name,
+        split=split,
+        ids=tuple(files),
+        read=partial(_read, root, tuple(files)),  # which the processes of a loader can be given
+        labels=dict(labels),
+        fingerprint=lambda: fingerprint_files(files, [root / file for file in files]),
+        about={"root": str(root), **(about or {})},
+        path=lambda index: os.path.abspath(root / files[index]),
+        **captions,
+    )
+
+
+def _read(root: Path, files: tuple[str, ...], index: int) -> Image.Image:
+    return decode(root / files[index])
+
+
+def refuse_outside(name: str, root: Path, files: Sequence[str]) -> None:
+    """Refuse paths that lead out: a table from elsewhere must not make us read what it likes."""
+    paths = pa.array(files, pa.string())
+    outside = pc.filter(paths, pc.match_substring_regex(paths, _OUTSIDE))
+    if len(outside):
+        raise InvalidInputError(
+            f"{name}: {len(outside)} paths lead out of {root} or are no local files, such as {outside[0].as_py()!r}; "
+            "expected paths below it, or allow_outside where the table is trusted"
+        )
+
+
 def fingerprint_of(parts: Sequence[str]) -> str:
-    """A short hash of texts, in their order."""
-    state = hashlib.sha256()
-    for part in parts:
-        state.update(part.encode())
-        state.update(b"\0")
-    return state.hexdigest()[:24]
+    """Return a short hash of texts, in their order."""
+    return hashlib.sha256(b"".join(part.encode() + b"\0" for part in parts)).hexdigest()[:24]
+
+
+def fingerprint_files(ids: Sequence[str], paths: Sequence[str | os.PathLike[str]]) -> str:
+    """Return a hash of ids, file sizes, and the first and last 4 KiB of every file; read in threads, hashed in order.
+
+    It survives copying and touching, and notices files that are replaced, cut, swapped or missing. A change of the
+    same length in the middle of a large file goes unnoticed.
+    """
+
+    def digest(start: int) -> bytes:
+        state, rows = hashlib.sha256(), slice(start, start + _FILES_AT_ONCE)
+        for name, path in zip(ids[rows], paths[rows], strict=True):
+            size, content = _ends(path)
+            state.update(f"{len(name.encode())} {name} {size} ".encode() + content)
+        return state.digest()
+
+    with ThreadPoolExecutor() as pool:
+        return hashlib.sha256(b"".join(pool.map(digest, range(0, len(ids), _FILES_AT_ONCE)))).hexdigest()[:24]
+
+
+def _ends(path: str | os.PathLike[str]) -> tuple[int, bytes]:
+    """Size of a file with its first and last 4 KiB, the whole of a smaller one; (-1, b"") where it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size <= 2 * _ENDS:
+                return size, file.read(size)
+            head = file.read(_ENDS)
+            file.seek(size - _ENDS)
+            return size, head + file.read(_ENDS)
+    except OSError:
+        return -1, b""
+
+
+# ---- what is in a data set, and whether its images can be read -------------------------------------------------
+
+
+def describe(data: ImageData) -> dict[str, Any]:
+    """Count what is in a data set, for a first look, as JSON takes it; no image is opened.
+
+    It has name, split, images, columns {column: {"counts": {name: rows}, "unknown": rows}}, intersections of the first
+    four columns {"a x b": {"counts", "unknown"}}, captions (rows that have one) and about.
+    """
+    pairs = [(a, b, data.labels[a], data.labels[b]) for a, b in combinations(list(data.labels)[:_CROSSED], 2)]
+    crossed = {f"{a} x {b}": cross(x, y) for a, b, x, y in pairs if len(x.names) * len(y.names) <= _CELLS}
+
+    def counted(columns: Mapping[str, Labels]) -> dict[str, Any]:
+        return {name: {"counts": one.counts, "unknown": int((~one.known).sum())} for name, one in columns.items()}
+
+    return {
+        "name": data.name,
+        "split": data.split,
+        "images": len(data),
+        "columns": counted(data.labels),
+        "intersections": counted(crossed),
+        "captions": sum(map(bool, data.captions)),
+        "about": dict(data.about),
+    }
+
+
+def check_images(data: ImageData, *, sample: int | None = None, progress: bool = True) -> list[tuple[str, str]]:
+    """Read every image, or a random sample of so many; list those that cannot be read, with the reason, in order."""
+    rows = list(range(len(data)))
+    if sample is not None and sample < len(data):
+        rows = np.sort(np.random.default_rng(0).choice(rows, sample, replace=False)).tolist()
+
+    def reason(row: int) -> str:
+        try:
+            data.read(row)
+        except OSError as error:
+            return error.strerror or str(error)
+        return ""
+
+    display, bad = Progress.on() if progress else SILENT, list[tuple[str, str]]()
+    with display, display.bar("checking images", len(rows)) as bar:
+        for row, why in zip(rows, prefetch(rows, reason, _READERS, _AHEAD), strict=True):
+            bad += [(data.ids[row], why)] if why else []
+            bar.advance()
+    return bad

@@ -1,4 +1,4 @@
-"""Image embeddings with labels, all that an evaluation needs: from a model's cache, from arrays, from your own file.
+"""Image embeddings with labels, all that an evaluation needs: from a model's cache, from arrays, from your own files.
 
 Keys of a .npz or .safetensors file, for n images, k names and p prompts:
 
@@ -7,8 +7,6 @@ Keys of a .npz or .safetensors file, for n images, k names and p prompts:
     captions         (n,) strings
     label.<column>   (n,) strings ("" is unknown), or integers, each a value of its own
     names.<column>   (k,) strings: what the integers 0 .. k - 1 of that column mean; -1 is unknown then
-    attributes       (n, a) numbers, above 0 where an attribute holds: a column "no" / "yes" for each; NaN is unknown
-    attribute_names  (a,) strings
     text, prompts    (p, d) floats and (p,) strings: text embeddings of the same space, for evaluation without a model
     about            a JSON object
 
@@ -24,9 +22,10 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -35,24 +34,24 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from vldebias.data.dataset import Columns
-from vldebias.data.labels import UNKNOWN, Labels
-from vldebias.data.unit_rows import Parts, Picked, RowNumbers, UnitRows
-from vldebias.errors import InvalidInputError, warn
+from vldebias.data.rows import BLOCK, KINDS, RowNumbers, Shards, UnitRows, files_of, is_pattern
+from vldebias.data.tables import Labels, as_labels, as_texts, column_of, read_table
+from vldebias.errors import InvalidInputError, need, warn
 from vldebias.files import add_tensors, write_atomically
 
 Array = NDArray[Any]
-Keys = Mapping[str, str | Sequence[str]]
-KEYS = ("features", "ids", "captions", "attributes", "attribute_names", "text", "prompts", "about")
+Keys = Mapping[str, str]
+Texts = dict[str, Tensor] | None
+KEYS = ("features", "ids", "captions", "text", "prompts", "about")
 COLUMNS = ("label.", "names.")
-SEVERAL = ("text", "prompts")
+WITH_LABELS = (".npz", ".safetensors")
 SAME = 1e-3  # two embeddings of one prompt, relative to their length
-_ROWS = 1 << 14  # that are looked through at once: features may be mapped
 _DIGEST = "sha256"  # in the header of a .safetensors file
 _END = 22  # bytes of the record that ends a zip archive without a comment
-_DEFLATE = 1032  # the most that one byte of a zip archive can stand for
 
 # What zipfile, zlib and numpy raise for a file that is cut, damaged, encrypted or no archive at all.
-_UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
+_BROKEN_ZIP = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
+_UNREADABLE = (OSError, ValueError, OverflowError, EOFError, TokenError, MemoryError, *_BROKEN_ZIP)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -61,7 +60,7 @@ class Embeddings(Columns):
 
     Attributes:
         features: (n, d) floats as stored, not normalised, perhaps memory-mapped and of half precision; an array, or
-            what gives one for a slice.
+            `Shards`.
         ids: n names of images; those that have none are numbered.
         labels: column -> Labels of n rows.
         captions: n texts, or none.
@@ -82,7 +81,7 @@ class Embeddings(Columns):
             raise InvalidInputError(
                 f"features: expected floats (n, d), got {self.features.shape} of {self.features.dtype}"
             )
-        self._check_lengths(ids=len(self.ids))
+        self._check_lengths()
 
     @classmethod
     def of(
@@ -90,26 +89,24 @@ class Embeddings(Columns):
         features: Any,
         labels: Mapping[str, Any] | None = None,
         *,
-        ids: Sequence[Any] | None = None,
+        ids: Iterable[Any] | None = None,
         captions: Sequence[str] = (),
         about: Mapping[str, Any] | None = None,
     ) -> Embeddings:
-        """Embeddings from arrays as people have them: numpy, torch, lists.
+        """Return embeddings from arrays as people have them: numpy, torch, lists.
 
         Args:
-            features: (n, d) numbers of both signs, or `Shards` of them; bfloat16 becomes float32, whole numbers (int8)
-                float64.
+            features: (n, d) numbers of both signs, or `Shards`; bfloat16 becomes float32, whole numbers float64.
             labels: column -> n strings, integers or booleans; see `Labels.of_array`.
             ids: n names; default: "0", "1", ...
-            captions: n texts.
-            about: where they come from.
+            captions, about: see `Embeddings`.
 
         Raises:
             InvalidInputError: shapes, types or lengths that do not fit; the message names the column.
         """
         try:
             rows: Any = _plain(features.detach().cpu()) if isinstance(features, Tensor) else features
-            rows = rows if isinstance(rows, Parts) else np.asarray(rows)
+            rows = rows if isinstance(rows, Shards) else np.asarray(rows)
             signed = rows.dtype.kind in "fiO"  # pixels, masks, spectra and texts would become floats without a word
             rows = rows.astype(np.float64) if signed and rows.dtype.kind != "f" else rows
         except (TypeError, ValueError) as error:
@@ -141,30 +138,26 @@ class Embeddings(Columns):
         """Width d."""
         return int(self.features.shape[1])
 
+    @property
+    def unit(self) -> UnitRows:
+        """The same rows, read and normalised a block at a time; those of shards where these lie."""
+        held = self.features
+        return held.unit if isinstance(held, Shards) else UnitRows(Shards([held]), self.ids)
+
     def normalised(self) -> Tensor:
-        """L2-normalised features (n, d) in float32.
+        """Return L2-normalised features (n, d) in float32.
 
         Raises:
             InvalidInputError: a row that is not finite or zero.
         """
         return self.unit.whole()
 
-    @property
-    def unit(self) -> UnitRows:
-        """The same rows, read and normalised a block at a time; some rows of shards are read where these lie."""
-        held = self.features
-        if isinstance(held, Picked) and isinstance(held.features, Parts):
-            return UnitRows(held.features, RowNumbers(len(held.features), before="row "), held.index)
-        return UnitRows(held, self.ids)
-
     def without(self, unknown: Any) -> Embeddings:
-        """The same images with one value of labels, or several, as unknown in every column (`Labels.without`)."""
+        """Return the same images with one value of labels, or several, as unknown in every column."""
         labels = {column: one.without(unknown) for column, one in self.labels.items()}
-        changed = [column for column, one in self.labels.items() if len(one.names) > len(labels[column].names)]
-        if not changed:
-            return self
-        marks = {name for column in changed for name in self.labels[column].names if name not in labels[column].names}
-        return replace(self, labels=labels, about={**self.about, "values read as unknown": sorted(marks)})
+        marks = {name for column, one in self.labels.items() for name in one.names if name not in labels[column].names}
+        about = {**self.about, "values read as unknown": sorted(marks)}
+        return replace(self, labels=labels, about=about) if marks else self
 
     def __getitem__(self, rows: ArrayLike | slice) -> Embeddings:
         """Some of the rows, in the given order: a slice, indices or a mask."""
@@ -172,11 +165,10 @@ class Embeddings(Columns):
         return replace(self, features=self.features[index], **columns)
 
     def picked(self, rows: ArrayLike | slice) -> Embeddings:
-        """The same rows as `[rows]`, of which the features are copied when they are read, and no more than is read."""
+        """Return the same rows as `[rows]`, whose features are copied when they are read, and no more than is read."""
         index, columns = self._some(rows)
-        held = self.features
-        lazy = Picked(held.features, held.index[index]) if isinstance(held, Picked) else Picked(held, index)
-        return replace(self, features=lazy, **columns)
+        held = self.features if isinstance(self.features, Shards) else Shards([self.features])
+        return replace(self, features=held.picked(index), **columns)
 
 
 def _plain(tensor: Tensor) -> Array:
@@ -185,17 +177,16 @@ def _plain(tensor: Tensor) -> Array:
     return (tensor if known else tensor.float()).numpy()
 
 
-# ---- files -------------------------------------------------------------------------------------------------
+# ---- one file ------------------------------------------------------------------------------------------------
 
 
-def load_embeddings(path: str | Path, *, keys: Keys | None = None) -> tuple[Embeddings, dict[str, Tensor] | None]:
-    """Image embeddings of a file, and its text embeddings, prompt -> (d,), if it has some.
+def load_embeddings(path: str | Path, *, keys: Keys | None = None) -> tuple[Embeddings, Texts]:
+    """Read image embeddings of a file, and its text embeddings, prompt -> (d,), if it has some.
 
     Args:
-        path: a .npz or .safetensors file with the keys of `vldebias.data.embeddings`. Features of a .safetensors
-            file are mapped into memory; bfloat16 is read as float32.
-        keys: where the file has other names, ours -> theirs: {"features": "image_emb", "label.gender": "male"}. Those
-            of `text` and `prompts` may be lists, which are joined in their order.
+        path: a file with the keys of `vldebias.data.embeddings`. Features of a .safetensors file are mapped into
+            memory; bfloat16 is read as float32.
+        keys: where the file has other names, ours -> theirs: {"features": "image_emb", "label.gender": "male"}.
 
     Raises:
         InvalidInputError: no such file, another format, damage, pickled objects, keys that are missing or of other
@@ -205,24 +196,24 @@ def load_embeddings(path: str | Path, *, keys: Keys | None = None) -> tuple[Embe
     try:
         fields, ignored = _fields(path, keys or {})
         features = fields["features"]
-        n = len(features) if features.ndim else 0
-        about = {}
+        n, about = len(features) if features.ndim else 0, {}
         if "about" in fields:
             text = fields["about"]
             about = _parsed(np.frombuffer(str(text).encode(), np.uint8) if text.dtype.kind == "U" else text, "about")
             if not isinstance(about, dict):
                 raise InvalidInputError(f"'about': expected a JSON object, got {type(about).__name__}")
         about |= {"file": str(path)} | ({"ignored": ignored} if ignored else {})
-        ids = fields.strings("ids") if "ids" in fields else RowNumbers(n)
-        embeddings = Embeddings(features, ids, fields.labels(), fields.strings("captions"), about)
-        bad = np.concatenate([~np.isfinite(features[i : i + _ROWS]).all(axis=1) for i in range(0, n or 1, _ROWS)])
+        ids = _strings(fields, "ids") if "ids" in fields else RowNumbers(n)
+        embeddings = Embeddings(features, ids, _labels(fields), _strings(fields, "captions"), about)
+        blocks = (features[i : i + 16 * BLOCK] for i in range(0, n or 1, 16 * BLOCK))  # features may be mapped
+        bad = np.concatenate([~np.isfinite(block).all(axis=1) for block in blocks])
         if bad.any():
             first = int(bad.argmax())
             raise InvalidInputError(
                 f"features: {int(bad.sum())} of {n} rows are infinite or NaN, the first of them row {first} "
                 f"({ids[first]!r}); expected finite numbers: leave these images out or embed them again"
             )
-        return embeddings, fields.texts(embeddings.dim)
+        return embeddings, _texts(fields, embeddings.dim)
     except InvalidInputError as error:
         raise InvalidInputError(f"{path}: {error}") from None
 
@@ -239,7 +230,7 @@ def save_embeddings(path: str | Path, embeddings: Embeddings, texts: Mapping[str
     if unnamable:  # a zip archive ends a name there
         raise InvalidInputError(f"{path}: expected column names without a NUL character, got {unnamable}; rename them")
     fields = {
-        "features": np.ascontiguousarray(embeddings.features),
+        "features": np.ascontiguousarray(embeddings.features[:]),
         "ids": _json(list(embeddings.ids)),
         "about": _json(dict(embeddings.about)),
     }
@@ -261,7 +252,7 @@ def save_embeddings(path: str | Path, embeddings: Embeddings, texts: Mapping[str
 
 
 def _check_suffix(path: Path) -> None:
-    if path.suffix not in (".npz", ".safetensors"):
+    if path.suffix not in WITH_LABELS:
         raise InvalidInputError(f"{path}: expected a file that ends in .npz or .safetensors")
 
 
@@ -269,10 +260,9 @@ def _json(value: Any) -> Array:
     return np.frombuffer(json.dumps(value, ensure_ascii=False, default=str).encode(), dtype=np.uint8)
 
 
-def _fields(path: Path, keys: Keys) -> tuple[_Fields, list[str]]:
+def _fields(path: Path, keys: Keys) -> tuple[dict[str, Array], list[str]]:
     """The arrays under our names, and the names of those that stand for nothing."""
-    strangers = [ours for ours in keys if ours not in KEYS and not ours.startswith(COLUMNS)]
-    if strangers:
+    if strangers := [ours for ours in keys if ours not in KEYS and not ours.startswith(COLUMNS)]:
         raise InvalidInputError(f"keys: expected {', '.join(KEYS)}, label.* or names.*, got {strangers}")
     _check_suffix(path)
     if not path.is_file():
@@ -281,33 +271,15 @@ def _fields(path: Path, keys: Keys) -> tuple[_Fields, list[str]]:
         names, read = _open_safetensors(path) if path.suffix == ".safetensors" else _open_npz(path)
     except _UNREADABLE as error:
         raise InvalidInputError(f"cannot be read ({error}); expected a {path.suffix} file of arrays") from None
-    sources: dict[str, str | Sequence[str]] = {name: name for name in names if name in KEYS or name.startswith(COLUMNS)}
-    if "features" not in names and "image" in names:
-        sources["features"] = "image"
+    sources = {name: name for name in names if name in KEYS or name.startswith(COLUMNS)}
+    sources |= {"features": "image"} if "features" not in names and "image" in names else {}
     sources |= keys
-    theirs = {ours: [name] if isinstance(name, str) else list(name) for ours, name in sources.items()}
-    used = {name for parts in theirs.values() for name in parts}
-    missing = sorted(used - set(names))
-    if missing or "features" not in sources:
+    missing = sorted(set(sources.values()) - set(names)) + ([] if "features" in sources else ["features"])
+    if missing:
         raise InvalidInputError(
-            f"expected an array {missing[0] if missing else 'features'!r}, found {sorted(names)}; "
-            "say what is what with keys={'features': ...}"
+            f"expected an array {missing[0]!r}, found {sorted(names)}; say what is what with keys={{'features': ...}}"
         )
-    fields = _Fields({ours: _joined(ours, [read(name) for name in parts]) for ours, parts in theirs.items()})
-    return fields, sorted(set(names) - used)
-
-
-def _joined(key: str, arrays: Sequence[Array]) -> Array:
-    if len(arrays) == 1:
-        return arrays[0]
-    if key not in SEVERAL:
-        raise InvalidInputError(f"keys: expected one name for {key!r}, got {len(arrays)}; only {SEVERAL} are joined")
-    if key == "prompts":
-        return np.array([text for array in arrays for text in _Fields({key: array}).strings(key)])
-    try:
-        return np.concatenate(arrays)
-    except ValueError as error:
-        raise InvalidInputError(f"{key!r}: {error}") from None
+    return {ours: read(name) for ours, name in sources.items()}, sorted(set(names) - set(sources.values()))
 
 
 def _open_npz(path: Path) -> tuple[list[str], Callable[[str], Array]]:
@@ -315,49 +287,28 @@ def _open_npz(path: Path) -> tuple[list[str], Callable[[str], Array]]:
     with path.open("rb") as file:
         if file.read(6) == b"\x93NUMPY":
             raise ValueError("it holds one array without a name, as np.save writes it")
-    with zipfile.ZipFile(path) as archive:
+    # The list of members has no checksum: a column could vanish from it, or stand there under another name.
+    with zipfile.ZipFile(path) as archive, path.open("rb") as file:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        _check_directory(path, archive)
+        for info in archive.infolist():
+            archive.open(info).close()  # compares the name with the one beside the content
+        file.seek(-_END, os.SEEK_END)
+        end, there = file.read(_END), len(archive.infolist())
+        count = int.from_bytes(end[10:12], "little")
+    if end.startswith(b"PK\5\6") and count not in (there, 0xFFFF):  # else a comment follows, or 64 bits count elsewhere
+        raise zipfile.BadZipFile(f"{there} of {count} arrays are listed")
 
     def read(name: str) -> Array:
         try:
             with zipfile.ZipFile(path) as archive, archive.open(members[name]) as file:
-                return _array(file, members[name], path.stat().st_size)
-        except (*_UNREADABLE, MemoryError) as error:
+                return np.lib.format.read_array(file, allow_pickle=False)
+        except _UNREADABLE as error:
             raise InvalidInputError(
                 f"{name!r} cannot be read ({error}); expected numbers or strings. Python objects are never unpickled: "
                 "store strings with np.array(list_of_str)"
             ) from None
 
     return list(members), read
-
-
-def _check_directory(path: Path, archive: zipfile.ZipFile) -> None:
-    """Refuse a damaged list of members, which has no checksum: a column could vanish from it, or under another name."""
-    for info in archive.infolist():
-        archive.open(info).close()  # compares the name with the one beside the content
-    with path.open("rb") as file:
-        file.seek(-_END, os.SEEK_END)
-        end = file.read(_END)
-    count, there = int.from_bytes(end[10:12], "little"), len(archive.infolist())
-    if end.startswith(b"PK\5\6") and count not in (there, 0xFFFF):  # else a comment follows, or 64 bits count elsewhere
-        raise zipfile.BadZipFile(f"{there} of {count} arrays are listed")
-
-
-def _array(file: Any, member: zipfile.ZipInfo, archive_size: int) -> Array:
-    """The array of a member, which holds as many bytes as its header declares: memory is asked for after this check."""
-    version = np.lib.format.read_magic(file)
-    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = header(file)
-    if not dtype.hasobject:
-        declared = int(np.prod(shape, dtype=object)) * dtype.itemsize
-        there = min(member.file_size, _DEFLATE * min(member.compress_size, archive_size)) - file.tell()
-        if declared > there:
-            raise ValueError(
-                f"its header declares {shape} of {dtype}, {declared:,} bytes, and it has {max(there, 0):,}"
-            )
-    file.seek(0)
-    return np.lib.format.read_array(file, allow_pickle=False)
 
 
 def _open_safetensors(path: Path) -> tuple[list[str], Callable[[str], Array]]:
@@ -380,7 +331,6 @@ def _open_safetensors(path: Path) -> tuple[list[str], Callable[[str], Array]]:
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over names, types, shapes and content, in the order of the names; mapped tensors are not copied."""
     total = hashlib.sha256()
     add_tensors(total, sorted(tensors.items()))
     return total.hexdigest()
@@ -393,61 +343,108 @@ def _parsed(array: Array, key: str) -> Any:
         raise InvalidInputError(f"{key!r}: expected UTF-8 JSON in an array of uint8 ({error})") from None
 
 
-class _Fields(dict[str, Array]):
-    """The arrays of a file under our names."""
+def _strings(fields: Mapping[str, Array], key: str) -> tuple[str, ...]:
+    """A column of strings; none where the file has none."""
+    if key not in fields:
+        return ()
+    array = fields[key]
+    texts: Any = array.tolist() if array.dtype.kind in "US" else None
+    if array.dtype == np.uint8:
+        texts = _parsed(array, key)
+    try:
+        texts = [text.decode("utf-8") for text in texts] if array.dtype.kind == "S" else texts
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"{key!r}: expected strings, got bytes that are no UTF-8 ({error})") from None
+    if array.ndim != 1 or not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise InvalidInputError(f"{key!r}: expected strings (n,), got {array.shape} of {array.dtype}")
+    return tuple(texts)
 
-    def strings(self, key: str) -> tuple[str, ...]:
-        """A column of strings; none where the file has none."""
-        if key not in self:
-            return ()
-        array, texts = self[key], None
-        if array.ndim == 1 and array.dtype.kind == "U":
-            return tuple(array.tolist())
-        if array.ndim == 1 and array.dtype.kind == "S":
-            try:
-                return tuple(text.decode("utf-8") for text in array.tolist())
-            except UnicodeDecodeError as error:
-                raise InvalidInputError(f"{key!r}: expected strings, got bytes that are no UTF-8 ({error})") from None
-        if array.ndim == 1 and array.dtype == np.uint8:
-            texts = _parsed(array, key)
-        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise InvalidInputError(f"{key!r}: expected strings (n,), got {array.shape} of {array.dtype}")
-        return tuple(texts)
 
-    def labels(self) -> dict[str, Labels]:
-        columns: dict[str, Labels] = {}
-        if "attributes" in self:
-            table, attributes = self["attributes"], self.strings("attribute_names")
-            if table.ndim != 2 or table.dtype.kind not in "iufb" or table.shape[1] != len(attributes):
-                raise InvalidInputError(
-                    f"'attributes': expected numbers (n, {len(attributes)}), one column for each of 'attribute_names', "
-                    f"got {table.shape} of {table.dtype}"
-                )
-            codes = np.where(np.isnan(table), UNKNOWN, table > 0).T
-            columns = {name: Labels(row, ("no", "yes")) for name, row in zip(attributes, codes, strict=True)}
-        for key, values in self.items():
-            if key.startswith("label."):
-                column = key.removeprefix("label.")
-                names = self.strings(f"names.{column}") if f"names.{column}" in self else None
-                try:
-                    columns[column] = Labels.of_array(values, names)
-                except InvalidInputError as error:
-                    raise InvalidInputError(f"{key!r}: {error}") from None
-        return columns
+def _labels(fields: Mapping[str, Array]) -> dict[str, Labels]:
+    columns: dict[str, Labels] = {}
+    for column in [key.removeprefix("label.") for key in fields if key.startswith("label.")]:
+        try:
+            columns[column] = Labels.of_array(fields[f"label.{column}"], _strings(fields, f"names.{column}") or None)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"'label.{column}': {error}") from None
+    return columns
 
-    def texts(self, dim: int) -> dict[str, Tensor] | None:
-        if "text" not in self and "prompts" not in self:
-            return None
-        prompts = self.strings("prompts")
-        rows = self.get("text", np.empty(0))
-        if rows.shape != (len(prompts), dim) or rows.dtype.kind != "f" or not prompts:
-            raise InvalidInputError(
-                f"'text': expected floats ({len(prompts)}, {dim}), one row for each of 'prompts' and as wide as the "
-                f"features, got {rows.shape} of {rows.dtype}"
-            )
-        texts: dict[str, Tensor] = {}
-        for prompt, row in zip(prompts, torch.from_numpy(np.array(rows, dtype=np.float32)), strict=True):
-            if prompt in texts and float((texts[prompt] - row).norm()) > SAME * float(row.norm()):
-                raise InvalidInputError(f"'prompts': {prompt!r} is there twice with different embeddings")
-            texts.setdefault(prompt, row)
-        return texts
+
+def _texts(fields: Mapping[str, Array], dim: int) -> Texts:
+    if not {"text", "prompts"} & set(fields):
+        return None
+    prompts, rows = _strings(fields, "prompts"), fields.get("text", np.empty(0))
+    if rows.shape != (len(prompts), dim) or rows.dtype.kind != "f" or not prompts:
+        raise InvalidInputError(
+            f"'text': expected floats ({len(prompts)}, {dim}), one row for each of 'prompts' and as wide as the "
+            f"features, got {rows.shape} of {rows.dtype}"
+        )
+    texts: dict[str, Tensor] = {}
+    for prompt, row in zip(prompts, torch.from_numpy(np.array(rows, dtype=np.float32)), strict=True):
+        if prompt in texts and float((texts[prompt] - row).norm()) > SAME * float(row.norm()):
+            raise InvalidInputError(f"'prompts': {prompt!r} is there twice with different embeddings")
+        texts.setdefault(prompt, row)
+    return texts
+
+
+# ---- several files, or files without labels inside ------------------------------------------------------------
+
+
+def is_features(path: str | Path) -> bool:
+    """Tell whether a path names features: a file by its ending, or files by a pattern."""
+    return Path(path).suffix in (*WITH_LABELS, *KINDS) or is_pattern(path)
+
+
+def open_embeddings(
+    paths: str | Path, *, keys: Keys | None = None, table: str | Path | None = None
+) -> tuple[Embeddings, Texts]:
+    """Open embeddings of a file or of several, with labels, and text embeddings where a file has some.
+
+    A .npz or .safetensors file is `load_embeddings`. Others become `Shards`, which are read when they are used: .npy
+    files, with the labels of `table`, and .parquet files with lists of floats in column "features".
+
+    Of a table "ids" and "captions" are what they say; every other column of texts or whole numbers is a label
+    ("label.gender" is "gender"), but for those with so many values that they are none. Where `keys` name labels, those
+    alone are read.
+
+    Args:
+        paths: a file, or a pattern such as "shards/*.npy".
+        keys: ours -> theirs, as in `load_embeddings`: {"features": "image_emb", "label.gender": "sex"}.
+        table: .csv, .tsv, .parquet or .jsonl with one row for each row of the features, in their order; also a pattern.
+
+    Raises:
+        InvalidInputError: no such file, files that do not fit together, a table of another length.
+    """
+    files, keys = files_of(paths), keys or {}
+    kinds = {path.suffix for path in files}
+    if len(files) == 1 and kinds <= set(WITH_LABELS):
+        if table is not None:
+            raise InvalidInputError(f"{table}: a table has the labels of .npy shards; {paths} has its own")
+        return load_embeddings(files[0], keys=keys)
+    shards = Shards.open(files, features=keys.get("features", "features"))
+    tables = files_of(table) if table is not None else files if kinds == {".parquet"} else []
+    fields, about = _columns(tables, keys, str(table or paths)) if tables else ({"labels": {}}, {})
+    about |= {"file": str(paths), "shards": len(files)}
+    try:
+        return Embeddings(shards, about=about, **{"ids": RowNumbers(len(shards)), **fields}), None
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{table or paths}: {error}") from None
+
+
+def _columns(files: Sequence[Path], keys: Keys, called: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Ids, labels and captions of a table in one or several files, and the names of columns that are none of these."""
+    parts = [read_table(path, plain=True) for path in files]
+    table = need("pyarrow").concat_tables(parts, promote_options="permissive")
+    there = {ours: keys.get(ours, ours) for ours in ("ids", "captions") if ours in keys or ours in table.column_names}
+    fields: dict[str, Any] = {ours: tuple(as_texts(column_of(table, of, called), called)) for ours, of in there.items()}
+    chosen = {ours.removeprefix("label."): theirs for ours, theirs in keys.items() if ours.startswith("label.")}
+    every = {name.removeprefix("label."): name for name in table.column_names if name not in there.values()}
+    labels, ignored = {}, []
+    for column, name in (chosen or every).items():
+        try:
+            labels[column] = as_labels(column_of(table, name, called), None, f"{called}: column {name!r}")
+        except InvalidInputError:
+            if chosen:
+                raise
+            ignored.append(name)
+    return fields | {"labels": labels}, {"ignored": ignored} if ignored else {}

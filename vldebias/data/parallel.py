@@ -1,4 +1,4 @@
-"""Work done side by side: rows prepared by threads that run ahead, shards dealt out to processes, passes over parts."""
+"""Work done side by side: rows prepared by threads, shards dealt out to processes, passes over parts here or on Ray."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
-from typing import Any, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
-from vldebias.errors import need
+from vldebias.errors import InvalidInputError, VldebiasError, need
 
 T = TypeVar("T")
 R = TypeVar("R")
+_FAN = 8  # results that are held, and merged at once
 
 
 def prefetch(tasks: Iterable[T], work: Callable[[T], R], workers: int, ahead: int) -> Iterator[R]:
-    """`work` of each task, in order, done by threads that run at most `ahead` tasks ahead; 0: by the caller."""
+    """Yield `work` of each task, in order, done by threads that run at most `ahead` tasks ahead; 0: by the caller."""
     if workers == 0:
         yield from map(work, tasks)
         return
@@ -36,112 +39,220 @@ def prefetch(tasks: Iterable[T], work: Callable[[T], R], workers: int, ahead: in
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-class Runner(Protocol):
-    """Where passes over the parts of something large run, and work that is done once for each of many numbers.
-
-    Whatever the runner, the results are the same, in the same order; functions and parts must be picklable where it
-    has processes of its own.
-    """
-
-    def map(self, work: Callable[[T], R], parts: Sequence[T]) -> Iterator[R]:
-        """`work` of each part, in their order."""
-        ...
-
-    def fold(self, work: Callable[[T], R], merge: Callable[[Sequence[R]], R], parts: Sequence[T]) -> R:
-        """What `merge` makes of `work` of all parts: results are merged a few at a time, in a tree."""
-        ...
-
-    def each(self, work: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
-        """`work` of each task, in any order; what `work` holds, such as a model, is kept between them.
-
-        Tasks are drawn when somebody is free to do them.
-        """
-        ...
-
-
-class Here:
-    """Parts one after another in this process: no more than one part and a few results are held."""
-
-    fan = 8  # results that are merged at once
-
-    def map(self, work: Callable[[T], R], parts: Sequence[T]) -> Iterator[R]:
-        """See `Runner`."""
-        return map(work, parts)
-
-    def fold(self, work: Callable[[T], R], merge: Callable[[Sequence[R]], R], parts: Sequence[T]) -> R:
-        """See `Runner`."""
-        levels: list[list[R]] = [[]]  # of results that each stand for fan ** level parts
-        for part in parts:
-            levels[0].append(work(part))
-            for level, held in enumerate(levels):
-                if len(held) < self.fan:
-                    break
-                if level + 1 == len(levels):
-                    levels.append([])
-                levels[level + 1].append(merge(held))
-                held.clear()
-        return merge([result for held in reversed(levels) for result in held])
-
-    def each(self, work: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
-        """See `Runner`."""
-        return map(work, tasks)
-
-
-HERE = Here()
+# ---- processes of one launch -----------------------------------------------------------------------------------------
 
 
 class Processes(NamedTuple):
     """This process is number `rank` of `world`.
 
-    wait returns when all have called it; share gives to each what number 0 has called it with; deal gives to each its
-    own of a list that number 0 has called it with.
+    wait returns when all have called it; share gives to each what number 0 has called it with.
     """
 
     rank: int
     world: int
     wait: Callable[[], object]
     share: Callable[[Any], Any]
-    deal: Callable[[Any], Any] = lambda hand: hand[0]
 
 
 def processes() -> Processes:
-    """Those of the process group, which accelerate sets up where the program was launched with several processes.
+    """Return those of the process group, which accelerate sets up where the program was launched with several.
 
     A program on its own is left alone: accelerate keeps one state for all, and making it here would choose the
     device of an `Accelerator` that is made later.
     """
-    alone = Processes(0, 1, lambda: None, lambda value: value)
-    if not dist.is_available():
-        return alone
-    if not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        PartialState = need("accelerate").PartialState
-        parse_flag_from_env = need("accelerate.utils").parse_flag_from_env
-
+    there = dist.is_available()
+    if there and not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        on_cpu = need("accelerate.utils").parse_flag_from_env("ACCELERATE_USE_CPU")
         # Without cpu=True accelerate takes each process of a machine without an accelerator for a program on its own.
-        PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available())
-    if not dist.is_initialized():
-        return alone
+        need("accelerate").PartialState(cpu=on_cpu or not torch.accelerator.is_available())
+    if not (there and dist.is_initialized()):
+        return Processes(0, 1, lambda: None, lambda value: value)
 
     def share(value: Any) -> Any:
         box = [value]
         dist.broadcast_object_list(box, src=0)
         return box[0]
 
-    def deal(hand: Any) -> Any:
-        box: list[Any] = [None]
-        dist.scatter_object_list(box, hand, src=0)
-        return box[0]
-
-    return Processes(dist.get_rank(), dist.get_world_size(), dist.barrier, share, deal)
+    return Processes(dist.get_rank(), dist.get_world_size(), dist.barrier, share)
 
 
-def dealt(tasks: Iterable[T], group: Processes) -> Iterator[T]:
-    """The share of this process of tasks that number 0 draws, each once, and deals out in turn until none is left."""
-    drawn = iter(tasks if group.rank == 0 else ())
-    more = True
-    while more:
-        hand = list(islice(drawn, group.world)) if group.rank == 0 else []
-        full = len(hand) == group.world
-        dealt_out = [(full, hand[i : i + 1]) for i in range(group.world)] if group.rank == 0 else None
-        more, own = group.deal(dealt_out)
-        yield from own
+# ---- passes over parts: here, or on Ray ------------------------------------------------------------------------------
+
+
+class Here:
+    """The runner of this process: parts one after another, of which no more than one and a few results are held.
+
+    `vldebias.data.OnRay` is another. Whatever the runner, the results are the same, in the same order.
+    """
+
+    def map(self, work: Callable[[T], R], parts: Sequence[T]) -> Iterator[R]:
+        """Return `work` of each part, in their order."""
+        return map(work, parts)
+
+    def fold(self, work: Callable[[T], R], merge: Callable[[Sequence[R]], R], parts: Sequence[T]) -> R:
+        """Return what `merge` makes of `work` of all parts; a few results are held at a time."""
+        held: list[R] = []
+        for result in self.map(work, parts):
+            held = [merge([*held, result])] if len(held) == _FAN else [*held, result]
+        return merge(held)
+
+
+HERE = Here()
+
+
+class OnRay(Here):
+    """A runner whose work is done by workers of a Ray cluster, or of this machine; functions and parts are pickled.
+
+    Workers that die are replaced and their parts done again, by Ray. An error of the work itself is not tried again: it
+    comes back as it was raised. What Ray gives up is told in a sentence.
+
+    Args:
+        address: of `ray.init`: None is a cluster that runs already, else workers of this machine ("local").
+        workers: actors that hold a model at the same time (`each`); None: one for each core or GPU of the cluster.
+        cpus, gpus: what one task or actor asks for.
+        retries: how often the work of a worker that died is done again.
+        timeout: seconds that a pass waits for the next part, before it ends with an error.
+
+    Raises:
+        MissingPackageError: Ray is not installed.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        workers: int | None = None,
+        cpus: float = 1.0,
+        gpus: float = 0.0,
+        retries: int = 3,
+        timeout: float = 600.0,
+    ) -> None:
+        self.ray, self.workers, self.retries, self.timeout = need("ray"), workers, retries, timeout
+        self.needs = {"num_cpus": cpus, "num_gpus": gpus}
+        if not self.ray.is_initialized():
+            try:
+                self.ray.init(address, log_to_driver=False, logging_level="ERROR")
+            except ConnectionError as error:
+                raise InvalidInputError(
+                    f"ray: no cluster answers at {address!r} ({error}); start one (ray start --head), name its "
+                    "address, or say 'local' for the cores of this machine"
+                ) from None
+
+    def map(self, work: Callable[[T], R], parts: Sequence[T]) -> Iterator[R]:
+        """Return `work` of each part, in their order; one task for each."""
+        one = self.ray.remote(_done).options(**self.needs, max_retries=self.retries)
+        held = self.ray.put(work)
+        waiting = [one.remote(held, part, *_held_by(part)) for part in parts]
+        while waiting:
+            yield self._got(waiting.pop(0))
+
+    def each(self, work: Callable[[int], int], tasks: Sequence[int]) -> Iterator[int]:
+        """Return `work` of each number, in any order, by actors that keep what `work` holds, such as a model."""
+        data = need("ray.data")
+        context = data.DataContext.get_current()
+        context.enable_progress_bars = False
+        context.raise_original_map_exception = True  # else Ray Data wraps it, and the cause does not cross processes
+        there, kinds = self.ray.cluster_resources(), {"num_cpus": "CPU", "num_gpus": "GPU"}
+        room = min(int(there.get(kinds[name], 0) // n) for name, n in self.needs.items() if n)
+        done = data.from_items(list(tasks), override_num_blocks=max(1, len(tasks))).map_batches(
+            _Holder,
+            fn_constructor_args=(self.ray.put(work),),
+            batch_size=1,
+            compute=data.ActorPoolStrategy(size=min(len(tasks), self.workers or max(1, room))),
+            **self.needs,
+        )
+        try:
+            for row in done.iter_rows():
+                yield int(row["done"])
+        except self.ray.exceptions.RayError as error:
+            self._tell(error)
+
+    def _got(self, result: Any) -> Any:
+        """A result, or the error that the work raised; not waited for for ever: a node that is gone does not answer."""
+        if not self.ray.wait([result], timeout=self.timeout, fetch_local=False)[0]:
+            problem = f"no worker gave a result for {self.timeout:g} seconds"
+            self._give_up(problem, "see `ray status`, give parts more time by OnRay(timeout=...)")
+        try:
+            return self.ray.get(result)
+        except self.ray.exceptions.RayError as error:
+            self._tell(error)
+
+    def _give_up(self, problem: str, remedy: str) -> NoReturn:
+        gone = [str(node.get("NodeManagerAddress")) for node in self.ray.nodes() if not node.get("Alive")]
+        lost = f"nodes that are gone: {', '.join(gone[:5])}; " if gone else ""
+        raise VldebiasError(f"ray: {problem}; {lost}{remedy}, and start again")
+
+    def _tell(self, error: Any) -> NoReturn:
+        """Raise what the work raised; in a sentence, what became of the workers."""
+        chain = [error]  # errors of the work lie in those of Ray, several deep where Ray Data ran it
+        while (inner := getattr(chain[-1], "cause", None) or chain[-1].__cause__) is not None:
+            chain.append(inner)
+        own = [one for one in chain if isinstance(one, Exception) and not isinstance(one, self.ray.exceptions.RayError)]
+        if own:
+            raise next((one for one in own if isinstance(one, VldebiasError)), own[0]) from None
+        self._give_up(
+            f"workers died at the same part {self.retries + 1} times, or what they held is lost "
+            f"({type(error).__name__})",
+            "look for a lack of memory in `ray status` and the logs, give tasks more room by OnRay(cpus=...)",
+        )
+
+
+@dataclass(frozen=True)
+class BlockRows:
+    """A block (n, d) of a Ray data set, which stands where an array does; read where it is asked for."""
+
+    held: Any
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+    ndim = 2
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> NDArray[Any]:
+        """The rows at a slice or at indices."""
+        return np.asarray(_stacked(need("ray").get(self.held))[rows])
+
+
+def blocks_of(dataset: Any, column: str) -> tuple[list[BlockRows], OnRay]:
+    """Return the blocks of a `ray.data.Dataset` with rows, in their order, and their runner; it is made once."""
+    runner, names = OnRay(), dataset.columns()
+    if column not in (names or []):
+        raise InvalidInputError(f"ray data set: expected a column {column!r}, found {names}")
+    held = dataset.materialize().to_numpy_refs(column=column)
+    shapes = runner.ray.get([runner.ray.remote(_shape).remote(one) for one in held])
+    blocks = [BlockRows(one, *facts) for one, facts in zip(held, shapes, strict=True) if facts[0][0]]
+    if not blocks:
+        raise InvalidInputError("ray data set: has no rows")
+    return blocks, runner
+
+
+def _stacked(block: Any) -> NDArray[Any]:
+    """(n, d), also of a column of lists."""
+    return block if block.dtype != object else np.stack(list(block)) if len(block) else np.empty((0, 0))
+
+
+def _shape(block: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    rows = _stacked(block)
+    return tuple(rows.shape), rows.dtype
+
+
+def _held_by(part: Any) -> list[Any]:
+    """The block that a part reads, if it is one, so that Ray brings the work to it."""
+    rows = part[0] if isinstance(part, tuple) else part
+    arrays = getattr(getattr(rows, "features", None), "arrays", (rows,))
+    return [one.held for one in arrays if isinstance(one, BlockRows)]
+
+
+def _done(work: Callable[[Any], Any], part: Any, *held: Any) -> Any:
+    return work(part)
+
+
+class _Holder:
+    """An actor of Ray Data: it holds the work, which holds a model."""
+
+    def __init__(self, work: Any) -> None:
+        self.work = need("ray").get(work)
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return {"done": np.array([self.work(int(item)) for item in batch["item"]])}

@@ -5,17 +5,14 @@ from vldebias.losses.contrast import ContrastiveLoss, Temperature
 from vldebias.losses.debiased import (
     DebiasedContrastiveLoss,
     HardNegativeContrastiveLoss,
-    beta_annealing,
     debiased_contrastive,
     hard_negative_contrastive,
 )
-from vldebias.losses.distillation import distillation
 from vldebias.losses.gce import GCELoss, generalized_cross_entropy
 from vldebias.losses.global_contrastive import GlobalContrastiveLoss, Popularity, estimate_popularity
 from vldebias.losses.groups import GroupWeights
 from vldebias.losses.info_nce import InfoNCELoss, info_nce
 from vldebias.losses.processes import gather_rows
-from vldebias.losses.queue import NegativeQueue
 from vldebias.losses.rince import RINCELoss, q_warmup, rince
 from vldebias.losses.sigmoid import SigmoidLoss, sigmoid
 from vldebias.losses.spread import SpreadLoss, spread
@@ -28,15 +25,12 @@ __all__ = [
     "GroupWeights",
     "HardNegativeContrastiveLoss",
     "InfoNCELoss",
-    "NegativeQueue",
     "Popularity",
     "RINCELoss",
     "SigmoidLoss",
     "SpreadLoss",
     "Temperature",
-    "beta_annealing",
     "debiased_contrastive",
-    "distillation",
     "estimate_popularity",
     "gather_rows",
     "generalized_cross_entropy",

@@ -1,9 +1,8 @@
-"""What every loss asks of its arguments, and the words it refuses them with."""
+"""Checks of the arguments that all losses share."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from numbers import Real
 
 import torch
@@ -11,16 +10,15 @@ from torch import Tensor
 
 from vldebias.errors import InvalidInputError
 
-_PRECISE = (torch.float32, torch.float64)
 _HALF = (torch.float16, torch.bfloat16)
 
 
 def matched(image_features: Tensor, text_features: Tensor) -> tuple[Tensor, Tensor]:
-    """Both feature matrices (n, d), half precision promoted to float32: at t = .01 a bfloat16 logit is off by .25."""
+    """Return both (n, d), half precision promoted to float32: at t = .01 a bfloat16 logit is off by .25."""
     for name, features in (("image_features", image_features), ("text_features", text_features)):
         if not isinstance(features, Tensor):
             raise InvalidInputError(f"{name}: expected a tensor (n, d), got {type(features).__name__}")
-        if features.dtype not in _PRECISE + _HALF:
+        if features.dtype not in (torch.float32, torch.float64, *_HALF):
             raise InvalidInputError(f"{name}: expected floating point features, got {features.dtype}; encode first")
         if features.ndim != 2:
             raise InvalidInputError(f"{name}: expected shape (n, d), got {tuple(features.shape)}")
@@ -33,13 +31,12 @@ def matched(image_features: Tensor, text_features: Tensor) -> tuple[Tensor, Tens
         raise InvalidInputError(
             f"expected one dtype, got {image_features.dtype} and {text_features.dtype}; convert one of them"
         )
-    if image_features.dtype in _HALF:
-        return image_features.float(), text_features.float()
-    return image_features, text_features
+    half = image_features.dtype in _HALF
+    return (image_features.float(), text_features.float()) if half else (image_features, text_features)
 
 
 def check_temperature(temperature: float | Tensor) -> None:
-    """A positive number, or a tensor (); the sign of a tensor is not read, which would wait for the GPU."""
+    """Expect a positive number, or a tensor (), whose sign is not read, which would wait for the GPU."""
     if isinstance(temperature, Tensor):
         if temperature.ndim or not temperature.is_floating_point():
             raise InvalidInputError(
@@ -59,20 +56,8 @@ def check_interval(name: str, value: float, interval: str) -> None:
         raise InvalidInputError(f"{name}: expected a number in {interval}, got {value}")
 
 
-def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    """Refuse a word that is none of the `choices`."""
-    if value not in choices:
-        raise InvalidInputError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {value!r}")
-
-
-def check_step(name: str, value: int, total_name: str, total: int) -> None:
-    """Refuse a step that is none of 0 .. total - 1."""
-    check_interval(total_name, total, "[1, inf)")
-    check_interval(name, value, f"[0, {total})")
-
-
 def check_labels(name: str, labels: Tensor, n: int) -> None:
-    """Integers (n,), one per row of the features."""
+    """Expect integers (n,), one per row of the features."""
     if not isinstance(labels, Tensor) or labels.is_floating_point() or tuple(labels.shape) != (n,):
         got = f"{labels.dtype} {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
         raise InvalidInputError(f"{name}: expected an integer tensor of shape ({n},), one per row, got {got}")

@@ -12,11 +12,6 @@ from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
 from vldebias.losses.processes import gather_rows
 
 
-def _check(q: float, smoothing: float) -> None:
-    check_interval("q", q, "[0, 1]")
-    check_interval("smoothing", smoothing, "[0, 1)")
-
-
 def generalized_cross_entropy(
     image_features: Tensor,
     text_features: Tensor,
@@ -26,14 +21,13 @@ def generalized_cross_entropy(
     smoothing: float = 0.0,
     **options: Unpack[LossOptions],
 ) -> Tensor:
-    """(1 - p^q) / q of the probability p of the right caption, eq. 6 of Zhang and Sabuncu (2018), both directions.
+    """Return (1 - p^q) / q of the right caption's probability p, eq. 6 of Zhang and Sabuncu (2018), both directions.
 
         p_i = a_i(c_i) / sum_c a_i(c)        a_i(c) = mean of e^{s_ij} over the rows j whose caption is c
 
-    `info_nce` takes every other row for a negative, also those that say the same: here they are one class, with the
-    mean of its rows, so no image is pushed away from its own words. q = 0 is the cross-entropy -log p, which on
-    captions that all differ is `info_nce`; q = 1 is 1 - p, the mean absolute error, which wrong captions pull on least.
-    Its value is at most 1 / q at every temperature.
+    Rows that say the same are one class here, with the mean of its rows, so no image is pushed away from its own words.
+    q = 0 is the cross-entropy -log p, which on captions that all differ is `info_nce`; q = 1 is 1 - p, the mean
+    absolute error, which wrong captions pull on least. Its value is at most 1 / q at every temperature.
 
     Args:
         captions: (n,) integers, equal where two rows say the same.
@@ -41,12 +35,10 @@ def generalized_cross_entropy(
         smoothing: in [0, 1), epsilon of label smoothing: so much of the target is spread evenly over the captions of
             the batch, as cross-entropy.
 
-    The other arguments and Returns: see `info_nce`.
-
-    Raises:
-        InvalidInputError: a setting outside its interval, captions that are not integers (n,), what `info_nce` refuses.
+    The other arguments, Returns and Raises: see `info_nce`.
     """
-    _check(q, smoothing)
+    check_interval("q", q, "[0, 1]")
+    check_interval("smoothing", smoothing, "[0, 1)")
     if isinstance(image_features, Tensor):
         check_labels("captions", captions, len(image_features))
     batch = Contrast(image_features, text_features, **options)
@@ -74,7 +66,7 @@ def generalized_cross_entropy(
     return batch.reduce(batch.each_row(row_loss))
 
 
-class GCELoss(ContrastiveLoss, function=generalized_cross_entropy, check=_check):
+class GCELoss(ContrastiveLoss, function=generalized_cross_entropy, labels=True):
     """`generalized_cross_entropy` with its settings. Options: see `ContrastiveLoss`."""
 
     q: float

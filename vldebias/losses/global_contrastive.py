@@ -1,71 +1,54 @@
-"""The global contrastive loss: the softmax over the whole dataset, from small batches (SogCLR, NUCLR).
-
-With it NUCLR's convex problem by itself: the popularity of items, solved as the matrix scaling that it is.
-"""
+"""The global contrastive loss: the softmax over the whole dataset, from small batches; and popularity by itself."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError, warn
 from vldebias.losses.checks import check_interval, check_labels, check_temperature
-from vldebias.losses.contrast import FLOW, Contrast, Flow, complete
+from vldebias.losses.contrast import Contrast
 from vldebias.losses.processes import gather_rows, sum_over_processes
-from vldebias.losses.sums import LogSum
 
 
 class GlobalContrastiveLoss(nn.Module):
-    """tau log(e^{-xi/tau} + phi_i) with phi_i over all n items of the dataset, Wang et al. (2025), Algorithm 1.
+    """Computes tau log(e^{-xi/tau} + phi_i), phi_i over all n items of the dataset: Wang et al. (2025), Algorithm 1.
 
         phi_i = sum_{j != i} exp((E_ij - E_ii - zeta_j) / tau)     E_ij = <image_i, text_j>, and texts to images
 
     A batch of B sees B - 1 of the n - 1 terms, and the logarithm of a batch estimate is biased. So each item keeps a
-    moving average u_i <- (1 - gamma) u_i + gamma phi_i(batch), its first value being the first estimate, and the
-    gradient is tau / (e^{-xi/tau} + u_i) times that of phi_i (eq. 15). Popularity: zeta_j is the margin of item j,
-    learned along eq. 14 until e^{zeta_j/tau} is proportional to q_j, how much of all conditional probability item j
-    gets, as `estimate_popularity` finds it from all similarities at once. Popular items, often false negatives, are
-    pushed away less. xi is the largest |zeta| so far, which spares the positive pair.
+    moving average u_i <- (1 - gamma) u_i + gamma phi_i(batch), from the first estimate on, and the gradient is
+    tau / (e^{-xi/tau} + u_i) times that of phi_i (eq. 15). zeta_j is the margin of item j, learned along eq. 14 until
+    e^{zeta_j/tau} is proportional to its popularity, as `estimate_popularity` finds it from all similarities at once.
+    Popular items, often false negatives, are pushed away less. xi is the largest |zeta| so far.
 
     popularity_lr = 0 (the default) leaves zeta: zeta_init = 0 is SogCLR (Yuan et al., 2022), and on a batch that is the
     whole dataset tau times `info_nce`; NUCLR sets it > 0, after a few epochs without.
 
     The value is the running estimate of the objective; its gradient is eq. 15, with u a constant. State moves in
     training mode with gradients enabled, and is only read otherwise: a second pass over the same batch, as SAM makes
-    it, belongs in evaluation mode. It is kept in the buffers log_u, zeta, velocity, zeta_mean (2, n), xi (2,) and
-    visits (n,), row 0 for images as anchors and row 1 for texts, so a checkpoint resumes exactly. log_u, in logarithms
-    since e^{2/t} overflows at t = .01, is -inf for items not seen yet. zeta is defined up to a constant, which drifts a
-    little in small batches.
+    it, belongs in evaluation mode. It is kept in buffers, (2, n), row 0 for images as anchors and row 1 for texts, so a
+    checkpoint resumes exactly; log_u is in logarithms since e^{2/t} overflows at t = .01.
 
-    A batch shows r_j with much noise, and zeta jitters by as much as its step is long. So `log_popularity` is of
-    zeta_mean, an average over the visits of an item in which later ones weigh more (the polynomial decay of Shamir and
-    Zhang, 2013, eta = 3). With momentum .9 steps are in effect ten times as long, and the jitter outgrows the
-    popularity: see popularity_steps in eval/.
+    zeta jitters by as much as its step is long. So `log_popularity` is of zeta_mean, an average over the visits of an
+    item in which later ones weigh more (Shamir and Zhang, 2013, eta = 3), in place of the paper's momentum.
 
     Args:
         dataset_size: n, how many items `index` counts.
         temperature: tau, fixed: the state is in its units. The paper tunes it within .01 to .07.
         gamma: in (0, 1], weight of the newest estimate in u.
-        popularity_lr: step size of zeta in units of the temperature, >= 0, that of eq. 14 being n tau popularity_lr, so
-            the same values, .1 to .3, serve every n: a visit of item j changes zeta_j/tau by popularity_lr (r_j - 1),
-            r_j the ratio of the popularity that the batch shows to e^{zeta_j/tau}. It needs some 4 / popularity_lr
-            visits of each item. May be set anew every step.
-        popularity_momentum: momentum of the steps of zeta, in [0, 1); divide popularity_lr by as much as it lengthens
-            them, 1 / (1 - momentum).
+        popularity_lr: step size of zeta, >= 0, .1 to .3 at every n: a visit of item j changes zeta_j/tau by
+            popularity_lr (r_j - 1), r_j the ratio of the popularity that the batch shows to e^{zeta_j/tau}. It needs
+            some 4 / popularity_lr visits of each item. May be set anew every step.
         zeta_init: first value of zeta; 0 or -.05 in the paper.
         reduction, chunk_size, gather, within_view: see `info_nce`. With `gather` every process keeps the same state.
-
-    Raises:
-        InvalidInputError: a setting outside its interval.
     """
 
     log_u: Tensor
     zeta: Tensor
-    velocity: Tensor
     zeta_mean: Tensor
     visits: Tensor
     xi: Tensor
@@ -77,42 +60,37 @@ class GlobalContrastiveLoss(nn.Module):
         temperature: float = 0.05,
         gamma: float = 0.8,
         popularity_lr: float = 0.0,
-        popularity_momentum: float = 0.0,
         zeta_init: float = 0.0,
-        **flow: Unpack[Flow],
+        reduction: str = "mean",
+        chunk_size: int | None = None,
+        gather: bool = False,
+        within_view: bool = False,
     ) -> None:
         super().__init__()
         check_interval("dataset_size", dataset_size, "[2, inf)")
         check_interval("gamma", gamma, "(0, 1]")
-        check_interval("popularity_lr", popularity_lr, "[0, inf)")
-        check_interval("popularity_momentum", popularity_momentum, "[0, 1)")
         check_temperature(temperature)
         self.dataset_size, self.temperature, self.gamma = dataset_size, temperature, gamma
-        self.popularity_lr, self.popularity_momentum = popularity_lr, popularity_momentum
-        for name, value in complete(flow).items():
-            setattr(self, name, value)
+        self.popularity_lr = popularity_lr
+        self.reduction, self.chunk_size, self.gather, self.within_view = reduction, chunk_size, gather, within_view
         self.register_buffer("log_u", torch.full((2, dataset_size), -torch.inf))
         self.register_buffer("zeta", torch.full((2, dataset_size), float(zeta_init)))
-        self.register_buffer("velocity", torch.zeros(2, dataset_size))
         self.register_buffer("zeta_mean", torch.full((2, dataset_size), float(zeta_init)))
         self.register_buffer("visits", torch.zeros(dataset_size))
         self.register_buffer("xi", torch.full((2,), abs(float(zeta_init))))
 
     @property
     def log_popularity(self) -> Tensor:
-        """(2, n) log of the learned popularity up to a constant: of texts, the negatives of images, and of images."""
+        """Return the log (2, n) of the learned popularity up to a constant: of texts, then of images."""
         return self.zeta_mean / self.temperature
 
     def forward(self, image_features: Tensor, text_features: Tensor, index: Tensor) -> Tensor:
-        """Loss of image_features (n, d) and text_features (n, d), rows of norm 1.
+        """Return the loss of image_features (n, d) and text_features (n, d), rows of norm 1.
 
-        index: (n,) integers, which item of the dataset each row is; no item twice.
-
-        Raises:
-            InvalidInputError: an index outside 0 .. dataset_size - 1 or twice, and what `info_nce` refuses.
+        index: (n,) integers in 0 .. dataset_size - 1, which item of the dataset each row is; no item twice.
         """
-        flow: Any = {name: getattr(self, name) for name in FLOW}
-        batch = Contrast(image_features, text_features, temperature=self.temperature, **flow)
+        names = ("temperature", "reduction", "chunk_size", "gather", "within_view")
+        batch = Contrast(image_features, text_features, **{name: getattr(self, name) for name in names})
         check_labels("index", index, len(batch.positive))
         items = gather_rows(index) if batch.gather else index
         low, high = int(items.min()), int(items.max())
@@ -137,13 +115,13 @@ class GlobalContrastiveLoss(nn.Module):
         return batch.reduce(self.temperature * log_denominator + weighted - weighted.detach())
 
     def _log_phi(self, batch: Contrast, zeta: Tensor) -> Tensor:
-        """(2, n) log of the estimate of phi from the batch."""
-        (log_sum,) = batch.sums(LogSum(), margin=zeta / self.temperature)
+        """Return log phi (2, n) as the batch estimates it."""
+        (log_sum,) = batch.sums(1.0, margin=zeta / self.temperature)
         items = (self.dataset_size - 1) * (2 if batch.within_view else 1)
         return log_sum - batch.positive + math.log(items) - math.log(batch.count)
 
     def _moved_average(self, batch: Contrast, items: Tensor, log_phi: Tensor) -> Tensor:
-        """(2, B) log u of the joint batch after its step."""
+        """Return log u (2, B) of the joint batch after its step."""
         new = log_phi.detach()
         new = gather_rows(new.T).T if batch.gather else new
         old = self.log_u[:, items].to(new.dtype)
@@ -151,10 +129,7 @@ class GlobalContrastiveLoss(nn.Module):
         return torch.where(old == -torch.inf, new, torch.logaddexp(old + keep, new + math.log(self.gamma)))
 
     def _popularity_gradient(self, batch: Contrast, zeta: Tensor, log_phi: Tensor, log_u: Tensor) -> Tensor:
-        """(2, B) n G(zeta_j) = 1 - r_j of eq. 14, in which the positive pair weighs e^{-zeta_i/tau}.
-
-        The paper's 1/B and 1/n balance where every zeta takes its step; here only those of the batch do.
-        """
+        """Return n G(zeta_j) (2, B) = 1 - r_j of eq. 14, in which the positive pair weighs e^{-zeta_i/tau}."""
         margin = -zeta.detach() / self.temperature
         log_denominator = torch.logaddexp(log_u, margin)
         weighted = self.temperature * torch.exp(log_phi.detach() - log_denominator[:, batch.rows]) * log_phi
@@ -163,28 +138,19 @@ class GlobalContrastiveLoss(nn.Module):
         return repulsion - torch.exp(margin - log_denominator) + 1
 
     def _step(self, items: Tensor, gradient: Tensor) -> None:
-        """Gradient descent with momentum on the items of the batch, and xi_{t+1} = max(xi_t, |zeta_{t+1}|)."""
-        velocity = self.popularity_momentum * self.velocity[:, items] + gradient.to(self.velocity.dtype)
-        self.velocity[:, items] = velocity
-        self.zeta[:, items] -= self.popularity_lr * self.temperature * velocity
+        """Move the items of the batch along the gradient, and xi to the largest |zeta|."""
+        self.zeta[:, items] -= self.popularity_lr * self.temperature * gradient.to(self.zeta.dtype)
         self.visits[items] += 1
         self.zeta_mean[:, items] += 4 / (self.visits[items] + 3) * (self.zeta[:, items] - self.zeta_mean[:, items])
         self.xi.copy_(torch.maximum(self.xi, self.zeta[:, items].abs().amax(1)))
-
-    def extra_repr(self) -> str:
-        """The settings."""
-        names = ("dataset_size", "temperature", "gamma", "popularity_lr", "popularity_momentum")
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
 
 @dataclass(frozen=True)
 class Popularity:
     """Solution of the popularity problem.
 
-    zeta: (n,) float64 margins with mean 0; the problem fixes them up to a constant.
-    log_popularity: (n,) zeta / tau; its exponential is proportional to q_j = sum_i p(y_j | x_i).
-    gradient_norm: of eq. 8, -1/n sum_i tau log(e^{E_ii/tau} / sum_j e^{(E_ij - zeta_j)/tau}) + 1/n sum_j zeta_j.
-    iterations: how many scalings it took.
+    zeta: (n,) float64 margins with mean 0. log_popularity: zeta / tau, the log of q_j = sum_i p(y_j | x_i) up to a
+    constant. gradient_norm: of eq. 8. iterations: how many scalings it took.
     """
 
     zeta: Tensor
@@ -196,7 +162,7 @@ class Popularity:
 def estimate_popularity(
     similarity: Tensor, *, temperature: float, tolerance: float = 1e-12, max_iterations: int = 10_000
 ) -> Popularity:
-    """Popularity of n items from their similarities, eq. 8 and 9 of Wang et al., NUCLR (2025).
+    """Return the popularity of n items from their similarities, eq. 8 and 9 of Wang et al., NUCLR (2025).
 
     At the optimum q_j = sum_i K_ij / sum_k K_ik / q_k with K = e^{E/tau} (eq. 9): K divided by its columns' q and
     its rows' sums is doubly stochastic. So instead of gradient descent the two scalings alternate (Sinkhorn's
@@ -205,21 +171,13 @@ def estimate_popularity(
     Args:
         similarity: (n, n), E_ij of anchor x_i and item y_j; the diagonal are the pairs.
         temperature: tau > 0.
-        tolerance: stop at this norm of the gradient of eq. 8.
-        max_iterations: stop here, with a warning that tells the norm.
-
-    Raises:
-        InvalidInputError: a similarity that is not square, finite and floating point with n >= 2.
+        tolerance: stop at this norm of the gradient of eq. 8; or after max_iterations, with a warning.
 
     >>> one_popular = torch.tensor([[0.9, 0.1, 0.8], [0.2, 0.9, 0.8], [0.1, 0.1, 0.9]])
     >>> int(estimate_popularity(one_popular, temperature=0.2).zeta.argmax())
     2
     """
     check_temperature(temperature)
-    check_interval("max_iterations", max_iterations, "[1, inf)")
-    if not isinstance(similarity, Tensor) or not similarity.is_floating_point():
-        got = similarity.dtype if isinstance(similarity, Tensor) else type(similarity).__name__
-        raise InvalidInputError(f"similarity: expected a floating point tensor (n, n), got {got}")
     if similarity.ndim != 2 or similarity.shape[0] != similarity.shape[1] or len(similarity) < 2:
         raise InvalidInputError(f"similarity: expected shape (n, n) with n >= 2, got {tuple(similarity.shape)}")
     if not torch.isfinite(similarity).all():

@@ -11,20 +11,16 @@ from vldebias.losses.processes import gather_rows, mean_over_processes, sum_over
 
 
 class GroupWeights(nn.Module):
-    """sum_g q_g L_g with q_g <- q_g exp(step L_g), normalised: Algorithm 1 of Sagawa et al. (2020), online.
+    """Computes sum_g q_g L_g with q_g <- q_g exp(step L_g), normalised: Algorithm 1 of Sagawa et al. (2020), online.
 
     L_g is the mean loss of the rows of group g in the batch, 0 where it has none. The weights are in the buffer
-    log_weights (G,), so a checkpoint resumes exactly; they move in training mode with gradients enabled, before they
-    are used, and are only read otherwise. With strong regularisation or few steps it helps the worst group; where a
-    model can fit every row, all groups end alike (the source, section 3).
+    log_weights (G,); they move in training mode with gradients enabled, before they are used, and are only read
+    otherwise. It helps the worst group with few steps or strong regularisation (the source, section 3).
 
     Args:
-        groups: G, how many there are.
+        groups: G >= 2, how many there are.
         step: of the weights per unit of the loss, > 0; .01 in the source, for a cross-entropy.
         gather: batches of all processes count together; each calls it with its own rows.
-
-    Raises:
-        InvalidInputError: fewer than two groups, a step that is not positive.
     """
 
     log_weights: Tensor
@@ -37,11 +33,7 @@ class GroupWeights(nn.Module):
         self.register_buffer("log_weights", torch.full((groups,), 1 / groups).log())
 
     def forward(self, losses: Tensor, groups: Tensor) -> Tensor:
-        """The weighted loss () of rows (n,), whose groups are (n,) integers, negative where unknown: not counted.
-
-        Raises:
-            InvalidInputError: groups of another shape, or one that there is not.
-        """
+        """Return the weighted loss () of rows (n,), whose groups are (n,) integers; negative ones are not counted."""
         check_labels("groups", groups, len(losses))
         size = len(self.log_weights)
         every = gather_rows(groups) if self.gather else groups

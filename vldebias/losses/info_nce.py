@@ -7,16 +7,13 @@ from typing import Unpack
 from torch import Tensor
 
 from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
-from vldebias.losses.sums import LogSum, softplus
+from vldebias.losses.sums import softplus
 
 
 def info_nce(image_features: Tensor, text_features: Tensor, **options: Unpack[LossOptions]) -> Tensor:
-    """-log e^{s+} / (e^{s+} + sum_i e^{s_i}), eq. 5.2 of the thesis, mean of both directions.
+    """Return -log e^{s+} / (e^{s+} + sum_i e^{s_i}), eq. 5.2 of the thesis, mean of both directions.
 
-    s = <image, text> / t. Row i belongs with row i; the other rows are its K negatives. Every other loss here changes
-    one thing: how the terms grow (`rince`), what the negatives are corrected for (`debiased_contrastive`,
-    `hard_negative_contrastive`), which rows are positives (`spread`), which batch the sum is over
-    (`GlobalContrastiveLoss`), or the softmax itself (`sigmoid`).
+    s = <image, text> / t. Row i belongs with row i; the other rows are its K negatives.
 
     Args:
         image_features: (n, d), rows of norm 1. Two views of one modality go in as images and texts.
@@ -28,8 +25,6 @@ def info_nce(image_features: Tensor, text_features: Tensor, **options: Unpack[Lo
         gather: negatives from all processes of torch.distributed, with gradients. Value and, after the averaging
             of DistributedDataParallel, gradient are those of one process on the joint batch; "none" gives the own rows.
         within_view: the other rows of the anchor's own view are negatives too, K = 2 (n - 1), as in SimCLR.
-        queue: images and texts, (Q, d) each of norm 1, constants that are further negatives of every anchor
-            (`vldebias.losses.NegativeQueue`); not for `spread` and `GlobalContrastiveLoss`.
 
     Returns:
         () or (n,), in the dtype of the features; half precision is promoted to float32, and autocast is off.
@@ -39,7 +34,7 @@ def info_nce(image_features: Tensor, text_features: Tensor, **options: Unpack[Lo
             reduction, chunk_size < 1, or processes with different numbers of rows.
     """
     batch = Contrast(image_features, text_features, **options)
-    (log_sum,) = batch.sums(LogSum())
+    (log_sum,) = batch.sums(1.0)
     return batch.reduce(softplus(log_sum - batch.positive))
 
 

@@ -1,8 +1,8 @@
 """The joint batch of all processes, with gradients, so that a loss across processes equals one on the joint batch.
 
-Convention of the gradients, as in `torch.distributed.nn`: a process ends up with the gradient of the sum over the
-processes of what each of them calls backward on. Every process holds the same mean loss, so a row's gradient is
-world size times that of the joint loss, and DistributedDataParallel, which averages, arrives at the joint gradient.
+As in `torch.distributed.nn`, a process ends up with the gradient of the sum over the processes of what each calls
+backward on. Every process holds the same mean loss, so a row's gradient is world size times that of the joint loss, and
+DistributedDataParallel, which averages, arrives at the joint gradient.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from vldebias.errors import InvalidInputError
 
 
 def world_size() -> int:
-    """Number of processes; 1 without a process group, where the joint batch is the own batch."""
+    """Return the number of processes; 1 without a process group."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """Number of this process; 0 without a process group."""
+    """Return the number of this process; 0 without a process group."""
     return dist.get_rank() if world_size() > 1 else 0
 
 
 def own_rows(n: int, joint: int) -> slice:
-    """Which of the `joint` rows are the n of this process; all of them where nothing was gathered."""
+    """Return which of the `joint` rows are the n of this process; all of them where nothing was gathered."""
     start = rank() * n if joint > n else 0
     return slice(start, start + n)
 
@@ -60,11 +60,7 @@ class _MeanOverProcesses(torch.autograd.Function):
 
 
 def gather_rows(rows: Tensor) -> Tensor:
-    """Rows of all processes in the order of their ranks, differentiable.
-
-    Raises:
-        InvalidInputError: processes with different numbers of rows, which would hang or shift the pairs.
-    """
+    """Return the rows of all processes, as many of each, in the order of their ranks, differentiable."""
     if world_size() == 1:
         return rows
     counts = [torch.empty(1, dtype=torch.long, device=rows.device) for _ in range(world_size())]
@@ -78,12 +74,12 @@ def gather_rows(rows: Tensor) -> Tensor:
 
 
 def mean_over_processes(value: Tensor) -> Tensor:
-    """Mean of `value` over the processes, differentiable."""
+    """Return the mean of `value` over the processes, differentiable."""
     return value if world_size() == 1 else _MeanOverProcesses.apply(value)
 
 
 def sum_over_processes(value: Tensor) -> Tensor:
-    """Sum of `value` over the processes, without gradient."""
+    """Return the sum of `value` over the processes, without gradient."""
     total = value.detach().clone()
     if world_size() > 1:
         dist.all_reduce(total)

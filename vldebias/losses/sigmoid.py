@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError
 from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
-from vldebias.losses.sums import SoftplusSum, softplus
+from vldebias.losses.sums import softplus
 
 
 def sigmoid(
     image_features: Tensor, text_features: Tensor, *, bias: float | Tensor = -10.0, **options: Unpack[LossOptions]
 ) -> Tensor:
-    """1/n sum_ij log(1 + e^{-z_ij (s_ij + bias)}), z = 1 for a pair and -1 elsewhere.
+    """Return 1/n sum_ij log(1 + e^{-z_ij (s_ij + bias)}), z = 1 for a pair and -1 elsewhere.
 
     Zhai et al., Sigmoid Loss for Language Image Pre-Training (2023), eq. 1. Both directions are the same sum, so the
     mean is the paper's loss; per sample it is half the sum of the row and half that of the column. Unlike in
@@ -25,30 +25,23 @@ def sigmoid(
         bias: added to every similarity, a number or a tensor (); SigLIP learns it from -10, and t from .1.
 
     The other arguments, Returns and Raises: see `info_nce`.
-
-    Raises:
-        InvalidInputError: a bias tensor that is not of shape ().
     """
     if isinstance(bias, Tensor) and bias.ndim:
         raise InvalidInputError(f"bias: expected a number or a tensor of shape (), got shape {tuple(bias.shape)}")
-    if options.get("reduction", "mean") == "mean":
-        batch = Contrast(image_features, text_features, **options)
-        own = torch.as_tensor(bias, dtype=batch.positive.dtype, device=batch.positive.device)
-        return batch.reduce((softplus(-batch.positive - own) + batch.mean_total(own))[None])
-    batch = Contrast(image_features, text_features, bias=bias, **options)
-    (total,) = batch.sums(SoftplusSum())
-    return batch.reduce(softplus(-batch.positive) + total)
+    batch = Contrast(image_features, text_features, **options)
+    own = torch.as_tensor(bias, dtype=batch.positive.dtype, device=batch.positive.device)
+    if batch.reduction == "mean":
+        total = batch.mean_total(own)[None]
+    else:
+        total = batch.each_row(lambda s, rows: softplus(s + own).sum(1))
+    return batch.reduce((softplus(-batch.positive - own) + total).reshape(-1, len(batch.positive)))
 
 
-class SigmoidLoss(ContrastiveLoss, function=sigmoid, temperature=0.1, learnable_temperature=True, learnable_bias=True):
-    """`sigmoid` with its settings; temperature and bias are learned unless told otherwise, as SigLIP does."""
+class SigmoidLoss(ContrastiveLoss, function=sigmoid, temperature=0.1, learnable_temperature=True):
+    """`sigmoid` with its settings; the bias is learned, and the temperature by default."""
 
-    bias: Tensor
+    bias: nn.Parameter
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        value, learnable = torch.tensor(float(self.__dict__.pop("bias"))), self.__dict__.pop("learnable_bias")
-        if learnable:
-            self.bias = nn.Parameter(value)
-        else:
-            self.register_buffer("bias", value)
+        self.bias = nn.Parameter(torch.tensor(float(self.__dict__.pop("bias"))))

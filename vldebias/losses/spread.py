@@ -13,33 +13,26 @@ from vldebias.losses.processes import gather_rows
 from vldebias.losses.sums import softplus
 
 
-def _check(alpha: float) -> None:
-    check_interval("alpha", alpha, "[0, 1]")
-
-
 def spread(
     image_features: Tensor, text_features: Tensor, labels: Tensor, *, alpha: float = 0.5, **options: Unpack[LossOptions]
 ) -> Tensor:
-    """alpha L_attract + (1 - alpha) L_repel, eq. 1-3 of Chen et al., Perfectly Balanced (2022).
+    """Return alpha L_attract + (1 - alpha) L_repel, eq. 1-3 of Chen et al., Perfectly Balanced (2022).
 
         L_attract = -1/|P| sum_{p in P} log e^{s_p} / (e^{s_p} + sum_{a in N} e^{s_a})
         L_repel   = -log e^{s+} / sum_{p in P} e^{s_p}
 
     P are the rows of the anchor's class in the batch, its own other view s+ among them and itself not, N those of
-    other classes. The batch is both views, as for two augmentations; `within_view=False` makes it the opposite view
-    alone, as for images and captions. alpha = 1 is a supervised contrastive loss, under which a class collapses to
-    one point; alpha = 0 with a single class is `info_nce`, which knows no classes.
+    other classes. The batch is both views; `within_view=False` makes it the opposite view alone, as for images and
+    captions. alpha = 1 is a supervised contrastive loss, under which a class collapses to one point; alpha = 0 with a
+    single class is `info_nce`.
 
     Args:
         labels: (n,) integers, the class of each row.
         alpha: in [0, 1]; the paper tunes it from .16 to .67.
 
-    The other arguments and Returns: see `info_nce`.
-
-    Raises:
-        InvalidInputError: alpha outside [0, 1], labels that are not integers (n,), and what `info_nce` refuses.
+    The other arguments, Returns and Raises: see `info_nce`.
     """
-    _check(alpha)
+    check_interval("alpha", alpha, "[0, 1]")
     if isinstance(image_features, Tensor):
         check_labels("labels", labels, len(image_features))
     within_view = options.setdefault("within_view", True)
@@ -60,7 +53,7 @@ def spread(
     return batch.reduce(batch.each_row(row_loss))
 
 
-class SpreadLoss(ContrastiveLoss, function=spread, check=_check, within_view=True):
+class SpreadLoss(ContrastiveLoss, function=spread, labels=True, within_view=True):
     """`spread` with its settings. Options: see `ContrastiveLoss`; `within_view` is True here."""
 
     alpha: float

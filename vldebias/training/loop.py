@@ -1,13 +1,19 @@
-"""The loop: batches in, updates out, on one CPU or many GPUs, and exactly where it was after an interrupt."""
+"""The loop: batches in, updates out, on one CPU or many GPUs, and exactly where it was after an interrupt.
+
+A step is a function of its number: its learning rate, schedule, batches and the seed of its randomness. So a checkpoint
+needs no generator states and no place of a loader, and a run that was killed ends with the weights of one that was not.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,27 +21,24 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from vldebias.errors import InvalidInputError, VldebiasError, need, warn
-from vldebias.files import only_writer, sync, write_atomically
+from vldebias.errors import InvalidInputError, VldebiasError, need
+from vldebias.files import only_writer, write_atomically
 from vldebias.training.batches import Batch, Batches
 from vldebias.training.objective import Trainee
-from vldebias.training.optim import Average, Sharpness, build_optimizer, keep_frozen_still, parameter_groups, rates_of
-from vldebias.training.passes import Passes, Precision
+from vldebias.training.optim import RHO, Average, climbed, cosine_rate, keep_frozen_still, parameter_groups, still
 from vldebias.training.settings import LoopSettings
-from vldebias.training.sharded import gathered, scalars_held, whole
-from vldebias.training.state import load_state, read_metadata, save_state
-from vldebias.training.stream import Place, StreamBatches
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from vldebias.hosts.towers import Towers
 
-STATE, HISTORY = "state.safetensors", "history.jsonl"
+STATE, HISTORY = "state.pt", "history.jsonl"
+BETAS = (0.9, 0.98)  # of AdamW, as CLIP was trained
 
-Entry = dict[str, float]
-"""What is known after a step: step, loss, lr, temperature, seconds, and the monitor's scores where it looked."""
-Monitor = Callable[["Towers"], dict[str, float]]
+Entry = dict[str, float]  # after a step: step, loss, lr, temperature, seconds, and the monitor's scores where it looked
+Scores = Callable[["Towers"], dict[str, float]]
+_TYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class DivergedError(VldebiasError):
@@ -43,7 +46,7 @@ class DivergedError(VldebiasError):
 
 
 class InterruptedRunError(KeyboardInterrupt):
-    """A signal after which the step was finished and saved. signal: its number."""
+    """A signal, whose number it has, after which the step was finished and saved."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -51,26 +54,36 @@ class InterruptedRunError(KeyboardInterrupt):
 
 
 def make_accelerator(**options: Any) -> Accelerator:
-    """An accelerator as the loop wants it; options are accelerate's.
+    """Make an accelerator as the loop wants it; options are accelerate's.
 
-    Buffers are not sent around before every forward pass: the state of a global loss is the same everywhere anyway.
+    Precision is the loop's own, since accelerate keeps one for all runs of a process. Buffers are not sent around
+    before every forward pass: the state of a global loss is the same everywhere anyway.
+
+    Raises:
+        InvalidInputError: FSDP; or a launch of several processes that do not know each other, as that of `accelerate
+            launch --cpu --num_processes 2`: each would train alone and write into the same folder.
     """
     accelerate = need("accelerate")
     alone = accelerate.DistributedDataParallelKwargs(broadcast_buffers=False)
-    return accelerate.Accelerator(mixed_precision="no", kwargs_handlers=[alone], **options)
+    made: Accelerator = accelerate.Accelerator(mixed_precision="no", kwargs_handlers=[alone], **options)
+    if made.distributed_type.value == "FSDP":
+        raise InvalidInputError("FSDP: expected whole weights on every process; launch without it")
+    told = os.environ.get("WORLD_SIZE", "")
+    met = "MASTER_ADDR" in os.environ and "ACCELERATE_USE_CPU" in os.environ and not told
+    if made.num_processes == 1 and (met or (told.isdecimal() and int(told) > 1)):
+        raise InvalidInputError(
+            "launched as several processes, and this one sees itself alone: each would train by itself and write into "
+            "the same folder. On CPUs start them with torchrun --nproc_per_node 2 -m vldebias train ..."
+        )
+    return made
 
 
 def steps_of(settings: LoopSettings, batches: Batches) -> int:
-    """How many updates the settings mean.
-
-    Raises:
-        InvalidInputError: epochs of a stream, whose length is not known.
-    """
+    """Return how many updates the settings mean; refuse epochs of a stream, whose length is not known."""
     if settings.steps is not None:
         return settings.steps
-    if batches.per_epoch is None:
+    if batches.per_epoch is None or settings.epochs is None:
         raise InvalidInputError("epochs: a stream does not say how long it is; give steps instead")
-    assert settings.epochs is not None
     return max(1, round(settings.epochs * batches.per_epoch / settings.accumulation))
 
 
@@ -82,25 +95,20 @@ def fit(
     accelerator: Accelerator | None = None,
     folder: Path | None = None,
     identity: dict[str, Any] | None = None,
-    monitor: Monitor | None = None,
+    monitor: Scores | None = None,
     on_step: Callable[[Entry, int], None] | None = None,
 ) -> list[Entry]:
-    """Trains `trainee` in place and returns what was seen at every step.
+    """Train `trainee` in place and return what was seen at every step.
 
-    A step is a function of its number: its learning rate, its schedule, its batches and the seed of its randomness.
-    So a run that was killed goes on from its last checkpoint and ends with the weights of one that was not. Ctrl-C and
-    SIGTERM let the step finish, write a checkpoint and raise KeyboardInterrupt; a second one does so at once.
+    A run that was killed goes on from its last checkpoint. Ctrl-C and SIGTERM let the step finish, write a checkpoint
+    and raise KeyboardInterrupt; a second one does so at once.
 
     Args:
         trainee: model and loss; what is to learn requires gradients.
-        accelerator: of `accelerate`; default: one that follows `accelerate launch`.
         folder: where the checkpoint lives, and the history, a line per step; None writes none.
         identity: what a checkpoint must agree with to be resumed, beside the number of steps.
         monitor: scores of the model, every `eval_every` steps and at the end; with `ema` those of the average.
         on_step: called with each entry and the number of steps in all.
-
-    Returns:
-        One entry per step. The model ends in evaluation mode, with its averaged weights where `ema` is set.
 
     Raises:
         InvalidInputError: a checkpoint of other settings in the folder, or a damaged one; another run writes there.
@@ -108,33 +116,27 @@ def fit(
     """
     steps = steps_of(settings, batches)
     accelerator = accelerator or make_accelerator()
-    ours = nullcontext() if folder is None or not accelerator.is_main_process else only_writer(folder)
-    with scalars_held(trainee), ours:
-        run = _Run(trainee, settings, steps, accelerator, folder, identity or {})
-        first = run.resume()
-        saved = time.monotonic()
-        # In this order: the workers are forked with the handlers in place, and stop when the run does.
-        with _signals() as signals, closing(run.batches_from(batches, first * settings.accumulation)) as micro:
+    with nullcontext() if folder is None or not accelerator.is_main_process else only_writer(folder):
+        run = Run(trainee, settings, steps, accelerator, folder, {**(identity or {}), "steps": steps})
+        first, saved = run.resume(), time.monotonic()
+        # in this order: the workers are forked with the handlers in place, and stop when the run does
+        with _signals() as signals, closing(batches.starting(first * settings.accumulation)) as micro:
             for step in range(first, steps):
                 begun = time.monotonic()
                 loss = run.update(step, [next(micro) for _ in range(settings.accumulation)])
-                entry: Entry = {
-                    "step": step,
-                    "loss": loss,
-                    "lr": run.rate(step),
-                    "temperature": trainee.objective.temperature,
-                    "seconds": time.monotonic() - begun,
-                }
+                entry: Entry = {"step": step, "loss": loss, "lr": run.rate(step)}
+                entry |= {"temperature": trainee.objective.temperature, "seconds": time.monotonic() - begun}
                 every = settings.eval_every or math.ceil(steps / 10)
                 if monitor is not None and ((step + 1) % every == 0 or step + 1 == steps):
-                    entry |= run.scores(monitor)
+                    run.module.eval()
+                    with nullcontext() if run.average is None else run.average.applied():
+                        entry |= monitor(trainee.towers)
                 run.note(entry)
                 if on_step is not None:
                     on_step(entry, steps)
-                due = time.monotonic() - saved >= settings.save_every * 60
-                due, stop = run.agree(due, bool(signals))
+                due, stop = run.agree(time.monotonic() - saved >= settings.save_every * 60, bool(signals))
                 if due or stop or step + 1 == steps:
-                    run.save(step + 1, batches)
+                    run.save(step + 1)
                     saved = time.monotonic()
                 if stop:
                     raise InterruptedRunError(signals[0] if signals else signal.SIGTERM)
@@ -146,10 +148,7 @@ def fit(
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """While it lasts, the first Ctrl-C or SIGTERM is put into the list, and a second raises KeyboardInterrupt at once.
-
-    Another thread than the main one may not handle signals.
-    """
+    """Put the first Ctrl-C or SIGTERM into the list while this lasts; a second raises KeyboardInterrupt at once."""
     seen: list[int] = []
 
     def note(number: int, _: object) -> None:
@@ -157,7 +156,7 @@ def _signals() -> Iterator[list[int]]:
             raise KeyboardInterrupt
         seen.append(number)
 
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():  # which alone may handle signals
         yield seen
         return
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -168,8 +167,8 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-class _Run:
-    """What one run holds while it steps."""
+class Run:
+    """Holds what one run needs to step, and what its checkpoint is made of; see `fit`."""
 
     def __init__(
         self,
@@ -180,150 +179,181 @@ class _Run:
         folder: Path | None,
         identity: dict[str, Any],
     ) -> None:
-        scalars = [name for name, parameter in trainee.named_parameters() if parameter.ndim == 0]
-        if scalars and accelerator.distributed_type.value == "FSDP":
-            raise InvalidInputError(
-                f"FSDP cannot hold {', '.join(scalars)}; fix the temperature (learn_temperature=False, and another "
-                "loss than sigmoid), or launch without FSDP"
-            )
-        groups = parameter_groups(trainee, settings.weight_decay, trainee.rates)
-        betas = (settings.beta1, settings.beta2)
-        optimizer: Any = build_optimizer(settings.optimizer, groups, lr=settings.lr, betas=betas)
-        self.rate = rates_of(settings.schedule, steps, peak=settings.lr, warmup=settings.warmup, end=settings.lr_end)
-        self.module, self.optimizer = accelerator.prepare(trainee, optimizer)
         self.trainee, self.settings, self.steps, self.accelerator = trainee, settings, steps, accelerator
-        self.folder, self.identity = folder, {**identity, "steps": steps}  # what epochs came to
-        sharded = accelerator.distributed_type.value == "FSDP"
-        self.precision = Precision(settings.mixed_precision, accelerator.device, sharded=sharded)
-        self.passes = Passes(accelerator, self.module, trainee, settings, self.precision)
-        self.average = Average(self.module, settings.ema) if settings.ema is not None else None
-        queue = trainee.objective.settings.queue
-        self.momentum = None if queue is None else Average(self.module, queue.momentum)
-        self.sharpness = None if settings.sharpness == "none" else Sharpness(settings.sharpness, rho=settings.rho)
-        averages = {"average": self.average, "momentum": self.momentum}
-        self.averages = {name: average for name, average in averages.items() if average is not None}
-        self.parameters: list[nn.Parameter] = [p for group in self.optimizer.param_groups for p in group["params"]]
+        self.folder, self.identity = folder, json.loads(json.dumps(identity, default=str))
+        groups = parameter_groups(trainee, settings.weight_decay)
+        self.optimizer = torch.optim.AdamW(groups, lr=settings.lr, betas=BETAS)
+        self.module: nn.Module = accelerator.prepare(trainee)
+        self.precision = settings.mixed_precision
+        self.scaler = torch.amp.GradScaler(accelerator.device.type, enabled=self.precision == "fp16")
+        self.parameters: list[nn.Parameter] = [p for group in groups for p in group["params"]]
+        self.learning = {name: p for name, p in trainee.named_parameters() if p.requires_grad}
+        self.average = Average(self.learning, settings.ema) if settings.ema is not None else None
         self.history: list[Entry] = []
-        self.places: list[Sequence[int]] | None = None  # of every process in its stream, where the checkpoint says
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step."""
+        return cosine_rate(step, self.steps, peak=self.settings.lr, warmup=self.settings.warmup)
 
     def update(self, step: int, micro: Sequence[Batch]) -> float:
-        """One update of the weights from micro-batches; returns their mean loss."""
-        settings = self.settings
+        """Make one update of the weights from micro-batches; return their mean loss."""
+        settings, parameters = self.settings, self.parameters
         self.module.train()
         keep_frozen_still(self.trainee)
-        self.trainee.at(step, self.steps)
+        self.trainee.objective.at(step, self.steps)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate(step) * group["rate"]
-        pushed = self.pushed(step, micro)
-        if self.sharpness is None:
-            loss = self.passes(step, micro)
-        else:
-            loss = self.sharpness.gradients(self.module, self.parameters, lambda: self.passes(step, micro))
-        optimizer = self.optimizer.optimizer  # accelerate's has no say over the scale
-        if self.precision.scaler.is_enabled():
-            self.precision.scaler.unscale_(optimizer)
-        norm = nn.utils.clip_grad_norm_(self.parameters, settings.clip_norm or math.inf)  # accelerate's needs its order
-        value, length = float(self.accelerator.reduce(loss, reduction="mean")), float(whole(norm))
-        overflow = self.precision.scaler.is_enabled() and not self.precision.spent  # which lowers the scale, no more
+            group["lr"] = self.rate(step)
+        loss = self.gradient(step, micro)
+        if settings.sharpness != "none":  # both passes have the same random numbers, and state moves in the first
+            with climbed(parameters, settings.sharpness, settings.rho or RHO[settings.sharpness]), still(self.module):
+                self.optimizer.zero_grad()
+                self.gradient(step, micro)
+        self.scaler.unscale_(self.optimizer)
+        norm = nn.utils.clip_grad_norm_(parameters, settings.clip_norm or math.inf)
+        value, length = float(self.accelerator.reduce(loss, reduction="mean")), float(norm)
+        overflow = self.scaler.is_enabled() and self.scaler.get_scale() >= 1  # which lowers the scale, no more
         if not (math.isfinite(value) and (math.isfinite(length) or overflow)):  # before it is carried into every weight
             raise DivergedError(
                 f"step {step}: the loss is {value}, the norm of its gradient {length}. Lower lr, raise temperature "
                 "(rince grows like e^(q / t)), or warm q up with q_start, in a new folder; the last checkpoint is kept"
             )
-        self.precision.step(optimizer)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
         self.optimizer.zero_grad()
         if self.average is not None:
             self.average.update(step)
-        if pushed is not None and self.trainee.objective.queue is not None:
-            self.trainee.objective.queue.push(*pushed)
         return value
 
-    def pushed(self, step: int, micro: Sequence[Batch]) -> tuple[Tensor, Tensor] | None:
-        """What the queue will hold of this step: features by the copy of the model that moves slowly."""
-        if self.momentum is None:
-            return None
-        self.momentum.update(step)
-        with self.momentum.applied():
-            features = self.passes.features(step, micro)
-        return features["first"], features["second"]
+    def gradient(self, step: int, micro: Sequence[Batch]) -> Tensor:
+        """Add the gradient of the step's loss to `.grad`, and return the loss ().
 
-    def scores(self, monitor: Monitor) -> dict[str, float]:
-        """What the monitor says of the model, or of its average."""
-        self.module.eval()
-        average = nullcontext() if self.average is None else self.average.applied()
-        with average, gathered(self.module):
-            return monitor(self.trainee.towers)
+        With negatives "micro" the loss of a step is the mean of those of its micro-batches. With "step" it is the loss
+        of all pairs together, in the memory of one micro-batch (GradCache, Gao et al., 2021): features of every one
+        without a graph, the loss of all and its gradient in the features, and then every one again, with that gradient.
+        Both passes have the same dropout and mixing; running statistics and the state of a loss move once.
+        """
+        move, device = need("accelerate.utils").send_to_device, self.accelerator.device
+        there = [Batch(**move(vars(batch), device, non_blocking=True)) for batch in micro]
+        if self.settings.negatives == "step" and len(micro) > 1:
+            return self._gradient_of_all(step, there)
+        total = torch.zeros((), device=device)
+        for number, batch in enumerate(there):
+            with self._pass(step, number, last=number == len(micro) - 1):
+                with self._autocast():
+                    loss = self.module(batch) / len(micro)
+                self.scaler.scale(loss).backward()
+            total += loss.detach()
+        return total
+
+    def _gradient_of_all(self, step: int, micro: Sequence[Batch]) -> Tensor:
+        parts = []
+        for number, batch in enumerate(micro):
+            with torch.no_grad(), still(self.module), self._pass(step, number, last=False), self._autocast():
+                parts.append(self.module(batch, features=True))
+        every = {name: torch.cat([part[name] for part in parts]).requires_grad_() for name in parts[0]}
+        objective, sizes = self.trainee.objective, [len(batch) for batch in micro]
+        own = [parameter for parameter in objective.parameters() if parameter.requires_grad]
+        with self._autocast():
+            loss = objective(**every, batch=Batch.joined(micro))
+        slopes = torch.autograd.grad(loss, [*every.values(), *own], materialize_grads=True)
+        wanted = zip(*(slope.split(sizes) for slope in slopes[: len(every)]), strict=True)
+        for number, (batch, pulls) in enumerate(zip(micro, wanted, strict=True)):
+            last = number == len(micro) - 1
+            with self._pass(step, number, last=last):
+                with self._autocast():
+                    again = self.module(batch, features=True)
+                    pulled = sum((again[name] * pull).sum() for name, pull in zip(every, pulls, strict=True))
+                    if last:  # the loss's own parameters too go the way that processes exchange
+                        pulled = pulled + sum((p * s).sum() for p, s in zip(own, slopes[len(every) :], strict=True))
+                self.scaler.scale(pulled).backward()
+        return loss.detach()
+
+    @contextmanager
+    def _pass(self, step: int, number: int, *, last: bool) -> Iterator[None]:
+        """Seed what dropout and mixing read from where the run is; exchange gradients with the last micro-batch."""
+        place = (self.settings.seed * 1_000_003 + step) * 1009 + number
+        torch.manual_seed((place * 65_537 + self.accelerator.process_index) % 2**63)
+        with nullcontext() if last else self.accelerator.no_sync(self.module):
+            yield
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.accelerator.device.type, _TYPES[self.precision], enabled=self.precision != "no")
 
     def agree(self, *wishes: bool) -> list[bool]:
-        """What any process wishes, all do: saving takes all of them."""
+        """Return what any process wishes: then all do."""
         own = torch.tensor(wishes, dtype=torch.float32, device=self.accelerator.device)
         return [bool(wish) for wish in self.accelerator.reduce(own, reduction="sum")]
 
     def note(self, entry: Entry) -> None:
-        """Keeps an entry, in the folder too: a line of JSON."""
+        """Keep an entry, in the folder too: a line of JSON."""
         self.history.append(entry)
         if self.folder is not None and self.accelerator.is_main_process:
-            self.folder.mkdir(parents=True, exist_ok=True)
             with (self.folder / HISTORY).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(entry) + "\n")
 
-    def batches_from(self, batches: Batches, first: int) -> Generator[Batch, None, None]:
-        """Micro-batches from a number on; of a stream from the place of this process that the checkpoint has."""
-        if not isinstance(batches, StreamBatches) or self.places is None:
-            return batches.starting(first)
-        return batches.starting(first, Place(*self.places[self.accelerator.process_index]))
+    def _live(self) -> dict[str, Tensor]:
+        """Return what a checkpoint holds of model and loss: what learns, and buffers; the rest is as loaded."""
+        kept = set(self.trainee.state_dict())
+        return {name: buffer for name, buffer in self.trainee.named_buffers() if name in kept} | self.learning
 
-    def save(self, step: int, batches: Batches) -> None:
-        """The state after `step` steps, once their history is on the disk."""
-        if self.folder is None:
-            return
-        if self.accelerator.is_main_process:
-            sync(self.folder / HISTORY)
-        places = None
-        if isinstance(batches, StreamBatches):
-            gather_object = need("accelerate.utils").gather_object
-
-            places = gather_object([batches.place(step * self.settings.accumulation)])
-        scale = self.precision.scaler.state_dict()
-        metadata = {"step": step, "places": places, "identity": self.identity, "scale": scale}
-        save_state(self.folder / STATE, self.module, self.optimizer, metadata=metadata, averages=self.averages)
+    def save(self, step: int) -> None:
+        """Write the state after `step` steps."""
+        if self.folder is not None and self.accelerator.is_main_process:
+            state = {
+                "step": step,
+                "identity": json.dumps(self.identity),
+                "history": self.history,
+                "tensors": {name: tensor.detach() for name, tensor in self._live().items()},
+                "average": None if self.average is None else self.average.means,
+                "optimizer": self.optimizer.state_dict(),
+                "scaler": self.scaler.state_dict(),
+            }
+            write_atomically(self.folder / STATE, lambda partial: torch.save(state, partial))
+        self.accelerator.wait_for_everyone()
 
     def resume(self) -> int:
-        """The first step to do."""
-        if self.folder is None:
-            return 0
-        stored, step = read_metadata(self.folder / STATE), 0
-        if stored is not None:
-            there, here = stored["identity"], self.identity
-            names = sorted(name for name in there | here if there.get(name) != here.get(name))
-            if names:
-                differ = ", ".join(f"{name} {there.get(name)!r} there and {here.get(name)!r} here" for name in names)
-                raise InvalidInputError(
-                    f"{self.folder}: holds a run with other settings: {differ}. Choose another folder, or delete it "
-                    "to begin anew"
-                )
-            load_state(self.folder / STATE, self.module, self.optimizer, averages=self.averages)
-            step = int(stored["step"])
-            self.places = stored.get("places")
-            if stored.get("scale"):
-                self.precision.scaler.load_state_dict(stored["scale"])
-        history = self.folder / HISTORY
-        self.history = read_history(history, step)
-        if self.accelerator.is_main_process and history.exists():  # without the steps that will be done again
-            write_atomically(history, "".join(json.dumps(entry) + "\n" for entry in self.history))
-        return step
+        """Return the first step to do, with all that the last checkpoint holds put in place."""
+        state = None if self.folder is None else read_state(self.folder / STATE)
+        if state is not None:
+            self._restore(state)
+        if self.folder is not None and self.accelerator.is_main_process:  # without the steps that will be done again
+            lines = "".join(json.dumps(entry) + "\n" for entry in self.history)
+            write_atomically(self.folder / HISTORY, lines)
+        return len(self.history)
+
+    @torch.no_grad()
+    def _restore(self, state: dict[str, Any]) -> None:
+        there, here = json.loads(state["identity"]), self.identity
+        if names := sorted(name for name in there | here if there.get(name) != here.get(name)):
+            differ = ", ".join(f"{name} {there.get(name)!r} there and {here.get(name)!r} here" for name in names)
+            raise InvalidInputError(
+                f"{self.folder}: holds a run with other settings: {differ}. Choose another folder, or delete it to "
+                "begin again"
+            )
+        live, stored = self._live(), state["tensors"]
+        if {name: t.shape for name, t in live.items()} != {name: t.shape for name, t in stored.items()}:
+            raise InvalidInputError(f"{self.folder}: the state in it is not of the model and loss at hand")
+        for name, tensor in stored.items():
+            live[name].copy_(tensor)
+        self.history = list(state["history"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        if self.average is not None:
+            for name, mean in self.average.means.items():
+                mean.copy_(state["average"][name])
 
 
-def read_history(path: Path, steps: int) -> list[Entry]:
-    """The entries of steps 0 .. steps - 1; what cannot be read is left out, with a warning."""
-    entries = {}
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
-        try:
-            entry = json.loads(line)
-            if 0 <= entry["step"] < steps:
-                entries[entry["step"]] = entry
-        except (ValueError, KeyError, TypeError):
-            continue
-    if len(entries) < steps:
-        warn(f"{path}: has {len(entries)} of the {steps} steps that the state beside it has behind it; the run goes on")
-    return [entries[step] for step in sorted(entries)]
+def read_state(path: Path) -> dict[str, Any] | None:
+    """Return a checkpoint, of tensors and plain values alone; None without one. A damaged file is refused."""
+    if not path.is_file():
+        return None
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if (damaged := archive.testzip()) is not None:  # which torch does not look at
+                raise ValueError(f"the checksum of {damaged} does not fit")
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        if set(state) != {"step", "identity", "history", "tensors", "average", "optimizer", "scaler"}:
+            raise ValueError("other entries than those of a checkpoint")
+    except Exception as error:  # torch names no kinds of its own for a damaged file
+        raise InvalidInputError(f"{path}: no readable checkpoint ({error}); delete it to begin again") from None
+    return state

@@ -1,0 +1,186 @@
+"""Images with labels: rows that stay together, files below a folder, fingerprints, counts, what cannot be read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from data_parts import picture, save
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.refusals import refused
+from vldebias.data import ImageData, Labels, check_images, describe, file_images
+from vldebias.data.dataset import fingerprint_files
+from vldebias.errors import InvalidInputError
+
+
+def make(**changes: Any) -> ImageData:
+    fields: dict[str, Any] = {
+        "name": "tiny",
+        "split": "test",
+        "ids": ("a", "b", "c"),
+        "read": picture,
+        "labels": {"label": Labels.of(["x", "y", None])},
+        "fingerprint": "f",
+        "captions": ("A", "B", "C"),
+    }
+    return ImageData(**fields | changes)
+
+
+def test_rows_keep_what_belongs_together() -> None:
+    data = make(more_captions=(("1",), (), ("3", "4")))
+    some = data[[2, 0]]
+    assert (some.ids, some.captions, some.more_captions, len(some)) == (("c", "a"), ("C", "A"), (("3", "4"), ("1",)), 2)
+    assert some.column("label").codes.tolist() == [-1, 0]
+    assert some.read(0) == picture(2)
+    assert some[np.array([False, True])].read(0) == picture(0)
+    assert data[1:].ids == ("b", "c")
+
+
+def test_a_fingerprint_is_worked_out_once_and_only_if_asked_and_rows_have_their_own() -> None:
+    calls = []
+
+    def slow() -> str:
+        calls.append(1)
+        return "worked out"
+
+    data = make(fingerprint=slow)
+    rows, text = data[[0]], repr(data)
+    assert calls == []
+    assert [data.fingerprint, data.fingerprint, len(calls)] == ["worked out", "worked out", 1]
+    assert rows.fingerprint == make(fingerprint="worked out")[[0]].fingerprint
+    assert text == "ImageData(tiny test, 3 images, columns ['label'], captions)"
+    assert len({one.fingerprint for one in (data, data[[0, 1]], data[[1, 0]], data[[0]])}) == 4
+    assert data[[0, 1]].fingerprint == data[:2].fingerprint
+
+
+@refused(
+    ({"ids": ("a", "b", "a")}, "tiny: 1 ids are there more than once"),
+    ({"labels": {"label": Labels.of(["x"])}}, r"expected 3 rows in every column, got \{'label': 1\}"),
+    ({"captions": ("A",)}, r"expected 3 rows in every column, got \{'captions': 1\}"),
+    ({"more_captions": ((),)}, r"expected 3 rows in every column, got \{'more_captions': 1\}"),
+)
+def test_what_does_not_fit_is_refused(changes: dict[str, Any]) -> None:
+    make(**changes)
+
+
+# ---- files below a folder --------------------------------------------------------------------------------------------
+
+
+def folder(root: Path, n: int = 3) -> tuple[Path, list[str]]:
+    files = [f"images/{i}.png" for i in range(n)]
+    for i, file in enumerate(files):
+        save(root / file, i)
+    return root, files
+
+
+def mark(root: Path, files: list[str]) -> str:
+    return fingerprint_files(files, [root / file for file in files])
+
+
+def test_a_fingerprint_survives_copying_and_touching_and_notices_what_changes(tmp_path: Path) -> None:
+    root, files = folder(tmp_path / "a")
+    seen = [mark(root, files), mark(root, files[::-1]), mark(root, files[:2])]
+    shutil.copytree(root, tmp_path / "b")
+    os.utime(root / files[0], (0, 0))
+    assert mark(root, files) == mark(tmp_path / "b", files) == seen[0]
+    seen.append(fingerprint_files(["x", *files[1:]], [root / file for file in files]))
+    content = (root / files[1]).read_bytes()
+    for changed in (content[:-1], content[:-1] + b"x", b"x" + content[1:], (root / files[2]).read_bytes()):
+        (root / files[1]).write_bytes(changed)
+        seen.append(mark(root, files))
+    (root / files[1]).unlink()
+    seen.append(mark(root, files))
+    assert len(set(seen)) == len(seen)
+
+
+def test_a_fingerprint_of_many_files_is_the_naive_twin(tmp_path: Path) -> None:
+    """The same bytes hashed one after another, in blocks of 512, of large files the ends."""
+    files = [f"{i}.bin" for i in range(1100)]
+    for i, file in enumerate(files):
+        (tmp_path / file).write_bytes(bytes([i % 251]) * (i * 17))
+    blocks = [b""] * 3
+    for i, file in enumerate(files):
+        content = (tmp_path / file).read_bytes()
+        ends = content if len(content) <= 8192 else content[:4096] + content[-4096:]
+        blocks[i // 512] += f"{len(file)} {file} {len(content)} ".encode() + ends
+    total = hashlib.sha256(b"".join(hashlib.sha256(block).digest() for block in blocks))
+    assert mark(tmp_path, files) == total.hexdigest()[:24]
+
+
+def test_files_are_read_by_row_when_they_are_asked_for(tmp_path: Path) -> None:
+    root, files = folder(tmp_path)
+    data = file_images("own", "test", root, files, {"x": Labels.of("123")})
+    (root / files[0]).unlink()
+    with pytest.raises(FileNotFoundError):
+        data.read(0)
+    assert (data.ids, data.about, data.read(1)) == (tuple(files), {"root": str(root)}, picture(1))
+    assert data.path is not None
+    assert (data.path(1), data.fingerprint) == (str(root / files[1]), mark(root, files))
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/etc/passwd", "\\\\host\\share\\a.png", "C:\\a.png", "../a.png", "a/../../b.png", "a\\..\\..\\b.png", "a/..",
+     "https://example.org/a.png", "file:///etc/passwd"],
+)  # fmt: skip
+def test_paths_that_lead_out_are_refused(tmp_path: Path, path: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"1 paths lead out of .* or are no local files, such as"):
+        file_images("own", "test", tmp_path, ["fine.png", path], {})
+    assert file_images("own", "test", tmp_path, ["fine.png", path], {}, allow_outside=True).ids[1] == path
+
+
+names = st.text(st.sampled_from("ab.: -_~"), min_size=1, max_size=8).filter(lambda s: s != "..")
+
+
+@given(st.lists(names, min_size=1, max_size=4).map("/".join))
+def test_paths_that_stay_below_are_taken(path: str) -> None:
+    if path[1:2] == ":" and path[0].isalpha():
+        return  # a drive of Windows
+    assert file_images("own", "test", Path("root"), [path], {}).ids == (path,)
+    with pytest.raises(InvalidInputError, match="own: no images in split 'val' of root"):
+        file_images("own", "val", Path("root"), [], {})
+
+
+# ---- what is in a data set -------------------------------------------------------------------------------------------
+
+
+def test_a_description_counts_everything_once() -> None:
+    labels = {"a": Labels.of(["x", None, "x"]), "b": Labels.of(["p", "p", None])}
+    labels |= {"years": Labels(np.zeros(3, int), tuple(map(str, range(101))))}  # too many for intersections
+    found = describe(make(labels=labels, captions=("A", "", "C"), about={"root": "here"}))
+    assert found | {"columns": {}} == {
+        "name": "tiny",
+        "split": "test",
+        "images": 3,
+        "columns": {},
+        "intersections": {"a x b": {"counts": {"x/p": 1}, "unknown": 2}},
+        "captions": 2,
+        "about": {"root": "here"},
+    }
+    assert found["columns"]["a"] == {"counts": {"x": 2}, "unknown": 1}
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_every_image_that_cannot_be_read_is_named_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root, files = folder(tmp_path, 300)
+    (root / files[7]).write_bytes(b"no picture")
+    (root / files[120]).write_bytes((root / files[120]).read_bytes()[:60])
+    (root / files[299]).unlink()
+    data = file_images("own", "test", root, files, {})
+    found = check_images(data, progress=False)
+    assert [name for name, _ in found] == [files[7], files[120], files[299]]
+    assert found[0][1].startswith("not a picture in one of the formats ")
+    assert "truncated" in found[1][1]
+    assert found[2][1] == "No such file or directory"
+    assert check_images(data[:7], progress=False) == []
+    assert check_images(data[:7], sample=3) == []
+    out, err = capsys.readouterr()
+    assert (out, "3/3" in err) == ("", True)

@@ -1,0 +1,62 @@
+"""Rows in the order of suspicion: their table, their page of pictures, and where the pictures are."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vldebias.data.suspects import THUMB, Suspects, pictures_below, thumbnail
+from vldebias.errors import InvalidInputError
+
+
+def gone(row: int) -> Any:
+    raise FileNotFoundError(2, "gone")
+
+
+@pytest.mark.parametrize("read", [gone, None])
+def test_pictures_that_are_gone_leave_a_note(read: Any, tmp_path: Path) -> None:
+    assert thumbnail(read, 0).getpixel((0, 0)) == (0xEE, 0xF0, 0xF3)
+    found = Suspects.by(np.arange(3.0), ("a", "b", "c"), read=read)
+    assert found.page(tmp_path / "page.html", "gone", lambda row: ("", "")).read_text().count("<img") == 3
+
+
+@pytest.mark.parametrize("shape", [(500, 20), (20, 500), (1, 1), (160, 160), (32, 32)])
+def test_pictures_of_any_shape_fit(shape: tuple[int, int]) -> None:
+    thumb = thumbnail(lambda row: Image.new("L", shape), 0)
+    assert max(thumb.size) == THUMB
+    assert min(thumb.size) >= 1
+
+
+def test_the_table_has_the_lowest_first_and_what_has_no_score_last(tmp_path: Path) -> None:
+    found = Suspects.by(np.array([0.5, np.nan, -0.25, 0.5]), ("a", "b", "=c", "d"))
+    told = list(csv.DictReader(found.write(tmp_path / "t.csv", {"row": str}).read_text().splitlines()))
+    assert [one["row"] for one in told] == ["2", "0", "3", "1"]
+    assert told[0]["id"] == "'=c"  # no formula
+    assert (told[-1]["rank"], told[-1]["score"]) == ("", "")
+    assert list(told[0]) == ["rank", "percentile", "score", "id", "row", "path"]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.6, 1.0])
+def test_what_is_kept_has_the_highest_scores(share: float) -> None:
+    scores = np.random.default_rng(0).random(20)
+    kept = Suspects.by(scores, tuple("abcdefghijklmnopqrst")).kept(share)
+    assert kept.tolist() == sorted(np.argsort(scores)[20 - round(share * 20) :].tolist())
+
+
+def test_ids_are_pictures_below_a_folder_with_or_without_their_ending(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    (folder / "a").mkdir(parents=True)
+    for name, colour in (("in/a/1.png", "red"), ("in/2.jpg.png", "blue"), ("out.png", "green")):
+        Image.new("RGB", (4, 4), colour).save(tmp_path / name)
+    found = pictures_below(folder, ("a/1.png", "a/1", "2.jpg", "none", "../out.png", str(tmp_path / "out.png")))
+    assert [found["read"](row).getpixel((0, 0)) for row in (0, 1)] == [(255, 0, 0)] * 2
+    paths = [found["path"](row) for row in range(2, 6)]
+    assert paths == [str(folder / "2.jpg.png"), "", "", ""]  # no id leads out of the folder
+    with pytest.raises(OSError, match="no such picture below"):
+        found["read"](3)
+    for where, match in ((folder, "such as '7'; got '(2.jpg|a/1).png'"), (folder / "none", "expected a folder with")):
+        with pytest.raises(InvalidInputError, match=match):
+            pictures_below(where, ("7", "8"))

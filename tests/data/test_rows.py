@@ -1,0 +1,345 @@
+"""Features in parts are one array: rows, products, rankings and whole evaluations, wherever the cuts are."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sharded_parts import ASKED, FEATURES, LABELS, REFERENCE, TEXTS, N, figures
+from torch.nn.functional import normalize
+from typer.testing import CliRunner
+
+from tests.refusals import refused
+from vldebias.cli import app
+from vldebias.data import Embeddings, Labels, Shards, digest_of, open_embeddings, read_table, rows, save_embeddings
+from vldebias.data.parallel import Here
+from vldebias.data.rows import RowNumbers
+from vldebias.errors import InvalidInputError, SuspectInputWarning
+from vldebias.metrics.rankings import top_rankings
+
+RNG = np.random.default_rng(0)
+SMALL = RNG.normal(size=(300, 64)).astype(np.float16)
+SMALL[100:140] = SMALL[0]  # equal images, which tie
+QUERIES = torch.from_numpy(RNG.normal(size=(5, 64)).astype(np.float32))
+WHOLE = Embeddings.of(SMALL).unit
+PLAIN = normalize(torch.from_numpy(SMALL).float(), dim=1)
+
+
+def cut(at: list[int]) -> list[np.ndarray]:
+    return np.split(SMALL, sorted(at))
+
+
+def in_memory(parts: list[np.ndarray], folder: Path) -> Shards:
+    return Shards(parts)
+
+
+def in_npy(parts: list[np.ndarray], folder: Path) -> Shards:
+    for i, part in enumerate(parts):
+        np.save(folder / f"{i}.npy", part)
+    return Shards.open(f"{folder}/*.npy")
+
+
+def in_parquet(parts: list[np.ndarray], folder: Path, *, wide: bool = True) -> Shards:
+    for i, part in enumerate(parts):
+        flat, ends = pa.array(part.ravel()), pa.array(np.arange(len(part) + 1, dtype=np.int32) * 64)
+        lists = pa.FixedSizeListArray.from_arrays(flat, 64) if wide else pa.ListArray.from_arrays(ends, flat)
+        table = pa.table({"features": lists, "other": range(len(part))})
+        pq.write_table(table, folder / f"{i}.parquet", row_group_size=40)
+    return Shards.open(folder / "*.parquet")
+
+
+KINDS = {"memory": in_memory, "npy": in_npy, "parquet": in_parquet, "lists": partial(in_parquet, wide=False)}
+SOME = {
+    "slice": slice(20, 290, 7),
+    "negative": np.array([-1, 5, -300]),
+    "in disorder": RNG.permutation(300)[:200],
+    "twice": np.array([7, 7, 299, 0, 150]),
+    "mask": RNG.random(300) < 0.3,
+    "none": np.zeros(0, dtype=np.int64),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_and_passes_are_those_of_one_array(kind: str, tmp_path: Path) -> None:
+    shards = KINDS[kind](cut([1, 50, 121, 290]), tmp_path)
+    assert (shards.shape, shards.dtype, shards.ndim, len(shards)) == ((300, 64), np.float16, 2, 300)
+    for chosen in SOME.values():
+        assert np.array_equal(shards[chosen], SMALL[chosen])
+        assert np.array_equal(shards.picked(chosen)[:], SMALL[chosen])
+    with pytest.raises(IndexError):
+        shards[[300]]
+    assert torch.equal(shards.unit.products({"a": QUERIES})["a"], WHOLE.products({"a": QUERIES})["a"])
+    assert np.array_equal(shards.unit.top(QUERIES, 130), top_rankings(QUERIES, WHOLE, 130))
+    assert torch.equal(shards.unit.whole(), WHOLE.whole())
+
+
+@given(
+    at=st.lists(st.integers(0, 300), max_size=40),
+    k=st.integers(1, 120),
+    ties=st.sampled_from(["stable", "random"]),
+    chosen=st.sampled_from(["all", "in disorder", "mask"]),
+    moved=st.booleans(),
+)
+@settings(max_examples=40, deadline=None)
+def test_the_cuts_do_not_matter(at: list[int], k: int, ties: str, chosen: str, moved: bool) -> None:
+    """Products of any part, also of a row alone, and ranks with ties that lie in several parts."""
+    whole, parts = WHOLE, Shards(cut(at)).unit
+    if chosen != "all":
+        whole, parts = whole.some(SOME[chosen]), parts.some(SOME[chosen])
+    if moved:
+        turn = torch.linalg.qr(torch.from_numpy(RNG.normal(size=(64, 64))))[0].float()
+        whole, parts = whole.changed(lambda x: x @ turn), parts.changed(lambda x: x @ turn)
+    k = min(k, len(whole))
+    found, texts = parts.products({"a": QUERIES, "b": QUERIES[:1]}), {"a": QUERIES, "b": QUERIES[:1]}
+    expected = whole.products(texts)
+    assert all(torch.equal(found[name], expected[name]) for name in texts)
+    ranked = parts.top(QUERIES, k, ties=ties, seed=3)
+    assert np.array_equal(ranked, whole.top(QUERIES, k, ties=ties, seed=3))
+    assert np.array_equal(ranked, top_rankings(QUERIES, whole, k, ties=ties, seed=3))
+
+
+@given(n=st.integers(1, 700))
+@settings(max_examples=30, deadline=None)
+def test_results_are_merged_in_order_and_few_are_held(n: int) -> None:
+    sizes = [0]
+
+    def merge(several: Any) -> tuple[int, ...]:
+        sizes.append(len(several))
+        return tuple(x for one in several for x in one)
+
+    assert Here().fold(lambda part: (part,), merge, range(n)) == tuple(range(n))
+    assert max(sizes) <= 9
+
+
+# ---- rows of unit length ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", [SOME["mask"], SOME["in disorder"], torch.tensor([5, 5, 99]), slice(10, 20)])
+def test_some_rows_in_blocks_and_changed_are_those_of_the_whole(which: Any) -> None:
+    expected = PLAIN[torch.from_numpy(which.copy()) if isinstance(which, np.ndarray) else which]
+    torch.testing.assert_close(WHOLE[which], expected)
+    if not isinstance(which, slice):
+        some = WHOLE.some(which)
+        assert some.shape == tuple(expected.shape)
+        torch.testing.assert_close(torch.cat(list(some.split(3))), expected)
+        torch.testing.assert_close(some.some([1, 0]).whole(), expected[[1, 0]])
+        moved = some.changed(lambda x: x + 1).changed(lambda x: 2 * x)
+        torch.testing.assert_close(torch.cat(list(moved.split(9))), 2 * (expected + 1))
+        torch.testing.assert_close(some.products({"a": QUERIES.double()})["a"], expected @ QUERIES.T)
+
+
+def test_rows_without_a_direction_are_named(tmp_path: Path) -> None:
+    broken = SMALL.copy()
+    broken[43] = 0
+    with pytest.raises(InvalidInputError, match=r"1 rows are zero or not finite, such as \['row 43'\]"):
+        in_npy(np.split(broken, [40, 80]), tmp_path).unit.products({"a": QUERIES})
+    broken[90, 3] = np.nan
+    some = Embeddings.of(broken, ids=[f"image {i}" for i in range(300)]).unit.some(np.arange(40, 100))
+    with pytest.raises(InvalidInputError, match=r"2 rows are .*such as \['image 43', 'image 90'\]"):
+        some.whole()
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_large_file_is_several_parts_and_numbers_sort_as_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "PART", 16)
+    for i, part in zip((9, 10, 100), cut([40, 80]), strict=True):
+        np.save(tmp_path / f"emb_{i}.npy", part)
+    shards = Shards.open(f"{tmp_path}/emb_*.npy")
+    assert [len(one) for one in shards.arrays][:5] == [16, 16, 8, 16, 16]
+    assert np.array_equal(shards[:], SMALL)
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet"])
+@pytest.mark.parametrize("n", [40, 50, 30, 0])
+def test_a_file_that_was_changed_meanwhile_is_refused(kind: str, n: int, tmp_path: Path) -> None:
+    """Another of the same shape, a longer one, a shorter one, none."""
+    shards = KINDS[kind](cut([40, 80]), tmp_path)
+    path = sorted(tmp_path.iterdir())[1]
+    first = shards[:]
+    if n:
+        (tmp_path / "other").mkdir()
+        assert len(KINDS[kind]([SMALL[200 : 200 + n]], tmp_path / "other")) == n
+        next((tmp_path / "other").iterdir()).replace(path)
+    else:
+        path.unlink()
+    unit = shards.unit
+    for read in (lambda: shards[:], lambda: unit.products({"": QUERIES}), lambda: unit.top(QUERIES, 3), shards.digest):
+        with pytest.raises(InvalidInputError, match=path.name):
+            read()
+    assert np.array_equal(shards[:40], first[:40])  # the others are as they were
+
+
+def test_a_parquet_file_with_checksums_is_not_read_damaged(tmp_path: Path) -> None:
+    path, lists = tmp_path / "a.parquet", pa.FixedSizeListArray.from_arrays(pa.array(SMALL.ravel()), 64)
+    how = {"compression": "none", "use_dictionary": False, "write_page_checksum": True}
+    pq.write_table(pa.table({"features": lists}), path, **how)
+    assert np.array_equal(Shards.open(path)[:], SMALL)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1  # in the midst of the numbers
+    path.write_bytes(content)
+    for read in (lambda: Shards.open(path)[:], lambda: read_table(path)):
+        with pytest.raises(InvalidInputError, match=r"a\.parquet: cannot be read"):
+            read()
+
+
+@pytest.mark.parametrize(
+    ("names", "missing"),
+    [
+        (["s0", "s1", "s3"], "0 to 3 without 2;"),
+        (["a-000", "a-001", "a-003", "a-005"], "without 2, 4;"),
+        ([f"{i}" for i in range(0, 5000, 500) if i != 1000], "without 1000;"),
+        (["s3", "s4", "s5"], ""),
+        (["emb_9", "emb_10", "emb_100"], ""),
+        (["2019-a", "2021-b", "x"], ""),
+        (["7"], ""),
+    ],
+)
+def test_a_gap_in_a_numbered_series_is_told(names: list[str], missing: str, tmp_path: Path) -> None:
+    for name in names:
+        np.save(tmp_path / f"{name}.npy", SMALL[:3])
+    with pytest.warns(SuspectInputWarning, match=missing) if missing else contextlib.nullcontext():
+        assert len(Shards.open(f"{tmp_path}/*.npy")) == 3 * len(names)
+
+
+def test_digests_change_with_numbers_order_and_choice(tmp_path: Path) -> None:
+    first, second = cut([150])
+    other = second.copy()
+    other[5, 5] += 1
+    several = [Shards([first, second]), Shards([second, first]), Shards([first, other])]
+    several.append(several[0].picked(np.arange(299)))
+    assert len({shards.digest() for shards in several}) == 4
+    assert several[0].digest() == Shards([first, second]).digest()
+    in_npy([first, second], tmp_path)
+    before = digest_of(f"{tmp_path}/*.npy")
+    assert len({before, *(digest_of(path) for path in tmp_path.glob("*.npy"))}) == 3
+    np.save(tmp_path / "1.npy", other)
+    assert digest_of(f"{tmp_path}/*.npy") != before
+
+
+def test_rows_without_names_are_numbered_as_if_written_out() -> None:
+    names = RowNumbers(4, 2)
+    assert names == ("2", "3", "4", "5") != RowNumbers(4, 3)
+    assert (list(names[1:3]), names[-1]) == (["3", "4"], "5")
+
+
+@refused(
+    ("none/*.npy", r"there is no such file"),
+    (["missing.npy"], r"missing.npy: there is no such file"),
+    (["a.csv"], r"a.csv: expected shards that end in .npy, .parquet"),
+    (["a.npy", "wide.npy"], r"of one width and type, got .*\(n, 4\).*\(n, 5\)"),
+    (["int.npy"], r"expected floats \(n, d\) .* got .*int64"),
+    (["flat.npy"], r"flat.npy: expected features \(n, d\), got \(3,\)"),
+    (["junk.npy"], r"junk.npy: cannot be read"),
+    (["header.npy"], r"header.npy: cannot be read"),
+    (["junk.parquet"], r"junk.parquet: cannot be read as parquet"),
+    (["other.parquet"], r"other.parquet: expected a column 'features', found \['x'\]"),
+    (["ragged.parquet"], r"ragged.parquet: column 'features': .* got lengths \[2, 1\]"),
+    (["texts.parquet"], r"texts.parquet: column 'features': expected lists of floats, got list"),
+    (["pickled.npy"], r"pickled.npy: cannot be read"),
+)
+def test_what_is_no_shard_is_refused_by_name(tmp_path: Path, names: Any) -> None:
+    arrays = {"a": np.zeros((3, 4), "f2"), "wide": np.zeros((3, 5), "f2"), "int": np.zeros((3, 4), int)}
+    for name, array in {**arrays, "flat": np.zeros(3), "pickled": np.array([{}, None])}.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    # which numpy's reader stumbles over
+    (tmp_path / "header.npy").write_bytes((tmp_path / "a.npy").read_bytes().replace(b"}", b"{"))
+    for name in ("junk.npy", "junk.parquet", "a.csv"):
+        (tmp_path / name).write_bytes(b"junk" * 20)
+    tables = {"other": {"x": [1]}, "ragged": {"features": [[1.0, 2.0], [3.0]]}, "texts": {"features": [["a"]]}}
+    for name, table in tables.items():
+        pq.write_table(pa.table(table), tmp_path / f"{name}.parquet")
+    Shards.open([tmp_path / name for name in names] if isinstance(names, list) else f"{tmp_path}/{names}")[:]
+
+
+# ---- with labels, and whole evaluations ------------------------------------------------------------------------------
+
+CUTS = [1, 3, 400, 401, 1290]
+GENDER = LABELS["retrieval"]["gender"]
+
+
+def write_npy(folder: Path) -> str:
+    for i, where in enumerate(np.split(np.arange(N), CUTS)):
+        np.save(folder / f"{i}.npy", FEATURES[where])
+        ids = [str(x) for x in FEATURES[where, 0]]
+        own = {"gender": GENDER[where], "url": [f"u{i}" for i in where], "ids": ids, "list": [[0.0]] * len(where)}
+        pq.write_table(pa.table(own), folder / f"meta_{i}.parquet")
+    return f"{folder}/*.npy"
+
+
+def test_labels_lie_in_a_table_beside_or_in_parquet(tmp_path: Path) -> None:
+    found, texts = open_embeddings(write_npy(tmp_path), table=tmp_path / "meta_*.parquet")
+    expected = Labels.of_array(GENDER)
+    assert np.array_equal(found.column("gender").codes, expected.codes)
+    assert list(found.labels) == ["gender"]  # as many urls as rows are no labels
+    assert found.about["ignored"] == ["url"]
+    assert (found.ids[3], texts) == (str(FEATURES[3, 0]), None)
+    renamed, _ = open_embeddings(f"{tmp_path}/*.npy", table=f"{tmp_path}/meta_*.parquet", keys={"label.sex": "gender"})
+    assert list(renamed.labels) == ["sex"]
+    table = pa.table({"emb": list(FEATURES.astype(np.float32)), "label.gender": GENDER, "n": range(N)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=500)
+    inside, _ = open_embeddings(tmp_path / "a.parquet", keys={"features": "emb"})
+    assert np.array_equal(inside.features[:], FEATURES.astype(np.float32))
+    assert inside.column("gender").counts == expected.counts
+    assert isinstance(inside.ids, RowNumbers)
+
+
+@refused(
+    ("*.npy", "meta_0.parquet", r"meta_0.parquet: .*expected 1300 rows in every column"),
+    ("a.npz", "meta_0.parquet", r"a table has the labels of \.npy shards"),
+    ("*.np?", None, r"expected shards that end in .npy"),
+)
+def test_files_that_do_not_fit_together_are_refused(tmp_path: Path, images: str, table: str | None) -> None:
+    write_npy(tmp_path)
+    save_embeddings(tmp_path / "a.npz", Embeddings.of(FEATURES, {"gender": GENDER}))
+    open_embeddings(tmp_path / images, table=table and tmp_path / table)
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+@pytest.mark.parametrize("task", ["retrieval", "groups"])
+@pytest.mark.parametrize("side", ["text", "image"])
+def test_figures_are_those_of_one_array(task: str, side: str, tmp_path: Path) -> None:
+    parts, reference = Shards(np.split(FEATURES, CUTS)), Shards(np.split(REFERENCE, [5, 640]))
+    found = figures(task, parts, reference=reference, side=side)
+    assert found == figures(task, FEATURES, side=side)
+    assert len(found) > 50
+    if side == "text":
+        more: dict[str, Any] = {"ties": "random", "utility": {"relevant": None}} if task == "retrieval" else {}
+        assert figures(task, write_npy(tmp_path), **more) == figures(task, FEATURES, **more)
+
+
+def test_the_command_measures_shards_as_one_file(tmp_path: Path) -> None:
+    """Figures of `--embeddings 'shards/*.npy' --table` are those of a .npz of the same."""
+    suite = {
+        "title": "Small", "description": "Small.", "source": "ours", "needs": "nothing",
+        "tasks": ({"task": "retrieval", "name": "skew", "title": "Skew", "data": {"name": "mine"},
+                   "prompts": {"gender": "gender"}, "queries": list(ASKED), "k": 20, "resamples": 20,
+                   "methods": ["none", "cali"]},),
+    }  # fmt: skip
+    (tmp_path / "small.yaml").write_text(json.dumps(suite))
+    save_embeddings(tmp_path / "whole.npz", Embeddings.of(FEATURES, {"gender": GENDER}))
+    np.savez(tmp_path / "texts.npz", text=np.stack(list(TEXTS.values())), prompts=np.array(list(TEXTS)))
+    (tmp_path / "shards").mkdir()
+    given = ["eval", str(tmp_path / "small.yaml"), "--texts", str(tmp_path / "texts.npz"), "--json", "--limit", "1200"]
+    of_shards = ["--embeddings", write_npy(tmp_path / "shards"), "--table", f"{tmp_path}/shards/meta_*.parquet"]
+    of_shards += ["--key", "label.gender=gender"]
+    found = []
+    for which, brought in {"a": of_shards, "b": ["--embeddings", str(tmp_path / "whole.npz")]}.items():
+        done = CliRunner().invoke(app, [*given, *brought, "--out", str(tmp_path / which)], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        found.append(json.loads(done.stdout)["figures"])
+    assert found[0] == found[1]
+    assert len(found[0]) > 10

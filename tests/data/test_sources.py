@@ -1,0 +1,279 @@
+"""Waterbirds, CelebA and FairFace in the layouts that they come in, a table of one's own, and data sets by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from data_parts import ATTRIBUTES, celeba, fairface, picture, save, waterbirds
+from pyarrow import parquet
+
+from tests.refusals import refused
+from vldebias.data import ImageData, cross, list_data, open_data
+from vldebias.data.sources import open_celeba, open_fairface, open_manifest, open_waterbirds
+from vldebias.errors import InvalidInputError
+
+BIRDS = [*product((0, 1), (0, 1, 2), (0, 1)), (0, 2, 0)]  # (y, split, place)
+VALUES = np.random.default_rng(12).integers(0, 2, (12, 40)) * 2 - 1
+PARTS = [0, 1, 2] * 4
+VAL = [("3-9", "Male", "East Asian"), ("more than 70", "Female", "Black"), ("50-59", "Female", "Latino_Hispanic")]
+TRAIN = [("0-2", "Male", "White"), ("20-29", "Female", "Middle Eastern")]
+CROPPED = "fairface-img-margin025-trainval"
+
+
+# ---- by name ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "columns", "n"),
+    [("waterbirds", "test", ["label", "place"], 8), ("celeba", "test", ["label", "gender", *ATTRIBUTES], 8),
+     ("fairface", "val", ["gender", "race", "age"], 14)],
+)  # fmt: skip
+def test_every_data_set_opens_by_name_with_the_split_that_is_reported(
+    stand_ins: Path, monkeypatch: pytest.MonkeyPatch, name: str, split: str, columns: list[str], n: int
+) -> None:
+    monkeypatch.setenv("HOME", str(stand_ins))
+    data = open_data(name, f"~/{name}")
+    assert isinstance(data, ImageData)
+    assert (data.name, data.split, len(data), list(data.labels)) == (name, split, n, columns)
+    assert [data.read(i).mode for i in range(n)] == ["RGB"] * n
+    assert open_data(name, stand_ins / name, split).fingerprint == data.fingerprint
+    assert name in list_data()
+
+
+@refused(
+    ("waterbird", ".", {}, r"unknown data set 'waterbird'; did you mean 'waterbirds'\? There are: celeba, fairface"),
+    ("birds", ".", {}, r"the worlds 'birds' and 'portraits' are opened with vldebias.miniature.open_world"),
+    ("waterbirds", ".", {"pad": 1}, r"waterbirds: unknown options \['pad'\]; expected none for this data set"),
+    ("manifest", ".", {"pad": 1}, r"manifest: unknown options \['pad'\]; expected image, caption, labels"),
+    ("celeba", "no/where", {}, r"celeba: no/where does not exist; expected list_attr_celeba .* Get it from mmlab"),
+    ("celeba", None, {}, r"celeba: expected its root: list_attr_celeba .* Get it from mmlab"),
+)
+def test_what_cannot_be_opened_says_why(name: str, root: str | None, options: dict[str, Any]) -> None:
+    open_data(name, root, **options)
+
+
+# ---- Waterbirds ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", ["", "waterbird_complete95_forest2water2", "waterbirds_v1.0"])
+def test_waterbirds(tmp_path: Path, folder: str) -> None:
+    waterbirds(tmp_path / folder, BIRDS)
+    assert [len(open_waterbirds(tmp_path, split)) for split in ("train", "val", "test", "all")] == [4, 4, 5, 13]
+    data = open_waterbirds(tmp_path)
+    rows = [i for i, (_, split, _) in enumerate(BIRDS) if split == 2]
+    assert data.ids == tuple(f"{i % 3 + 1:03d}.Some_Bird/Some_Bird_{i:04d}_{79 * i}.jpg" for i in rows)
+    assert data.column("label").codes.tolist() == [BIRDS[i][0] for i in rows]
+    assert data.column("place").codes.tolist() == [BIRDS[i][2] for i in rows]
+    counts = {"landbird/land": 2, "landbird/water": 1, "waterbird/land": 1, "waterbird/water": 1}
+    assert cross(data.column("label"), data.column("place")).counts == counts
+    assert data.about["root"] == str(tmp_path / folder)
+    assert data.read(0).size == picture().size
+
+
+@refused(
+    (",y,", ",label,", r"expected a column 'y'; there are \['img_id', 'img_filename', 'label'"),
+    (".jpg,1,", ".jpg,2,", r"column 'y': expected one of \['0', '1'\], got \['2'\]"),
+    (",1,0,/o", ",1,,/o", r"column 'place': expected one of \['0', '1'\] in every row, 2 are empty"),
+    ("002.Some_Bird/", "../002.Some_Bird/", "paths lead out of"),
+    (",2,1,/o", ",3,1,/o", r"column 'split': expected one of \['0', '1', '2'\], got \['3'\]"),
+)
+def test_waterbirds_with_another_table(tmp_path: Path, old: str, new: str) -> None:
+    table = waterbirds(tmp_path, BIRDS) / "metadata.csv"
+    assert old in table.read_text()
+    table.write_text(table.read_text().replace(old, new))
+    open_waterbirds(tmp_path)
+
+
+# ---- CelebA ----------------------------------------------------------------------------------------------------------
+
+
+def official(root: Path) -> None:
+    celeba(root / "Anno", root / "Img/img_align_celeba", VALUES, PARTS)
+    (root / "Eval").mkdir()
+    (root / "Anno/list_eval_partition.txt").rename(root / "Eval/list_eval_partition.txt")
+
+
+def packed(folder: str, images: str = "img_align_celeba", *, kaggle: bool = True) -> Callable[[Path], None]:
+    return lambda root: celeba(root / folder, root / folder / images, VALUES, PARTS, kaggle=kaggle)
+
+
+LAYOUTS = {
+    "official": official,
+    "kaggle": packed("", "img_align_celeba/img_align_celeba"),
+    "flat": packed("", kaggle=False),
+    "group_dro": packed("data"),
+    "wilds": packed("celebA_v1.0"),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_of_celeba_gives_the_same(tmp_path: Path, layout: str) -> None:
+    LAYOUTS[layout](tmp_path)
+    assert [len(open_celeba(tmp_path, split)) for split in ("train", "test", "all")] == [4, 4, 12]
+    data = open_celeba(tmp_path, "val")
+    rows = [i for i, part in enumerate(PARTS) if part == 1]
+    assert data.ids == tuple(f"{i + 1:06d}.jpg" for i in rows)
+    for k, name in enumerate(ATTRIBUTES):
+        assert data.column(name).names == ("no", "yes")
+        assert data.column(name).codes.tolist() == (VALUES[rows, k] > 0).astype(int).tolist()
+    for name, column, values in (("label", "Blond_Hair", ("dark", "blond")), ("gender", "Male", ("female", "male"))):
+        assert data.column(name).names == values
+        assert np.array_equal(data.column(name).codes, data.column(column).codes)
+    assert data.read(0).size == picture().size
+
+
+def test_absent_may_be_zero_lines_may_end_as_on_windows_and_the_partition_have_another_order(tmp_path: Path) -> None:
+    LAYOUTS["kaggle"](tmp_path / "a")
+    LAYOUTS["flat"](tmp_path / "b")
+    codes = open_celeba(tmp_path / "a", "all").column("Male").codes
+    path = tmp_path / "a/list_attr_celeba.csv"
+    path.write_text(path.read_text().replace("-1", "0"))
+    assert np.array_equal(open_celeba(tmp_path / "a", "all").column("Male").codes, codes)
+    for path in (tmp_path / "b").glob("*.txt"):
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    path = tmp_path / "b/list_eval_partition.txt"
+    path.write_bytes(b"".join(reversed(path.read_bytes().splitlines(keepends=True))))
+    assert np.array_equal(open_celeba(tmp_path / "b", "all").column("Male").codes, codes)
+
+
+@refused(
+    ("list_attr_celeba.txt", "000003.jpg", "000003.jpg 1", "expected a file name and 40 values in a line"),
+    ("list_attr_celeba.txt", " Male ", " Sex ", r"expected a column 'Male'; there are \['5_o_Clock"),
+    ("list_attr_celeba.txt", "", None, r"list_attr_celeba\.txt: expected"),
+    ("list_attr_celeba.txt", "-1", "-2", r"column '.*': expected one of \['-1', '0', '1'\], got \['-2'\]"),
+    ("list_eval_partition.txt", "000005.jpg 1\n", "", r"1 images have attributes but no split, such as \['000005"),
+    ("list_eval_partition.txt", ".jpg 2", ".jpg 7", r"expected one of \['0', '1', '2'\], got \['7'\]"),
+)
+def test_celeba_with_another_table(tmp_path: Path, file: str, old: str, new: str | None) -> None:
+    LAYOUTS["flat"](tmp_path)
+    path = tmp_path / file
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new) if new is not None else "")
+    open_celeba(tmp_path)
+
+
+def test_what_celeba_lacks_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=r"no list_attr_celeba.csv or list_attr_celeba.txt in .*; expected"):
+        open_celeba(tmp_path)
+    celeba(tmp_path, tmp_path / "elsewhere", VALUES, PARTS)
+    with pytest.raises(InvalidInputError, match="img_align_celeba in"):
+        open_celeba(tmp_path)
+
+
+# ---- FairFace --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("labels", "images"), [("", ""), ("", CROPPED), ("labels", CROPPED), (CROPPED, CROPPED)])
+def test_fairface(tmp_path: Path, labels: str, images: str) -> None:
+    fairface(tmp_path / labels, "val", VAL, tmp_path / images)
+    fairface(tmp_path / labels, "train", TRAIN, tmp_path / images)
+    data, every = open_fairface(tmp_path), open_fairface(tmp_path, "all")
+    assert (data.split, data.ids) == ("val", ("val/1.jpg", "val/2.jpg", "val/3.jpg"))
+    assert every.ids == ("train/1.jpg", "train/2.jpg", *data.ids)
+    assert len(open_fairface(tmp_path, "train")) == 2
+    assert (data.column("age").names[:2], data.column("race").names[:2]) == (("0-2", "3-9"), ("White", "Black"))
+    for column, k in (("age", 0), ("gender", 1), ("race", 2)):
+        found = every.column(column)
+        assert [found.names[code] for code in found.codes] == [row[k] for row in TRAIN + VAL]
+    assert data.about == {"root": str(tmp_path / images)}
+    assert data.read(2).size == picture().size
+
+
+def test_fairface_that_does_not_fit_says_why(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=r"no fairface_label_val.csv in .*; expected fairface_label_val.csv"):
+        open_fairface(tmp_path)
+    with pytest.raises(InvalidInputError, match="expected split train or val or all, got 'test'"):
+        open_fairface(tmp_path, "test")
+    fairface(tmp_path, "val", VAL, tmp_path / "elsewhere")
+    with pytest.raises(InvalidInputError, match="fairface: no val in"):
+        open_fairface(tmp_path)
+    table = fairface(tmp_path, "val", VAL) / "fairface_label_val.csv"
+    table.write_text(table.read_text().replace("3-9", "09-Mar"))  # what a spreadsheet makes of it
+    with pytest.raises(InvalidInputError, match=r"column 'age': expected one of \['0-2', '3-9', .*got \['09-Mar'\]"):
+        open_fairface(tmp_path)
+
+
+# ---- a table of one's own --------------------------------------------------------------------------------------------
+
+ROWS = [
+    {"image": "a/1.png", "text": "one", "sex": "f", "tone": "3", "part": "train"},
+    {"image": "a/2.png", "text": "two, again", "sex": "m", "tone": "", "part": "test"},
+    {"image": "b/3.png", "text": "", "sex": "f", "tone": "1", "part": "test"},
+]
+
+
+def table(path: Path, rows: list[dict[str, str]] = ROWS) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        mark = "\t" if path.suffix == ".tsv" else ","
+        quoted = [mark.join(f'"{value}"' for value in row.values()) for row in rows]
+        path.write_text("\n".join([mark.join(rows[0]), *quoted]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet", "jsonl"])
+def test_columns_are_mapped_and_splits_picked(tmp_path: Path, ending: str) -> None:
+    for i, row in enumerate(ROWS):
+        save(tmp_path / row["image"], i)
+    path = table(tmp_path / f"own.{ending}")
+    data = open_manifest(path, caption="text", labels={"gender": "sex", "tone": "tone"})
+    assert (data.name, data.split, data.ids) == ("own", "all", ("a/1.png", "a/2.png", "b/3.png"))
+    assert data.captions == ("one", "two, again", "")
+    assert (data.column("gender").names, data.column("gender").codes.tolist()) == (("f", "m"), [0, 1, 0])
+    assert (data.column("tone").names, data.column("tone").codes.tolist()) == (("1", "3"), [1, -1, 0])
+    assert data.about == {"root": str(tmp_path), "columns not used": ["part"]}
+    assert [data.read(i) for i in range(3)] == [picture(i) for i in range(3)]
+    part = open_manifest(path, "test", split_column="part", labels="sex")
+    assert (part.split, part.ids, list(part.labels)) == ("test", ("a/2.png", "b/3.png"), ["sex"])
+    assert part.column("sex").codes.tolist() == [1, 0]
+
+
+def test_a_row_per_caption_and_lists_of_captions_are_read_as_images(tmp_path: Path) -> None:
+    said = [("a", "one"), ("b", "two"), ("a", "three"), ("c", "nan"), ("b", ""), ("a", "four")]
+    for k, name in enumerate("abc"):
+        save(tmp_path / f"{name}.png", k)
+    data = open_manifest(
+        table(tmp_path / "own.csv", [{"image": f"{a}.png", "said": b} for a, b in said]), caption="said"
+    )
+    assert (data.captions, data.more_captions) == (("one", "two", ""), (("three", "four"), (), ()))
+    assert [data.read(row) for row in range(3)] == [picture(k) for k in range(3)]
+    cells: list[Any] = [["one", "two"], [], ["", None, "four", " ", "five"]]
+    rows: Any = [{"image": f"{name}.png", "said": cell} for name, cell in zip("abc", cells, strict=True)]
+    lists = open_manifest(table(tmp_path / "own.jsonl", rows), caption="said")
+    assert (lists.captions, lists.more_captions) == (("one", "", "four"), (("two",), (), ("five",)))
+
+
+def test_paths_that_lead_out_need_leave(tmp_path: Path) -> None:
+    save(tmp_path / "secret.png", 4)
+    rows = [{"image": "../secret.png"}, {"image": str(tmp_path / "secret.png")}]
+    path = table(tmp_path / "inner/own.csv", rows)
+    with pytest.raises(InvalidInputError, match=r"2 paths lead out of .*such as '../secret.png'"):
+        open_manifest(path)
+    data = open_manifest(path, allow_outside=True)
+    assert [data.read(0), data.read(1)] == [picture(4), picture(4)]
+    save(tmp_path / "pictures/a/1.png", 9)
+    assert open_manifest(table(path, ROWS[:1]), images=tmp_path / "pictures").read(0) == picture(9)
+
+
+@refused(
+    ("all", {"image": "path"}, r"own.csv: expected a column 'path'; there are \['image', 'text'"),
+    ("all", {"image": "tone"}, "1 rows have no image in column 'tone'"),
+    ("all", {"image": "sex"}, "1 rows name an image that is there more than once, such as 'f'"),
+    ("all", {"labels": ["gender"]}, r"expected a column 'gender'; there are"),
+    ("all", {"caption": "caption"}, r"expected a column 'caption'"),
+    ("test", {}, "split 'test' needs split_column"),
+    ("val", {"split_column": "part"}, "expected split test or train or all, got 'val'"),
+)
+def test_a_table_that_does_not_fit_says_why(tmp_path: Path, split: str, options: dict[str, Any]) -> None:
+    open_manifest(table(tmp_path / "own.csv"), split, **options)

@@ -1,0 +1,343 @@
+"""Labels and their intersections as laws; tables in four formats; captions as people have them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from tests.refusals import refused
+from vldebias.data import UNKNOWN, Labels, cross, odd_values, read_table
+from vldebias.data.tables import as_labels, as_texts, check_captions, column_of, one_row_per_image, says_something
+from vldebias.errors import InvalidInputError, SuspectInputWarning, VldebiasWarning
+
+NAMES = ("a", "b", "c")
+values = st.lists(st.sampled_from([*NAMES, None, ""]), max_size=30)
+triples = st.lists(st.tuples(*[st.sampled_from([*NAMES, None])] * 3), max_size=30)
+cells = st.lists(st.sampled_from(["a", "b", " a", "b ", "", " ", None]), max_size=30)
+
+
+def back(labels: Labels) -> list[str | None]:
+    return [labels.names[code] if code != UNKNOWN else None for code in labels.codes]
+
+
+# ---- labels ----------------------------------------------------------------------------------------------------------
+
+
+@given(values, st.sets(st.sampled_from(NAMES)), st.data())
+def test_values_come_back_counted_picked_and_taken_for_unknown(
+    rows: list[str | None], marks: set[str], data: st.DataObject
+) -> None:
+    labels, named = Labels.of(rows), Labels.of(rows, NAMES)
+    assert back(labels) == back(named) == [row or None for row in rows]
+    assert labels.names == tuple(sorted({row for row in rows if row}))
+    assert named.counts == {name: rows.count(name) for name in NAMES}
+    assert named.known.sum() == len(rows) - rows.count(None) - rows.count("")
+    picked = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=20)) if rows else []
+    assert back(named[np.array(picked, dtype=int)]) == [rows[i] or None for i in picked]
+    assert back(named[named.known]) == [row for row in rows if row]
+    without = labels.without(marks)
+    assert back(without) == [None if row in marks else row or None for row in rows]
+    assert set(without.names) == {row for row in rows if row} - marks
+
+
+@given(triples)
+def test_cross_joins_names_and_is_unknown_where_one_is(rows: list[tuple[str | None, ...]]) -> None:
+    columns = [Labels.of([row[k] for row in rows], NAMES) for k in range(3)]
+    crossed = cross(*columns)
+    assert back(crossed) == [None if None in row else "/".join(row) for row in rows]
+    assert crossed.names == tuple(f"{x}/{y}/{z}" for x in NAMES for y in NAMES for z in NAMES)
+    assert np.array_equal(cross(columns[0], cross(*columns[1:])).codes, crossed.codes)
+
+
+def test_labels_that_parts_have_in_other_orders_are_joined() -> None:
+    joined = Labels.joined([Labels.of(["b", "a", None]), Labels.of(["c", "b"]), Labels.of([])])
+    assert back(joined) == ["b", "a", None, "c", "b"]
+    assert len(Labels.joined([])) == 0
+
+
+@pytest.mark.parametrize(
+    ("column", "names", "codes"),
+    [
+        (["f", "", "m"], ("f", "m"), [0, -1, 1]),
+        (np.array([b"f", b"\xc3\xbc"]), ("f", "ü"), [0, 1]),
+        (["f", None, float("nan")], ("f",), [0, -1, -1]),
+        ([10, 2, -1], ("-1", "2", "10"), [2, 1, 0]),
+        (torch.tensor([-1, 1]), ("-1", "1"), [0, 1]),
+        (np.array([-1.0, np.nan]), ("-1",), [0, -1]),
+        ([10, 2, None], ("2", "10"), [1, 0, -1]),
+        (torch.tensor([3, 1, 3], dtype=torch.uint8), ("1", "3"), [1, 0, 1]),
+        (torch.tensor([1.0, 0.0, float("nan")], requires_grad=True), ("0", "1"), [1, 0, -1]),
+        ((True, False), ("no", "yes"), [1, 0]),
+        (pandas.Series(["f", None], dtype="string"), ("f",), [0, -1]),
+        (pandas.Series(["m", "f"], dtype="category"), ("f", "m"), [1, 0]),
+        ([], (), []),
+        (Labels.of(["x"]), ("x",), [0]),
+    ],
+)
+def test_columns_as_people_have_them(column: object, names: tuple[str, ...], codes: list[int]) -> None:
+    labels = Labels.of_array(column)
+    assert (labels.names, labels.codes.tolist()) == (names, codes)
+
+
+@pytest.mark.parametrize(
+    ("column", "unknown"),
+    [
+        ([1, 0, -1], -1),
+        ([1, 0, -1], "-1"),
+        ([1.0, 0.0, -1.0], np.float32(-1)),
+        (np.array([1, 0, 255], "u1"), (255, "?")),
+        (["1", "0", "?"], ["?", -1]),
+        (["1", "0", b"?"], b"?"),
+        (Labels(np.array([1, 0, 2]), ("0", "1", "nobody")), "nobody"),
+    ],
+)
+def test_unknown_is_what_the_user_says_it_is(column: object, unknown: object) -> None:
+    labels = Labels.of_array(column).without(unknown)
+    assert (labels.names, labels.codes.tolist()) == (("0", "1"), [1, 0, UNKNOWN])
+
+
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=20))
+def test_numbers_are_values_whatever_their_sign_and_may_index_names(column: list[int]) -> None:
+    assert [int(name or "nothing") for name in back(Labels.of_array(column))] == column
+    named = Labels.of_array([max(n, -1) for n in column], list("wxyz"))
+    assert back(named) == [None if n < 0 else "wxyz"[n] for n in column]
+
+
+@refused(
+    (lambda: Labels(np.zeros((2, 2), int), ("a",)), r"expected integer codes \(n,\), got \(2, 2\)"),
+    (lambda: Labels(np.zeros(2), ("a",)), r"got \(2,\) of float64"),
+    (lambda: Labels(np.array([0, 1]), ("a",)), r"-1 \(unknown\) .. 0 for \['a'\], got \[1\]"),
+    (lambda: Labels(np.array([-2]), ("a",)), r"got \[-2\]"),
+    (lambda: Labels(np.array([0]), ("a", "a")), "a name stands twice"),
+    (lambda: Labels.of_array([0.5, 1.0]), "got float64"),
+    (lambda: Labels.of_array([np.inf]), "got float64"),
+    (lambda: Labels.of_array(np.zeros((2, 2))), r"got \(2, 2\) of float64"),
+    (lambda: Labels.of_array("female"), r"got \(\)"),
+    (lambda: Labels.of_array([b"\xff"]), "bytes of UTF-8, got b'.xff'"),
+    (lambda: Labels.of_array([2], ["a", "b"]), r"got \[2\]"),
+    (lambda: Labels.of(["a", "x"], ["a", "b"]), r"expected one of \['a', 'b'\], got \['x'\]"),
+    (lambda: cross(Labels.of(["a"]), Labels.of("ab")), r"got lengths \[1, 2\]"),
+    (lambda: cross(), r"got lengths \[\]"),
+)
+def test_what_is_no_label_is_refused(call: Callable[[], object]) -> None:
+    call()
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (["a", "b"] * 5, []),
+        ([0, 1, 2] * 5, []),
+        ([-1, 1] * 5, []),
+        ([-1, 0, 1] * 5, [r"for '-1'; say unknown='-1'"]),  # as the codes of a column of pandas
+        ([-2, -1, 0, 1] * 5, []),  # a scale
+        (["m", "f", "Unknown"] * 5, [r"for 'Unknown'; say unknown='Unknown'"]),
+        (["none", "glasses"] * 5, []),
+        (["Male", "male", "f"] * 5, [r"'Male' and 'male' differ by case or blanks alone"]),
+        (["a b", "a  b ", "f"] * 5, [r"'a  b ' and 'a b' differ"]),
+        (["None", "NaN", "f"] * 5, [r"'NaN' and for 'None'; say unknown='NaN'"]),
+        ([255, 0, 1] * 5, [r"for '255'"]),
+        ([-99, 0, 1] * 5, [r"for '-99'"]),
+        ([99, 98, 97] * 5, []),  # ages
+        (Labels(np.zeros(9, int), ("a", "b")), []),  # a name without a row is no small group
+        (["a"] * 5 + ["b"] * 4, [r"groups of fewer than 5 rows: 'b' \(4\)"]),
+        (["a"] * 5 + list("bcdefgh"), [r"'f' \(1\) and 2 more"]),
+        (list(range(101)) * 9, [r"^101 groups in 909 rows, such as '0', '1', '2'"]),
+        (["FEMALE", "female"] * 2, ["differ", "fewer than 5 rows"]),
+        (["female", "male"] * 99 + ["femal"], [r"'femal' \(1\) is nearly 'female' \(99\)"]),
+        (["female"] * 95 + ["male"] * 5, []),  # another value, however near
+    ],
+)
+def test_columns_that_look_like_a_slip_are_doubted(rows: list, said: list[str]) -> None:
+    found = odd_values(Labels.of_array(rows))
+    assert len(found) == len(said)
+    for one, pattern in zip(found, said, strict=True):
+        assert re.search(pattern, one)
+
+
+@pytest.mark.parametrize(
+    ("rows", "flags"),
+    [
+        (["female"] * 3 + ["male"] * 3, []),
+        (["female", "male"] * 99 + ["femal"], ["--same femal=female", "--values"]),
+        (["female", "male"] * 99 + ["dog"], ["'dog' (1)", "--same dog=", "--unknown dog"]),
+    ],
+)
+def test_values_of_a_table_are_rare_by_their_share_and_the_flags_are_named(rows: list[str], flags: list[str]) -> None:
+    found = odd_values(Labels.of(rows), flags=True)
+    assert len(found) == bool(flags)
+    assert all(flag in found[0] for flag in flags)
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+@given(cells, st.sampled_from([(), "a", ["b"], ("a", "b")]))
+def test_labels_of_a_table_equal_the_naive_twin(rows: list[str | None], unknown: object) -> None:
+    naive = Labels.of([(row or "").strip() for row in rows]).without(unknown)
+    column = pa.array(rows, pa.string())
+    for one in (column, column.dictionary_encode()):
+        found = as_labels(one, None, "here", unknown)
+        assert (found.names, found.codes.tolist()) == (naive.names, naive.codes.tolist())
+    ordered = as_labels(column, ["b", "a", "never"], "here", unknown)
+    assert (ordered.names, back(ordered)) == (("b", "a", "never"), back(naive))
+    merged = as_labels(column, {"a": "letter", "b": "letter"}, "here", unknown)
+    assert merged.names == ("letter",)
+    assert np.array_equal(merged.known, naive.known)
+
+
+@pytest.mark.parametrize(
+    ("column", "names", "codes"),
+    [
+        ([1, 0, None], ("0", "1"), [1, 0, UNKNOWN]),
+        ([1.0, 0.0, None], ("0", "1"), [1, 0, UNKNOWN]),
+        ([1.0, float("nan")], ("1",), [0, UNKNOWN]),
+        ([0.5, None], ("0.5",), [0, UNKNOWN]),
+        ([float("inf"), 1.0, None], ("1", "inf"), [1, 0, UNKNOWN]),
+        ([1e300, 1.0], ("1", "1e+300"), [1, 0]),
+        ([True, False], ("false", "true"), [1, 0]),
+        ([None, None], (), [UNKNOWN, UNKNOWN]),
+        ([], (), []),
+    ],
+)
+def test_numbers_are_labels_by_how_they_are_written(column: list, names: tuple[str, ...], codes: list[int]) -> None:
+    found = as_labels(pa.array(column), None, "here")
+    assert (found.names, found.codes.tolist()) == (names, codes)
+
+
+@pytest.mark.filterwarnings("ignore:.*line break:vldebias.errors.SuspectInputWarning")
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".parquet", ".jsonl", ".ndjson", ".CSV"])
+def test_every_format_gives_the_same(tmp_path: Path, ending: str) -> None:
+    rows = {"image": ["01.png", "=1"], "gender": ["f", ""], "text": ["one,\ntwo", 'it\'s "so"']}
+    path, each = tmp_path / f"table{ending}", list(zip(*rows.values(), strict=True))
+    if ending == ".parquet":
+        parquet.write_table(pa.table(rows), path)
+    elif "json" in ending:
+        path.write_text("".join(json.dumps(dict(zip(rows, row, strict=True))) + "\n" for row in each))
+    else:
+        with path.open("w", newline="", encoding="utf-8-sig") as file:
+            writer = csv.writer(file, delimiter="\t" if ending == ".tsv" else ",")
+            writer.writerows([list(rows), each[0], ("'=1", *each[1][1:])])
+    table = read_table(path)
+    assert as_texts(column_of(table, "image", path), "here") == rows["image"]
+    assert as_texts(column_of(table, "text", path), "here") == rows["text"]
+    assert as_labels(column_of(table, "gender", path), None, "here").codes.tolist() == [0, UNKNOWN]
+
+
+def test_cells_of_csv_stay_as_they_are_written_and_nested_objects_are_columns_with_a_dot(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("x,y\n007,NA\n1e3,null\n")
+    assert read_table(path).to_pylist() == [{"x": "007", "y": "NA"}, {"x": "1e3", "y": "null"}]
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"image": "a", "labels": {"gender": "f"}}\n{"image": "b", "labels": {}}\n')
+    assert as_labels(column_of(read_table(path), "labels.gender", path), None, "").codes.tolist() == [0, UNKNOWN]
+
+
+def test_a_stray_quote_in_a_column_that_nobody_reads_is_noticed(tmp_path: Path) -> None:
+    """It ate the rest of the file: 131 of 200 rows were read."""
+    path = tmp_path / "a.csv"
+    rows = [f"{i}.png,{'female' if i % 2 else 'male'},caption {i}" for i in range(200)]
+    rows[131] = rows[131].replace("caption", '"caption')
+    path.write_text("\n".join(["image,gender,text", *rows]))
+    with pytest.raises(InvalidInputError, match="line 133"):
+        read_table(path)
+    rows[150] += '"'  # two of them end a cell of twenty rows
+    path.write_text("\n".join(["image,gender,text", *rows]))
+    with pytest.warns(SuspectInputWarning, match=r"1 rows .* the first in line 133"):
+        assert read_table(path).num_rows == 181
+    rows[131], rows[150] = rows[131].replace('"', ""), '150.png,male,"5"" nails, three"'
+    path.write_text("\n".join(["image,gender,text", *rows]))
+    assert read_table(path).column("text")[150].as_py() == '5" nails, three'
+
+
+@refused(
+    ("a.csv", b"a,b\n1\n", "cannot be read as csv: .*Expected 2 columns, got 1"),
+    ("a.csv", b"a,a\n1,2\n", r"a column stands twice in the first line: \['a', 'a'\]"),
+    ("a.csv", b"", "is empty"),
+    ("a.csv", b"a,b\n\xff\xfe,2\n", "cannot be read as csv"),
+    ("a.csv", b'a,b\n1,2\n3,"4\n5,6\n', "a.csv: line 3: got a cell whose quotes"),
+    ("a.csv", b'a,b\n1,2\n3,"4\n5,"6, 7"\n', "a.csv: line 3: got a cell whose quotes"),
+    ("a.tsv", b'a\tb\n1\t"2"2\n', "a.tsv: line 2: got a cell whose quotes"),
+    ("a.csv", b"a,b\n1,2\n3,\x004\n", "a.csv: line 3: got the control character"),
+    ("a.jsonl", b'{"a": 1, "a": 2}\n', "cannot be read as jsonl: .*twice"),
+    ("a.jsonl", b'{"a": 1}\n{"a": "x"}\n', "cannot be read as jsonl: .*changed from number to string"),
+    ("a.jsonl", b"{", "cannot be read as jsonl"),
+    ("a.jsonl", b'{"a": "\xff"}', "cannot be read as jsonl: .*Invalid UTF8"),
+    ("a.jsonl", b'{"a": 1}\n\n [1]\n', r"a.jsonl: line 3: expected an object .* got \[1\]"),
+    ("a.jsonl", b"", "cannot be read as jsonl"),
+    ("a.parquet", b"no parquet", "cannot be read as parquet"),
+    ("none.csv", None, "there is no such file"),
+    ("a.xlsx", b"", r"expected a file ending in .csv, .tsv, .parquet, .jsonl, .ndjson, got '.xlsx'"),
+)
+def test_a_file_that_does_not_fit_says_why(tmp_path: Path, name: str, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    read_table(tmp_path / name)
+
+
+@refused(
+    (lambda: column_of(pa.table({"a": [1]}), "b", "t.csv"), r"t.csv: expected a column 'b'; there are \['a'\]"),
+    (lambda: as_labels(pa.array(["x"]), ["a"], "t"), r"t: expected one of \['a'\], got \['x'\]"),
+    (lambda: as_labels(pa.array([{"a": 1}]), None, "t"), "t: expected texts or numbers, got a column of struct"),
+    (lambda: as_labels(pa.array(range(2001)), None, "t"), "t: 2001 different values in 2001 rows"),
+)
+def test_a_column_that_does_not_fit_says_why(call: Callable[[], object]) -> None:
+    call()
+
+
+# ---- captions --------------------------------------------------------------------------------------------------------
+
+IMAGES = ["a", "b", "a", "c", "b", "a"]
+SAID = ["one", "two", "three", "nan", "", "four"]
+
+
+def test_rows_of_one_image_become_one_in_their_order() -> None:
+    rows, captions, more = one_row_per_image("own", IMAGES, SAID, [], {})
+    assert rows.tolist() == [0, 1, 3]
+    assert (captions, more) == (["one", "two", ""], [("three", "four"), (), ()])
+    with_lists = one_row_per_image("own", ["a", "a"], ["one", "two"], [("1b",), ("2b",)], {})
+    assert (with_lists[1], with_lists[2]) == (["one"], [("1b", "two", "2b")])
+    plain = one_row_per_image("own", ["a", "b"], ["one", "nan"], [], {})
+    assert (plain[0].tolist(), plain[1], plain[2]) == ([0, 1], ["one", "nan"], [])  # nothing to put together
+
+
+@refused(
+    ([], {}, "own: 3 rows name an image that is there more than once, such as 'a'"),
+    (SAID, {"kind": [0, 1, 0, 1, 0, 0]}, "own: column 'kind': the rows of image 'b' have different values"),
+)
+def test_rows_that_cannot_be_one(captions: list[str], labels: dict[str, list[int]]) -> None:
+    columns = {name: Labels(np.array(codes), ("x", "y")) for name, codes in labels.items()}
+    one_row_per_image("own", IMAGES, captions, [], columns)
+
+
+def test_what_stands_for_no_text() -> None:
+    assert not any(map(says_something, ["", " ", "nan", "NaN", "None", " null ", "N/A", "<NA>"]))
+    assert all(map(says_something, ["nan bread on a plate", "a nun", "7", "none of them sits"]))
+
+
+@refused(
+    (["a dog"] * 4, "own: all 4 captions say 'a dog'"),
+    (["17", "3,5", "-2.0", "a dog"], r"own: 3 of 4 captions \(75%\) are numbers, such as \['17'\].*Do this"),
+    (["x/IMG_1.JPG", "2.png", "a dog"], r"own: 2 of 3 captions \(67%\) are names of files, such as \['x/IMG_1.JPG'\]"),
+)
+def test_captions_that_say_nothing(captions: list[str]) -> None:
+    check_captions("own", captions, "Do this")
+
+
+def test_a_few_are_told_with_their_share() -> None:
+    with pytest.warns(VldebiasWarning, match=r"own: 1 of 4 captions \(25%\) are numbers, such as \['17'\]"):
+        check_captions("own", ["17", "a dog", "a cat", "file.png is shown"], "Do this")
+    check_captions("own", ["a dog", "route 66", "a cat"], "Do this")
+    check_captions("own", ["a dog"], "Do this")  # of one pair all are the same

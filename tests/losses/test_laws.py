@@ -1,0 +1,214 @@
+"""Laws between the losses, where their exponentials are large, and what their settings and temperatures do."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+from slow_losses import unit_rows
+from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity, normalize, softplus
+
+from vldebias import losses
+from vldebias.errors import InvalidInputError
+from vldebias.losses import q_warmup
+
+T, N = 0.1, 8
+X = unit_rows(N, 16, seed=3)
+Y = normalize(X + unit_rows(N, 16, seed=4), dim=1)
+# q = 1 at the temperature of CLIP is where it says that pairs that do not fit have no gradient
+pytestmark = pytest.mark.filterwarnings("ignore:rince. q / temperature is 100")
+
+
+def derived(loss: Callable[[Tensor, Tensor], Tensor]) -> list[Tensor]:
+    x, y = X.clone().requires_grad_(), Y.clone().requires_grad_()
+    value = loss(x, y)
+    return [value.detach(), *torch.autograd.grad(value, (x, y))]
+
+
+@pytest.mark.parametrize("lam", [0.01, 1.0])
+def test_rince_goes_to_info_nce_plus_log_lam(lam: float) -> None:
+    """Lemma 5.2, in value and gradient, and at the rate of q."""
+    value, *gradients = derived(lambda x, y: losses.info_nce(x, y, temperature=T))
+    expected, errors = [value + math.log(lam), *gradients], []
+    for q in (1e-3, 1e-4, 1e-6):
+        ours = derived(lambda x, y, q=q: losses.rince(x, y, temperature=T, q=q, lam=lam))
+        errors.append(max(float((a - b).abs().max()) for a, b in zip(ours, expected, strict=True)))
+    assert errors[2] < 1e-3
+    assert errors[0] > 5 * errors[1] > 25 * errors[2]
+
+
+def test_hcl_with_large_beta_sees_the_hardest_negative() -> None:
+    """Proposition 4.3 on a finite batch."""
+    scores = X @ Y.T / T
+    hidden = scores.masked_fill(torch.eye(N, dtype=torch.bool), -torch.inf)
+    rows = [softplus(math.log(N - 1) + hidden.amax(k) - scores.diagonal()) for k in (0, 1)]
+    ours = losses.hard_negative_contrastive(X, Y, temperature=T, tau_plus=0.0, beta=200.0, reduction="none")
+    torch.testing.assert_close(ours, (rows[0] + rows[1]) / 2, rtol=1e-6, atol=1e-6)
+
+
+def test_a_zero_floor_serves_features_without_norm() -> None:
+    """Their g may lie below e^{-1/t}, where the default floor would raise it; negative estimates are cut at 0."""
+    x, y, options = 0.1 * X - 2, 0.1 * Y - 2, {"temperature": 1.0, "reduction": "none"}
+    low = losses.debiased_contrastive(x, -y, tau_plus=0.05, floor=0.0, **options)
+    assert (low < losses.debiased_contrastive(x, -y, tau_plus=0.05, **options)).all()
+    nothing_left = losses.debiased_contrastive(X, X, tau_plus=0.99, floor=0.0, **options)
+    assert (nothing_left == 0).any()
+    assert torch.isfinite(nothing_left).all()
+
+
+def test_repulsion_pulls_a_collapsed_class_apart_and_attraction_does_not() -> None:
+    """The reason of the loss: at a collapsed class, a little spread lowers L_repel and raises L_attract."""
+    labels = torch.tensor([0, 0, 0, 1, 1, 1])
+    centre = torch.eye(2, dtype=torch.float64)[labels]
+    spread_out = normalize(centre + 0.05 * unit_rows(6, 2, seed=5), dim=1)
+    for alpha, better in ((0.0, True), (1.0, False)):
+        collapsed, apart = (losses.spread(z, z, labels, temperature=0.5, alpha=alpha) for z in (centre, spread_out))
+        assert (apart < collapsed) == better
+
+
+def test_gce_pushes_no_image_away_from_its_own_words() -> None:
+    """Two rows that say the same: doubling a row of the batch changes the loss of none, and InfoNCE's of all."""
+    twice = [torch.cat([rows, rows[:1]]) for rows in (X, Y)]
+    captions, options = torch.arange(N + 1) % N, {"temperature": T, "reduction": "none"}
+    ours = losses.generalized_cross_entropy(*twice, captions, **options)
+    torch.testing.assert_close(ours[:N], losses.generalized_cross_entropy(X, Y, captions[:N], **options))
+    assert (losses.info_nce(*twice, **options)[:N] > losses.info_nce(X, Y, **options)).all()
+
+
+# ---- rince where q / t is large
+
+
+@pytest.mark.parametrize(
+    ("temperature", "q", "dtype", "lost"),
+    [
+        (0.001, 0.5, torch.float32, True),
+        (0.01, 1.0, torch.float16, True),
+        (0.01, 0.5, torch.float32, False),
+        (0.02, 0.9, torch.float16, True),
+        (0.03, 0.5, torch.float16, False),
+        (0.01, 1.0, torch.float64, False),
+    ],
+)
+def test_rince_says_where_its_gradient_is_lost(
+    temperature: float, q: float, dtype: torch.dtype, lost: bool, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Told are exactly the settings at which pairs of cosine 0 have none whose square float32 can hold."""
+    x = torch.eye(4, 8, dtype=dtype).requires_grad_()
+    y = torch.eye(4, 8, dtype=dtype).roll(4, 1)  # every cosine is 0
+    (gradient,) = torch.autograd.grad(losses.rince(x, y, temperature=temperature, q=q), x)
+    told = [str(one.message) for one in recwarn if "have a gradient of 0" in str(one.message)]
+    assert bool(told) == lost
+    squared = gradient.float().square() if dtype == torch.float32 else gradient
+    assert bool((squared == 0).all()) == lost
+
+
+def test_rince_says_that_features_are_not_normalised() -> None:
+    with pytest.warns(UserWarning, match=r"rince: rows of norm 10, expected 1"):
+        losses.rince(X.float(), 10 * Y.float(), temperature=T)
+
+
+@pytest.mark.parametrize("q", [0.5, 1.0])
+def test_the_scale_of_rince_changes_no_direction(q: float) -> None:
+    """Above the limit of float32 the loss is a constant multiple of the equation's, e^{30 - q/t}, as are its gradients,
+    for a learned temperature too, and the squares of these are numbers.
+    """
+
+    def evaluated(dtype: torch.dtype) -> list[Tensor]:
+        rows, t = X.to(dtype).requires_grad_(), torch.tensor(0.01, dtype=dtype, requires_grad=True)
+        value = losses.rince(rows, Y.to(dtype), temperature=t, q=q, lam=0.1)
+        return [value.detach(), *torch.autograd.grad(value, (rows, t))]
+
+    for ours, exact in zip(evaluated(torch.float32), evaluated(torch.float64), strict=True):
+        torch.testing.assert_close(ours.double(), exact * math.exp(30 - q / 0.01), rtol=1e-3, atol=1e-3)
+        assert torch.isfinite(ours.square().sum())
+
+
+@pytest.mark.parametrize("t", [0.01, 0.03, 0.05, 0.1])
+@pytest.mark.parametrize("q", [0.4, 1.0])
+def test_the_gradient_of_half_precision_features_is_that_of_float32_to_a_constant(t: float, q: float) -> None:
+    """It has to fit float16, whose largest number is 65504; the direction stays, and no entry overflows."""
+
+    def gradient(dtype: torch.dtype) -> Tensor:
+        rows = X.half().to(dtype).requires_grad_()
+        with warnings.catch_warnings():  # below .03 it says that pairs that do not fit have no gradient
+            warnings.simplefilter("ignore")
+            loss = losses.rince(rows, Y.half().to(dtype), temperature=t, q=q, lam=0.1)
+        return torch.autograd.grad(loss, rows)[0].double().flatten()
+
+    half, exact = gradient(torch.float16), gradient(torch.float64)
+    assert torch.isfinite(half).all()
+    assert float(cosine_similarity(half, exact, dim=0)) > 0.999
+
+
+def test_rince_learns_at_the_temperature_of_clip() -> None:
+    """Not only finite: two matrices of random rows find each other by Adam, with the warm-up of the thesis."""
+    x, y = (unit_rows(N, 16, seed=seed).float().requires_grad_() for seed in (1, 2))
+    optimizer = torch.optim.Adam([x, y], lr=0.02)
+
+    def hits() -> float:
+        return float((normalize(x, dim=1) @ normalize(y, dim=1).T).argmax(1).eq(torch.arange(N)).float().mean())
+
+    assert hits() < 0.5
+    for step in range(100):
+        optimizer.zero_grad()
+        q = losses.q_warmup(step, 100)
+        losses.rince(normalize(x, dim=1), normalize(y, dim=1), temperature=0.01, q=q, lam=0.01).backward()
+        optimizer.step()
+    assert hits() == 1.0
+
+
+# ---- settings and temperatures
+
+
+def test_a_temperature_comes_back_from_its_minimum() -> None:
+    """A clamp in the graph would have no gradient below the bound, and the parameter would stay there."""
+    temperature = losses.Temperature(0.02, learnable=True, minimum=0.01)
+    parameter: nn.Parameter = temperature.log_temperature  # type: ignore[assignment]
+    with torch.no_grad():
+        parameter.fill_(math.log(0.001))
+    value = temperature()
+    assert float(value.detach()) == pytest.approx(0.01)
+    value.backward()
+    assert float(parameter.grad) == pytest.approx(0.01)
+    assert list(losses.InfoNCELoss(temperature=0.1).parameters()) == []
+
+
+def test_the_defaults_are_those_of_the_papers() -> None:
+    """Thesis section 5.3.3 for rince; SigLIP learns its temperature and its bias."""
+    torch.testing.assert_close(
+        losses.rince(X, Y, temperature=0.2), losses.rince(X, Y, temperature=0.2, q=0.5, lam=0.01)
+    )
+    module = losses.SigmoidLoss()
+    assert float(module.bias.detach()) == -10.0
+    assert float(module.temperature.log_temperature.detach().exp()) == pytest.approx(0.1)  # type: ignore[union-attr]
+
+
+def test_temperatures_that_make_no_sense() -> None:
+    with pytest.raises(InvalidInputError, match=r"at least the minimum 0\.01, got 0\.005"):
+        losses.InfoNCELoss(temperature=0.005, learnable_temperature=True)
+    for wrong in (-1, None):
+        with pytest.raises(InvalidInputError, match=f"temperature: .* got {wrong}"):
+            losses.info_nce(X, Y, temperature=wrong)  # type: ignore[typeddict-item]
+
+
+def test_q_and_beta_may_change_from_step_to_step() -> None:
+    rince, hcl = losses.RINCELoss(q=0.01, temperature=0.2), losses.HardNegativeContrastiveLoss(temperature=0.2)
+    rince.q, hcl.beta = losses.q_warmup(9, 10), 0.5
+    torch.testing.assert_close(rince(X, Y), losses.rince(X, Y, temperature=0.2, q=0.4))
+    torch.testing.assert_close(hcl(X, Y), losses.hard_negative_contrastive(X, Y, temperature=0.2, beta=0.5))
+
+
+def test_q_warms_up_linearly_from_its_start_to_its_end() -> None:
+    """Section 5.3.3: q starts at .01 and increases linearly to .4 until the last epoch."""
+    values = [q_warmup(step, 40) for step in range(40)]
+    steps = [b - a for a, b in itertools.pairwise(values)]
+    assert (values[0], values[-1]) == pytest.approx((0.01, 0.4))
+    assert steps == pytest.approx([steps[0]] * 39)
+    assert q_warmup(0, 1) == 0.01
+    with pytest.raises(InvalidInputError, match="step"):
+        q_warmup(10, 10)

@@ -1,0 +1,466 @@
+"""What learns, that it has gradients, and that the rest does not move; and a saved model opened again, whole or not."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import open_clip
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+import vldebias
+from eval.miniature.twin import load_transformers_clip
+from vldebias.errors import InvalidInputError, MissingPackageError, UnsupportedHostError
+from vldebias.hosts.towers import Towers, towers
+from vldebias.loading import load_host
+from vldebias.miniature import load_clip, weights_dir
+from vldebias.miniature.tokenizer import open_clip_tokenizer, transformers_tokenizer
+from vldebias.training import model as module
+from vldebias.training.model import check_savable, depths, merged, replacing, save_model, tune
+from vldebias.training.optim import keep_frozen_still
+
+DIM = 24
+VISION: dict[str, Any] = {"layers": 1, "width": 32, "head_width": 16, "patch_size": 16, "image_size": 32}
+RESNET: dict[str, Any] = {"layers": (1, 1, 1, 1), "width": 8, "head_width": 8, "image_size": 32}
+TEXT: dict[str, Any] = {"context_length": 24, "vocab_size": 1600, "width": 32, "heads": 2, "layers": 1}
+LAYERS = {"hidden_size": 32, "intermediate_size": 37, "num_hidden_layers": 1, "num_attention_heads": 2}
+PICTURES = {**LAYERS, "image_size": 32, "patch_size": 16}
+SMALL = {"embed_dim": 24, "vision_cfg": VISION, "text_cfg": {**TEXT, "vocab_size": 49408, "context_length": 77}}
+ARCHITECTURES = {
+    "small-one": SMALL,
+    "small-quick": {**SMALL, "quick_gelu": True},
+    "small-wide": {**SMALL, "embed_dim": 32},
+    "small-last": {**SMALL, "text_cfg": {**SMALL["text_cfg"], "pool_type": "last"}},  # type: ignore[dict-item]
+    "small-custom": {**SMALL, "custom_text": True, "init_logit_bias": -10},
+}
+words = cache(lambda: transformers_tokenizer(weights_dir()))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def architectures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Known to open_clip as its own are."""
+    from open_clip.factory import _MODEL_CONFIG_PATHS, _rescan_model_configs
+
+    folder = tmp_path_factory.mktemp("configs")
+    for name, config in ARCHITECTURES.items():
+        (folder / f"{name}.json").write_text(json.dumps(config), encoding="utf-8")
+    open_clip.add_model_config(folder)
+    yield
+    _MODEL_CONFIG_PATHS.remove(folder)
+    _rescan_model_configs()
+
+
+def coca() -> nn.Module:
+    text = {**TEXT, "embed_cls": True, "output_tokens": True}
+    vision = {**VISION, "attentional_pool": True, "attn_pooler_heads": 2, "output_tokens": True}
+    model = open_clip.CoCa(DIM, TEXT, text, vision)
+    for parameter in (model.text.text_projection, model.text_decoder.text_projection):  # which open_clip leaves unset
+        nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+def siglip() -> nn.Module:
+    text = {**LAYERS, "vocab_size": len(words()), "max_position_embeddings": 24, "projection_size": 32}
+    return transformers.SiglipModel(transformers.SiglipConfig(text_config=text, vision_config=PICTURES))
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "clip": lambda: open_clip.CLIP(DIM, VISION, TEXT, init_logit_bias=-1.0),
+    "resnet": lambda: open_clip.CLIP(DIM, RESNET, TEXT),
+    "custom": lambda: open_clip.CustomTextCLIP(DIM, VISION, TEXT),
+    "headless": lambda: open_clip.CustomTextCLIP(32, VISION, {**TEXT, "proj_type": "none"}),
+    "coca": coca,
+    "siglip": siglip,
+}
+
+
+def make(name: str, **more: Any) -> Towers:
+    """The towers of one of `MODELS` or `ARCHITECTURES`, or of "miniature" or its "twin" in transformers."""
+    if name in ("miniature", "twin"):
+        model, second, third = load_clip() if name == "miniature" else load_transformers_clip()
+        return towers(model, *((third, second) if name == "miniature" else (second, third)))
+    torch.manual_seed(0)
+    preprocess = open_clip.image_transform(32, is_train=False)
+    tokenizer: Any = open_clip_tokenizer(weights_dir())
+    if name in ARCHITECTURES:
+        found, _, preprocess = open_clip.create_model_and_transforms(name, **more)
+        tokenizer = open_clip.get_tokenizer(name)
+    else:
+        found = MODELS[name]()
+    with torch.no_grad():  # initial weights make all images, or all texts, nearly the same
+        for parameter in found.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    if name == "siglip":
+        tokenizer = words()
+        preprocess = transformers.SiglipImageProcessor(size={"height": 32, "width": 32})
+    return towers(found.eval(), tokenizer, preprocess)
+
+
+CAPTIONS = ["a photo of a man", "a bird on the water"]
+
+
+def features(found: Towers) -> tuple[Tensor, Tensor]:
+    """Of two images and two captions, with gradients where something learns."""
+    height, width = found.size
+    pixels = torch.linspace(-1, 1, 2 * 3 * height * width).reshape(2, 3, height, width).sin()
+    return found.image(pixels), found.text(found.tokenize(CAPTIONS))
+
+
+def alike(one: Towers, other: Towers, atol: float = 1e-4) -> bool:
+    return all(torch.allclose(a, b, atol=atol) for a, b in zip(features(one), features(other), strict=True))
+
+
+def step(found: Towers) -> dict[str, Tensor]:
+    """One step of plain descent in train mode; returns what the state dict was before."""
+    before = {name: tensor.clone() for name, tensor in found.model.state_dict().items()}
+    found.model.train()
+    keep_frozen_still(found.model)
+    torch.stack([part.square().sum() for part in features(found)]).sum().backward()
+    with torch.no_grad():
+        for parameter in found.model.parameters():
+            if parameter.grad is not None:
+                parameter -= 0.01 * parameter.grad
+                parameter.grad = None
+    found.model.eval()
+    return before
+
+
+# ---- scopes
+
+SIDES = {
+    "all": (True, True),
+    "text": (False, True),
+    "image": (True, False),
+    "heads": (True, True),
+    "lora": (True, True),
+}
+
+
+@pytest.mark.parametrize("scope", SIDES)
+@pytest.mark.parametrize("name", ["clip", "resnet", "coca", "siglip", "twin"])
+def test_what_learns_moves_and_the_rest_does_not(name: str, scope: str) -> None:
+    found = make(name)
+    names = tune(found, scope)
+    old = [part.detach() for part in features(found)]  # torch computes frozen attention in another way
+    learning = {n: p for n, p in found.model.named_parameters() if p.requires_grad}
+    assert list(learning) == names
+    assert not any("logit" in n for n in names)
+    torch.stack([part.square().sum() for part in features(found)]).sum().backward()
+    assert [n for n, p in learning.items() if p.grad is None] == []  # DDP would wait for one
+    found.model.zero_grad()
+    before, after = step(found), found.model.state_dict()
+    if scope == "lora":  # where B is 0, only B has a gradient
+        assert all(torch.equal(new, before[n]) for n, new in after.items() if "lora_A" in n)
+    moved = {n for n, tensor in after.items() if not torch.equal(tensor, before[n])}
+    assert moved - {n for n, _ in found.model.named_buffers()} <= set(names)
+    assert len(moved) >= len(names) // 2 - 1
+    sides = (False, True) if (name, scope) == ("resnet", "lora") else SIDES[scope]  # convolutions get no adapters
+    for new, first, does in zip(features(found), old, sides, strict=True):
+        assert torch.equal(new, first) != does
+
+
+def test_all_is_both_towers_without_what_reaches_no_feature() -> None:
+    every, text, image, heads = (set(tune(make("custom"), scope)) for scope in ("all", "text", "image", "heads"))
+    assert every == text | image
+    assert not text & image
+    assert heads == {"visual.proj", "text.text_projection"}
+    assert {name for name, _ in make("custom").model.named_parameters()} - every == {"logit_scale"}
+    coca = make("coca")
+    assert not any(name.startswith("text_decoder.") for name in tune(coca, "all"))
+    assert any(name.startswith("text_decoder.") for name, _ in coca.model.named_parameters())
+
+
+def test_scopes_follow_each_other_and_leave_modes_as_they_were() -> None:
+    found = make("clip")
+    found.model.visual.train()
+    modes, first = [part.training for part in found.model.modules()], tune(found, "all")
+    assert tune(found, "heads") == ["text_projection", "visual.proj"]
+    assert tune(found, "all") == first
+    assert [part.training for part in found.model.modules()] == modes
+
+
+def test_what_cannot_be_tuned_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidInputError, match=r"the text tower of .* ends without a projection"):
+        tune(make("headless"), "heads")
+    found, quantized, blockless = make("clip"), make("clip"), make("clip")
+    tune(found, "lora")
+    with pytest.raises(UnsupportedHostError, match="carries adapters of peft already"):
+        tune(found, "all")
+    for parameter in quantized.model.visual.parameters():
+        parameter.requires_grad_(False)
+        parameter.data = parameter.data.to(torch.int8)
+    with pytest.raises(UnsupportedHostError, match="quantized"):
+        tune(quantized, "image")
+    blockless.image_parts = (blockless.model.visual.conv1,)
+    with pytest.raises(UnsupportedHostError, match="no run of blocks"):
+        depths(blockless, "image")
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(MissingPackageError, match="peft"):
+        tune(make("clip"), "lora")
+
+
+def test_batch_norm_of_a_frozen_tower_keeps_its_statistics() -> None:
+    def moved(still: bool) -> int:
+        found = make("resnet")
+        tune(found, "text")
+        found.model.train()
+        if still:
+            keep_frozen_still(found.model)
+        before = {n: b.clone() for n, b in found.model.named_buffers()}
+        features(found)
+        return sum(not torch.equal(b, before[n]) for n, b in found.model.named_buffers())
+
+    assert moved(still=True) == 0
+    assert moved(still=False) > 10
+
+
+@pytest.mark.parametrize("name", ["custom", "twin"])
+def test_depths_go_from_what_reads_to_what_ends_and_only_the_last_blocks_learn(name: str) -> None:
+    found = make(name)
+    names = {parameter: text for text, parameter in found.model.named_parameters()}
+    everything = set(tune(found, "all"))
+    for side in ("image", "text"):
+        depth, levels = depths(found, side)
+        level = {names[p]: k for p, k in depth.items()}
+        inside = [text for text in level if "resblocks." in text or "encoder.layers." in text]
+        for text in inside:
+            number = int(text.split("resblocks." if "resblocks." in text else "layers.")[1].split(".")[0])
+            assert level[text] == number + 1
+        assert {text for text, k in level.items() if 0 < k < levels} == set(inside)
+        assert any("emb" in text or "conv1" in text for text, k in level.items() if k == 0)
+        assert any("ln_" in text or "norm" in text for text, k in level.items() if k == levels)
+        some = set(tune(found, "all", last={side: 1}))
+        assert everything - some == {text for text, k in level.items() if k < levels - 1} & everything
+        ends = {text for text, k in level.items() if k == levels}
+        assert set(tune(found, side, last={side: 0})) == ends & everything
+        with pytest.raises(InvalidInputError, match=f"{side}_blocks: the {side} tower has {levels - 1} blocks"):
+            tune(found, "all", last={side: levels})
+
+
+# ---- adapters
+
+
+def adapted(name: str, **more: Any) -> Towers:
+    """With adapters that do something."""
+    found = make(name)
+    tune(found, "lora", **more)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter_name, parameter in found.model.named_parameters():
+            if "lora_B" in parameter_name:
+                parameter.normal_(std=0.3)
+    return found
+
+
+def layers(found: Towers) -> set[str]:
+    return {name.partition(".lora_A.")[0] for name in dict(found.model.named_parameters()) if ".lora_A." in name}
+
+
+def test_adapters_go_where_the_model_looks() -> None:
+    """Not to weights that are read past their layer: a MultiheadAttention's output, the attention pool of a ResNet."""
+    block = {"attn", "mlp.c_fc", "mlp.c_proj"}
+    text = {f"transformer.resblocks.0.{part}" for part in block}
+    assert layers(adapted("clip")) == text | {f"visual.transformer.resblocks.0.{part}" for part in block}
+    assert layers(adapted("resnet")) == text
+    assert len(layers(adapted("twin"))) == 2 * 3 * 6
+
+
+@pytest.mark.parametrize("name", ["clip", "coca", "twin", "siglip"])
+def test_adapters_are_low_rank_changes_of_the_weights(name: str) -> None:
+    """The equation of the paper, on a copy of the plain model."""
+    plain, found = make(name), adapted(name, lora_rank=3)
+    assert not alike(plain, found, atol=1e-3)
+    tensors = found.model.state_dict()
+    with torch.no_grad():
+        for layer in layers(found):
+            part = plain.model.get_submodule(layer)
+            weight = part.weight if isinstance(part, nn.Linear) else part.in_proj_weight
+            a, b = (tensors[f"{layer}.lora_{letter}.default.weight"] for letter in "AB")
+            assert a.shape[0] == b.shape[1] == 3
+            weight += 2.0 * (b @ a)
+        assert alike(plain, found)
+    together, expected = merged(found.model, tensors), plain.model.state_dict()
+    assert together.keys() == expected.keys()
+    assert all(torch.allclose(tensor, expected[key], atol=1e-6) for key, tensor in together.items())
+
+
+def test_new_adapters_change_nothing_and_follow_their_seed() -> None:
+    plain, found, again, other = (make("clip") for _ in range(4))
+    state = torch.get_rng_state()
+    tune(found, "lora")
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.rand(3)
+    tune(again, "lora")
+    tune(other, "lora", seed=1)
+    assert alike(plain, found, atol=1e-6)
+    one, two, three = (dict(t.model.named_parameters()) for t in (found, again, other))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert any(not torch.equal(one[name], three[name]) for name in one)
+
+
+def test_frozen_weights_do_not_drift_under_adapters() -> None:
+    """They are in no checkpoint of a run, so a resumed one has them as loaded: a bit's change would part the two."""
+    found = adapted("clip")
+    before = {n: (id(p), p.detach().clone()) for n, p in found.model.named_parameters() if not p.requires_grad}
+    for _ in range(20):
+        step(found)
+    after = dict(found.model.named_parameters())
+    assert all(id(after[n]) == name and torch.equal(after[n], tensor) for n, (name, tensor) in before.items())
+
+
+# ---- saved and opened again
+
+
+def opened(folder: Path) -> Towers:
+    loaded = load_host(model=str(folder))
+    assert not loaded.host.training
+    return towers(loaded.host, loaded.tokenizer, loaded.preprocess)
+
+
+def same(found: Towers, other: Towers, atol: float = 0.0) -> None:
+    """In what they make of images and texts, and of pictures and captions before."""
+    for parameter in (*found.model.parameters(), *other.model.parameters()):
+        parameter.requires_grad_(False)  # torch computes frozen attention in another way
+    assert alike(found, other, atol=atol)
+    one, two = found.tokenize(CAPTIONS), other.tokenize(CAPTIONS)
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert (found.size, found.mean, found.std) == (other.size, other.mean, other.std)
+    assert other.temperature == pytest.approx(float(towers(found.model, found.tokenizer, found.preprocess).temperature))
+
+
+@pytest.mark.parametrize("name", ["small-quick", "small-custom", "miniature", "twin"])
+def test_what_was_saved_is_read_again_by_us_and_by_its_library(name: str, tmp_path: Path) -> None:
+    found, folder = make(name), tmp_path / "model"
+    tune(found, "all")
+    with torch.no_grad():
+        for parameter in found.model.parameters():
+            parameter.mul_(1.01)
+    found.set_temperature(0.03)
+    save_model(found, folder, scope="all", name=f"{name}/some-tag" if "small" in name else name)
+    again = opened(folder)
+    assert again.temperature == pytest.approx(0.03)
+    same(found, again)
+    made_of = json.loads((folder / "vldebias.json").read_text())
+    family = {"miniature": "miniature", "twin": "transformers"}.get(name, "open_clip")
+    assert (made_of["family"], made_of["scope"]) == (family, "all")
+    assert made_of["vldebias_version"] == vldebias.__version__
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    if family == "open_clip":
+        local = f"local-dir:{folder}"
+        model, _, preprocess = open_clip.create_model_and_transforms(local)
+        same(found, towers(model.eval(), open_clip.get_tokenizer(local), preprocess))
+    elif family == "transformers":
+        processor = transformers.AutoProcessor.from_pretrained(folder)
+        model = transformers.AutoModel.from_pretrained(folder).eval()
+        same(found, towers(model, processor.tokenizer, processor))
+    # And a saved model can be trained and saved in its turn, by the name of its folder.
+    check_savable(again, name=str(folder))
+    save_model(again, tmp_path / "second", scope="all", name=str(folder))
+    same(again, opened(tmp_path / "second"), atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft asks for it
+@pytest.mark.parametrize("name", ["small-one", "twin"])
+def test_adapters_are_saved_alone_and_merged_and_peft_reads_them(name: str, tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    found, plain = adapted(name), make(name)
+    before = {key: tensor.clone() for key, tensor in found.model.state_dict().items()}
+    save_model(found, tmp_path / "model", scope="lora", name=name)
+    assert all(torch.equal(found.model.state_dict()[key], tensor) for key, tensor in before.items())
+    assert not alike(plain, found, atol=1e-2)
+    assert alike(opened(tmp_path / "model"), found)
+    adapter = tmp_path / "model" / "adapter"
+    assert json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"] == name
+    wrapped = PeftModel.from_pretrained(plain.model, str(adapter))
+    assert alike(plain, found, atol=1e-5)
+    wrapped.merge_and_unload()
+    assert alike(plain, found)
+
+
+# ---- nothing half, nothing lost
+
+
+def test_a_kill_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class KilledError(BaseException):
+        pass
+
+    def killed(*_: Any) -> None:
+        raise KilledError
+
+    found, folder = make("miniature"), tmp_path / "model"
+    save_model(found, folder, scope="all", name="miniature")
+    expected = features(opened(folder))[1]
+    with torch.no_grad():
+        found.model.text_projection.mul_(2)
+    monkeypatch.setattr("vldebias.miniature.tokenizer.save_tokenizer", killed)
+    monkeypatch.setattr(module.shutil, "rmtree", lambda *args, **more: None)  # a killed process tidies nothing up
+    with pytest.raises(KilledError):
+        save_model(found, folder, scope="all", name="miniature")
+    assert (tmp_path / "model.part" / "clip.safetensors").is_file()
+    assert torch.equal(features(opened(folder))[1], expected)
+    monkeypatch.undo()
+    save_model(found, folder, scope="all", name="miniature")
+    assert not torch.equal(features(opened(folder))[1], expected)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_kill_between_the_moves_loses_nothing_to_the_next_kill(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    (tmp_path / "model.before").mkdir()
+    (tmp_path / "model.before" / "weights").write_text("the only ones")
+    with pytest.raises(FileNotFoundError), replacing(folder) as beside:
+        (beside / "no folder" / "weights").write_text("half")
+    assert (folder / "weights").read_text() == "the only ones"
+    with replacing(folder) as beside:
+        (beside / "weights").write_text("new")
+    assert (folder / "weights").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_folder_with_other_things_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("all of it")
+    for path in (tmp_path, tmp_path / "thesis.txt"):
+        with pytest.raises(InvalidInputError, match="holds other things than a saved model"):
+            save_model(make("miniature"), path, scope="all", name="miniature")
+    assert (tmp_path / "thesis.txt").read_text() == "all of it"
+
+
+# ---- could it be saved?
+
+
+def test_what_can_be_saved_passes_and_stays_as_it_is() -> None:
+    found = make("small-custom")
+    state, weights = torch.get_rng_state(), {key: t.clone() for key, t in found.model.state_dict().items()}
+    check_savable(found, name="small-custom")
+    tune(found, "lora")
+    check_savable(found, name="small-custom")
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(found.model.state_dict().get(key, tensor), tensor) for key, tensor in weights.items())
+    for more in ({"force_quick_gelu": True}, {"force_image_size": 48}, {"force_custom_text": True}):
+        check_savable(make("small-one", **more), name="small-one/tag")  # options that the name does not hold
+
+
+def unsavable() -> Iterator[tuple[Towers, str, str]]:
+    found, twin = make("small-one"), make("twin")
+    other = open_clip.image_transform(32, is_train=False, mean=(0.1, 0.2, 0.3))
+    yield found, "somewhere", "'somewhere' is no open_clip architecture"
+    yield found, "small-wide", "another architecture"
+    yield found, "small-last", "features of texts differ"
+    yield towers(found.model, found.tokenizer, other), "small-one", "preprocess: .* other pixels"
+    yield make("clip"), "small-one", "vocabulary of its own"
+    yield towers(twin.model, twin.tokenizer, other), "twin", "preprocess: Compose cannot be saved"
+
+
+def test_what_could_not_be_saved_is_refused() -> None:
+    for found, name, said in unsavable():
+        with pytest.raises(InvalidInputError, match=said):
+            check_savable(found, name=name)

@@ -1,0 +1,156 @@
+"""Positive scores: by definition, whatever the batches; the table, what is kept, and what is known of the truth."""
+
+from __future__ import annotations
+
+import csv
+import weakref
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+from training_parts import image_data, letters_of, plain, reader, tiny_image, tiny_towers
+
+from vldebias.data.tables import read_table
+from vldebias.errors import InvalidInputError, VldebiasWarning
+from vldebias.training.pairs import Pairs, open_images
+from vldebias.training.settings import load_settings
+from vldebias.training.suspects import positive_scores, report_pairs
+
+
+def source(n: int = 23, broken: Any = (), several: bool = False, captions: tuple[str, ...] = ()) -> Pairs:
+    said = captions or tuple(f"caption {i % 9}, with a comma" for i in range(n))
+    more = tuple((f"or {i}",) * (i % 2) for i in range(n)) if several else ()
+    return Pairs.of(image_data(len(said), read=reader(broken, tiny_image), captions=said, more_captions=more))
+
+
+def cosines(towers: Any, pairs: Pairs) -> np.ndarray:
+    """The lowest cosine of each image with one of its captions, one pair at a time."""
+    towers.model.eval()
+    unit, found = torch.nn.functional.normalize, []
+    with torch.no_grad():
+        for i in range(pairs.items):
+            seen = unit(towers.image(plain(tiny_image(i))[None]))
+            said = [unit(towers.text(letters_of([text]))) for text in pairs.captions[i]]
+            found.append(min(float((seen * one).sum()) for one in said))
+    towers.model.train()
+    return np.array(found)
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (4, 2), (64, 3)])
+def test_scores_are_cosines_whatever_the_batches(batch_size: int, workers: int, several: bool) -> None:
+    towers, pairs = tiny_towers(), source(several=several)
+    found = positive_scores(towers, pairs, batch_size=batch_size, workers=workers)
+    assert found == pytest.approx(cosines(towers, pairs), abs=1e-5)
+    assert np.abs(found).max() <= 1
+    assert towers.model.training
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert np.array_equal(positive_scores(towers, pairs, batch_size=batch_size), found)
+
+
+def test_images_that_cannot_be_read_have_no_score() -> None:
+    with pytest.warns(VldebiasWarning, match="2 images cannot be read and have no score, such as id3"):
+        found = positive_scores(tiny_towers(), source(broken=(3, 22)))
+    assert np.flatnonzero(np.isnan(found)).tolist() == [3, 22]
+    rest = [i for i in range(23) if i not in (3, 22)]
+    assert found[rest] == pytest.approx(positive_scores(tiny_towers(), source())[rest], abs=1e-6)
+
+
+def test_what_cannot_be_scored_says_why() -> None:
+    diverged = tiny_towers()
+    diverged.model.image.weight.data[:] = torch.nan
+    for towers, pairs, said in (
+        (tiny_towers(), replace(source(), captions=()), "own: expected pairs of an image and a caption"),
+        (tiny_towers(), source(broken=range(23)), "none of 23 images"),
+        (diverged, source(), "not finite"),
+    ):
+        with pytest.raises(InvalidInputError, match=said):
+            positive_scores(towers, pairs)
+
+
+def test_memory_does_not_grow_with_the_pairs() -> None:
+    """At most the batches that the threads are ahead are alive at a time."""
+    alive, most = 0, 0
+
+    def counted(image: Any) -> torch.Tensor:
+        nonlocal alive, most
+        alive += 1
+        most = max(most, alive)
+        found = plain(image)
+        weakref.finalize(found, gone)
+        return found
+
+    def gone() -> None:
+        nonlocal alive
+        alive -= 1
+
+    towers = tiny_towers()
+    towers.prepare = counted
+    positive_scores(towers, source(400), batch_size=4, workers=2)
+    assert most <= 4 * 4
+
+
+def test_the_table_lists_the_most_suspicious_first_and_says_how_well_that_works(tmp_path: Path) -> None:
+    pairs = source(captions=tuple(f"text {i}" for i in range(400))).with_noise(0.4, seed=0)
+    assert pairs.wrong is not None
+    scores = (np.random.default_rng(0).normal(size=400) * 0.2 - 0.3 * pairs.wrong).astype(np.float32)
+    scores[[5, 7]] = np.nan
+    files, found = report_pairs(pairs, scores, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files.values()) == ["pairs.csv", "pairs.html"]
+    rows = rows_of(tmp_path / "pairs.csv")
+    listed = [int(row["id"][2:]) for row in rows]
+    assert listed == [*np.argsort(np.where(np.isnan(scores), 9, scores), kind="stable")]
+    for row, i in zip(rows, listed, strict=True):
+        assert row["caption"] == pairs.captions[i][0]
+        assert row["wrong"] == ("yes" if pairs.captions[i] != (f"text {i}",) else "no")
+        assert not row["score"] or float(row["score"]) == pytest.approx(scores[i], abs=1e-6)
+    known = ~np.isnan(scores)
+    assert found is not None
+    assert found["auroc"]["value"] == pytest.approx(roc_auc_score(pairs.wrong[known], -scores[known]))
+    assert found["auroc"]["low"] < found["auroc"]["value"] < found["auroc"]["high"]
+    lowest = np.argsort(np.where(known, scores, 9), kind="stable")[:20]  # 5 % of 398, rounded up
+    assert found["precision"]["0.05"]["value"] == pairs.wrong[lowest].mean()
+    _, nothing = report_pairs(source(), np.linspace(0, 1, 23, dtype=np.float32), tmp_path)
+    assert nothing is None, "pairs without noise claim no truth"
+    assert {row["wrong"] for row in rows_of(tmp_path / "pairs.csv")} == {""}
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.SuspectInputWarning")  # of a caption on two lines
+def test_awkward_captions_survive_the_table_and_are_no_formulas(tmp_path: Path) -> None:
+    texts = ('say "cheese", please', "two\nlines", "猫 🐈", "=cmd|' /C calc'!A0", "+1 for the cat", "-")
+    report_pairs(source(captions=texts), -np.arange(6.0, dtype=np.float32)[::-1], tmp_path)
+    assert tuple(read_table(tmp_path / "pairs.csv")["caption"].to_pylist()) == texts
+    assert not [row for row in rows_of(tmp_path / "pairs.csv") if row["caption"][0] in "=+-@"]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_what_is_kept_can_be_trained_on(several: bool, tmp_path: Path) -> None:
+    scores = np.linspace(1, 0, 10, dtype=np.float32)
+    scores[4] = np.nan
+    pairs = source(10, several=several)
+    report_pairs(pairs, scores, tmp_path, keep=2 / 3)
+    images: Any = open_images(load_settings(data=str(tmp_path / "kept.parquet")))
+    assert Pairs.of(images).captions == tuple(pairs.captions[i] for i in (0, 1, 2, 3, 5, 6))
+    assert images.read(4).tobytes() == tiny_image(5).tobytes()
+
+
+def test_images_that_are_files_are_named_and_not_copied(tmp_path: Path) -> None:
+    for i in range(4):
+        tiny_image(i).save(tmp_path / f"{i}.png")
+    table = tmp_path / "table.csv"
+    table.write_text("image,caption\n" + "".join(f"{i}.png,caption {i}\n" for i in range(4)))
+    data: Any = open_images(load_settings(data=str(table)))
+    report_pairs(Pairs.of(data), np.arange(4, dtype=np.float32), tmp_path, keep=0.5)
+    assert [row["path"] for row in rows_of(tmp_path / "pairs.csv")] == [str(tmp_path / f"{i}.png") for i in range(4)]
+    assert (tmp_path / "kept.parquet").stat().st_size < 4000
+    kept: Any = open_images(load_settings(data=str(tmp_path / "kept.parquet")))
+    assert [kept.read(i).tobytes() for i in range(2)] == [tiny_image(i).tobytes() for i in (2, 3)]

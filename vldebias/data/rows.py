@@ -1,0 +1,447 @@
+"""Rows of features that are read when they are used, a block at a time: in memory, mapped from files, on Ray.
+
+`Shards` stands where an array of features does. `UnitRows` gives its rows at length 1, in float32 blocks: nothing as
+large as the whole is made. A pass over the rows (scores of texts, rankings, digests) runs part by part where the runner
+of the shards says, and gives what one array would give, to the digit.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from tokenize import TokenError
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from vldebias.data.parallel import HERE, Here, blocks_of
+from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
+from vldebias.files import digest
+from vldebias.metrics.rankings import Leaders, Rows, check_top, leaders, tie_order
+
+Index = NDArray[np.int64]
+Places = slice | Index
+
+BLOCK = 1 << 10  # rows that are held at once: 2 MB of 512 float32, which stay in the cache of a core
+PART = 1 << 18  # rows: a larger file is several parts, so that several workers can read it
+KINDS = (".npy", ".parquet")
+_FEW = 16  # rows: below, a product is summed in another order than in a block, and its last digit may differ
+
+
+@dataclass(frozen=True)
+class RowNumbers(Sequence[str]):
+    """The names of n rows that have none: `before` and a number from `first` on, made when they are read."""
+
+    n: int
+    first: int = 0
+    before: str = ""
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, row: Any) -> Any:
+        """The name of a row, or those of a slice."""
+        numbers = range(self.first, self.first + self.n)[row]
+        return tuple(f"{self.before}{i}" for i in numbers) if isinstance(row, slice) else f"{self.before}{numbers}"
+
+    def __eq__(self, other: object) -> bool:
+        """As texts, so that names that were written out are the same names."""
+        return isinstance(other, Sequence) and len(other) == self.n and all(map(str.__eq__, self, other))
+
+    def __hash__(self) -> int:
+        return hash((self.n, self.first, self.before))
+
+
+class Shards:
+    """Features (n, d) in parts (n_i, d), one below the other; also of files (`open`) and of a Ray data set (`of_ray`).
+
+    Args:
+        arrays: the parts, of one width and type; each gives an array for a slice or for indices.
+        runner: where passes over them run, such as `vldebias.data.OnRay()`.
+        index: which of the rows (n,), in this order; None: all. They are copied when they are read.
+
+    Raises:
+        InvalidInputError: no part, or parts that do not fit together.
+    """
+
+    ndim = 2
+
+    def __init__(self, arrays: Sequence[Any], runner: Here = HERE, index: Index | None = None) -> None:
+        self.arrays, self.runner, self.index = tuple(arrays), runner, index
+        came = sorted({f"{np.dtype(one.dtype)} (n, {', '.join(map(str, one.shape[1:]))})" for one in self.arrays})
+        if len(came) != 1 or self.arrays[0].ndim != 2 or np.dtype(self.arrays[0].dtype).kind != "f":
+            raise InvalidInputError(
+                f"features in parts: expected floats (n, d) of one width and type, got {came[:5] or 'no part'}"
+            )
+        self.starts: Index = np.cumsum([0, *(len(one) for one in self.arrays)], dtype=np.int64)
+        self.shape = (int(self.starts[-1]) if index is None else len(index), int(self.arrays[0].shape[1]))
+        self.dtype = np.dtype(self.arrays[0].dtype)
+
+    @classmethod
+    def open(cls, paths: str | Path | Iterable[str | Path], *, features: str = "features") -> Shards:
+        """Return features in files, which are opened when they are read: a pattern such as "shards/*.npy", or a list.
+
+        A file that changes between two reads is refused; a gap in a numbered series warns.
+
+        Args:
+            paths: .npy or .parquet files, of one width and type. A pattern finds them in the order of their names,
+                numbers by their value: 9.npy before 10.npy.
+            features: the name of the column of lists, in parquet.
+
+        Raises:
+            InvalidInputError: no such file, another format, or shapes that do not fit together.
+        """
+        arrays = [part for path in files_of(paths) for part in _parts_of(path.absolute(), features)]
+        try:
+            return cls(arrays)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{paths}: {error}") from None
+
+    @classmethod
+    def of_ray(cls, dataset: Any, column: str = "features") -> Shards:
+        """Return the blocks of a `ray.data.Dataset`, made once and kept in the memory of the cluster, in order."""
+        return cls(*blocks_of(dataset, column))
+
+    def on(self, runner: Here) -> Shards:
+        """Return the same rows, over which passes run elsewhere, such as `vldebias.data.OnRay()`."""
+        return Shards(self.arrays, runner, self.index)
+
+    def picked(self, rows: ArrayLike | slice) -> Shards:
+        """Return some of the rows without a copy: a million rows less a few take none."""
+        return Shards(self.arrays, self.runner, self.numbers(rows))
+
+    @property
+    def unit(self) -> UnitRows:
+        """The rows, L2-normalised a block at a time."""
+        return UnitRows(self, RowNumbers(int(self.starts[-1]), before="row "))
+
+    def digest(self) -> str:
+        """Return a SHA-256 over that of every part: other for other numbers, another order or other cuts."""
+        chosen = [] if self.index is None else [hashlib.sha256(self.index.tobytes()).hexdigest()]
+        return hashlib.sha256(" ".join([*self.runner.map(_digest, self.arrays), *chosen]).encode()).hexdigest()
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"Shards({len(self.arrays)} shards, {self.shape} of {self.dtype}, {type(self.runner).__name__})"
+
+    def numbers(self, rows: Any) -> Index:
+        """Return where the rows at a slice, at indices or under a mask lie among those of all parts."""
+        if isinstance(rows, slice):
+            index = np.arange(*rows.indices(len(self)))
+        else:
+            index = np.asarray(rows)
+            index = np.flatnonzero(index) if index.dtype == bool else index.astype(np.int64)
+            index = np.where(index < 0, index + len(self), index)
+        if index.ndim != 1 or (len(index) and not 0 <= index.min() <= index.max() < len(self)):
+            raise IndexError(f"rows: expected a slice, a mask or indices below {len(self)}")
+        return index if self.index is None else self.index[index]
+
+    def __getitem__(self, rows: Any) -> NDArray[Any]:
+        """The rows at a slice, at indices or under a mask, as stored, read here."""
+        if self.index is None and len(self.arrays) == 1 and isinstance(rows, slice):
+            return np.asarray(self.arrays[0][rows])
+        index = self.numbers(rows)
+        found = np.empty((len(index), self.shape[1]), dtype=self.dtype)
+        for i, local, places in self.cut(index):
+            found[places] = self.arrays[i][local]
+        return found
+
+    def cut(self, index: Index | None) -> list[tuple[int, Places, Places]]:
+        """Return the parts that hold some rows: number, which of its rows, their places in `index` (None: all)."""
+        if index is None:
+            bounds = itertools.pairwise(self.starts.tolist())
+            return [(i, slice(0, b - a), slice(a, b)) for i, (a, b) in enumerate(bounds) if a < b]
+        order, cuts = np.argsort(index, kind="stable"), list[tuple[int, Places, Places]]()
+        rising, ends = index[order], np.searchsorted(index[order], self.starts).tolist()
+        for i, (start, stop) in enumerate(itertools.pairwise(ends)):
+            if start < stop:
+                local = rising[start:stop] - self.starts[i]
+                run = (np.diff(local) == 1).all()  # read as a slice, without a copy
+                cuts.append((i, slice(int(local[0]), int(local[-1]) + 1) if run else local, order[start:stop]))
+        return cuts
+
+
+def _digest(array: Any) -> str:
+    """SHA-256 of type, shape and numbers (n, d), read a block at a time."""
+    state = hashlib.sha256(f"{np.dtype(array.dtype)} {tuple(array.shape)}".encode())
+    for start in range(0, len(array), BLOCK):
+        state.update(np.ascontiguousarray(array[start : start + BLOCK]).data)
+    return state.hexdigest()
+
+
+# ---- rows of unit length ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class UnitRows:
+    """The rows (n, d) of features, L2-normalised in float32, read when they are used.
+
+    Attributes:
+        features: (n, d) floats.
+        ids: names of the rows of all its parts, for messages.
+        change: what is done to the unit rows of a block (b, d), row by row, such as an edit of images.
+    """
+
+    features: Shards
+    ids: Sequence[str]
+    change: Callable[[Tensor], Tensor] | None = None
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, d)."""
+        return self.features.shape
+
+    def some(self, rows: ArrayLike) -> UnitRows:
+        """Return some of the rows, by indices or a mask, still to be read."""
+        return replace(self, features=self.features.picked(rows))
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> UnitRows:
+        """Return the same rows under a change of each, which comes after those before."""
+        before = self.change
+        return replace(self, change=change if before is None else lambda rows: change(before(rows)))
+
+    def __getitem__(self, rows: Any) -> Tensor:
+        """The unit rows at a slice, at indices or under a mask (numpy or torch), read now."""
+        if not isinstance(rows, slice):
+            return self.some(rows)[:]
+        start, stop, step = rows.indices(len(self))
+        if step != 1 or stop - start <= BLOCK:
+            return self._read(rows)
+        found = torch.empty(stop - start, self.shape[1])
+        for first in range(start, stop, BLOCK):
+            found[first - start : first - start + BLOCK] = self._read(slice(first, min(first + BLOCK, stop)))
+        return found
+
+    def split(self, size: int = BLOCK) -> Iterator[Tensor]:
+        """Yield blocks (b, d) of at most `size` rows, in order; a row that is zero or not finite is refused."""
+        for start in range(0, len(self), size):
+            yield self[start : start + size]
+
+    def whole(self) -> Tensor:
+        """Return all of them at once (n, d), for what cannot do with less."""
+        return self[:]
+
+    def products(self, texts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return name -> inner products (n, k) with its texts (k, d), in float32 and in one pass for all names."""
+        products = {name: torch.empty(len(self), len(rows)) for name, rows in texts.items()}
+        parts = self._parts()
+        work = partial(_products, {name: rows.float() for name, rows in texts.items()})
+        found = self.features.runner.map(work, [rows for rows, _ in parts])
+        for (_, places), scores in zip(parts, found, strict=True):
+            for name, of in scores.items():
+                products[name][places] = of
+        return products
+
+    def top(self, queries: Tensor, k: int, *, ties: str = "stable", seed: int = 0) -> Rows:
+        """Return `vldebias.metrics.rankings.top_rankings` of these rows: of each part its first k, merged."""
+        check_top(queries, self, k)
+        order, place = tie_order(len(self), ties, seed)
+        parts: list[tuple[UnitRows, Index | int]] = []
+        for rows, places in self._parts():
+            at = places if place is None else place[places]
+            parts.append((rows, at.start if isinstance(at, slice) else at))
+        work, merge = partial(_leaders, queries, k), partial(Leaders.merged, k=k)
+        first = self.features.runner.fold(work, merge, parts).places
+        return first if order is None else order[first]
+
+    def _parts(self) -> list[tuple[UnitRows, Places]]:
+        """The rows that lie together, and their places among these."""
+        held, pieces = self.features, []
+        for i, local, places in held.cut(held.index):
+            part, first = held.arrays[i], int(held.starts[i])
+            every = isinstance(local, slice) and local == slice(0, len(part))
+            index = None if every else np.arange(len(part))[local]
+            ids = self.ids if len(held.arrays) == 1 else RowNumbers(len(part), first, "row ")
+            pieces.append((UnitRows(Shards([part], index=index), ids, self.change), places))
+        return pieces
+
+    def _read(self, rows: slice) -> Tensor:
+        came = self.features[rows]
+        # torch makes float32 of float16 with instructions for that, in a quarter of the time
+        read = torch.from_numpy(np.array(came, dtype=None if came.dtype == np.float16 else np.float32)).float()
+        lengths = read.norm(dim=1, keepdim=True)
+        bad = ~(torch.isfinite(lengths) & (lengths > 0)).squeeze(1)
+        if bad.any():
+            first = [self.ids[i] for i in self.features.numbers(rows)[bad.numpy()][:5].tolist()]
+            raise InvalidInputError(f"features: {int(bad.sum())} rows are zero or not finite, such as {first}")
+        read /= lengths
+        return read if self.change is None else self.change(_filled(read))[: len(read)]
+
+
+def _filled(rows: Tensor, least: int = _FEW) -> Tensor:
+    """Repeat the last of rows (n, d) where there are so few that products are summed in an order of their own."""
+    lacking = least - len(rows)
+    return rows if lacking <= 0 or not len(rows) else torch.cat([rows, rows[-1:].expand(lacking, -1)])
+
+
+def _products(texts: Mapping[str, Tensor], rows: UnitRows) -> dict[str, Tensor]:
+    """Name -> products (n, k) of the rows of one part, each the same whatever block or part its row is in."""
+    products = {name: torch.empty(len(rows), len(one)) for name, one in texts.items()}
+    wide, start = {name: _filled(one, 2) for name, one in texts.items()}, 0
+    for block in rows.split():
+        for name, one in wide.items():
+            products[name][start : start + len(block)] = (_filled(block) @ one.T)[: len(block), : len(texts[name])]
+        start += len(block)
+    return products
+
+
+def _leaders(queries: Tensor, k: int, part: tuple[UnitRows, Index | int]) -> Leaders:
+    """The first of one part, at most k of them."""
+    rows, place = part
+    return leaders(queries, rows, min(k, len(rows)), place)
+
+
+# ---- files: opened when they are read, so that a part costs its path -------------------------------------------------
+
+
+def files_of(paths: str | Path | Iterable[str | Path]) -> list[Path]:
+    """Return the files of a pattern, sorted, or those that are listed; a pattern without files is refused."""
+    if not isinstance(paths, (str, Path)):
+        return [Path(path) for path in paths]
+    if Path(paths).is_file():
+        return [Path(paths)]
+    files = glob.glob(str(paths), recursive=True)
+    if not files:
+        raise InvalidInputError(f"{paths}: there is no such file; expected a file or a pattern such as 'shards/*.npy'")
+    # By texts and numbers in turn: 9 before 10, as well as 009 before 010.
+    files.sort(key=lambda path: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path)])
+    _doubt_series(files)
+    return [Path(path) for path in files]
+
+
+def is_pattern(path: str | Path) -> bool:
+    """Tell whether a name stands for several files."""
+    return not Path(path).exists() and glob.has_magic(str(path))
+
+
+def digest_of(paths: str | Path) -> str:
+    """Return the SHA-256 of a file; of several over those of all, in order."""
+    files = files_of(paths)
+    return digest(files[0]) if len(files) == 1 else hashlib.sha256(" ".join(map(digest, files)).encode()).hexdigest()
+
+
+def _doubt_series(files: Sequence[str]) -> None:
+    """Warn where a series of numbered files has gaps: s0, s1, s3. Steps, such as 0, 500, 1000, are no gaps."""
+    series: dict[str, list[int]] = {}
+    for file in files:
+        if found := re.fullmatch(r"(.*?)(\d+)(\D*)", file, re.DOTALL):
+            series.setdefault(f"{found[1]}*{found[3]}", []).append(int(found[2]))
+    for name, numbers in series.items():
+        step = math.gcd(*(b - a for a, b in itertools.pairwise(numbers))) or 1
+        missing = sorted(set(range(numbers[0], numbers[-1], step)) - set(numbers))
+        if 0 < len(missing) < len(numbers):  # else they are names and no count
+            shown = ", ".join(map(str, missing[:5])) + (" ..." if len(missing) > 5 else "")
+            warn(
+                f"{name}: {len(numbers)} files are numbered {numbers[0]} to {numbers[-1]} without {shown}; if those "
+                "were lost, labels belong to other rows",
+                SuspectInputWarning,
+            )
+
+
+@dataclass(frozen=True)
+class FileRows:
+    """Rows from `start` on of an array, or of parquet a row group, of a file; they stand where an array (n, d) does.
+
+    The file is opened whenever it is read: nothing stays mapped. stamp: its size and time when it was first opened.
+    """
+
+    path: Path
+    name: str
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+    stamp: tuple[int, int]
+    start: int = 0
+    group: int | None = None
+    ndim = 2
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> NDArray[Any]:
+        """The rows at a slice or at indices, as stored; a file that has changed is refused."""
+        if _stamp(self.path) != self.stamp:
+            raise InvalidInputError(
+                f"{self.path}: was changed since it was first read, by size or time; begin again when nothing writes "
+                "there any more"
+            )
+        if self.group is not None:
+            return _row_group(self.path, self.stamp, self.name, self.group)[rows]
+        return np.array(_mapped(self.path)[self.start : self.start + len(self)][rows])
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Size and time of the last change of a file, (-1, -1) where it is gone."""
+    try:
+        status = path.stat()
+    except OSError:
+        return -1, -1
+    return status.st_size, status.st_mtime_ns
+
+
+def _mapped(path: Path) -> NDArray[Any]:
+    """The array of a .npy file, mapped for as long as somebody holds it."""
+    try:
+        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    except (OSError, ValueError, EOFError, TokenError) as error:  # TokenError: a damaged header
+        raise InvalidInputError(f"{path}: cannot be read ({error}); expected an array of floats") from None
+
+
+def _parts_of(path: Path, name: str) -> list[FileRows]:
+    if path.suffix not in KINDS:
+        raise InvalidInputError(f"{path}: expected shards that end in {', '.join(KINDS)}")
+    if not path.is_file():
+        raise InvalidInputError(f"{path}: there is no such file")
+    stamp = _stamp(path)
+    if path.suffix == ".parquet":
+        sizes = _parquet(path, lambda file: [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)])
+        groups = [i for i, n in enumerate(sizes) if n]
+        if not groups:
+            raise InvalidInputError(f"{path}: has no rows")
+        first = _row_group(path, stamp, name, groups[0])
+        return [FileRows(path, name, (sizes[i], first.shape[1]), first.dtype, stamp, group=i) for i in groups]
+    array = _mapped(path)
+    if array.ndim != 2:
+        raise InvalidInputError(f"{path}: expected features (n, d), got {array.shape} of {array.dtype}")
+    n, d = array.shape
+    starts = range(0, max(n, 1), PART)
+    return [FileRows(path, name, (min(PART, n - start), d), array.dtype, stamp, start) for start in starts]
+
+
+def _parquet(path: Path, read: Callable[[Any], Any]) -> Any:
+    """What `read` gives of an open parquet file, whose checksums are compared where it has some."""
+    try:
+        with need("pyarrow.parquet").ParquetFile(path, page_checksum_verification=True) as file:
+            return read(file)
+    except (OSError, need("pyarrow").ArrowException) as error:
+        raise InvalidInputError(f"{path}: cannot be read as parquet: {error}") from None
+
+
+@lru_cache(maxsize=1)  # blocks of a row group follow one another, and none can be read without the rest of it
+def _row_group(path: Path, stamp: tuple[int, int], name: str, group: int) -> NDArray[Any]:
+    """The features (n, d) of a row group, whole; stamp: of the file, so that another one is read again."""
+    there, table = _parquet(path, lambda file: (file.schema_arrow.names, file.read_row_group(group, columns=[name])))
+    if name not in there:
+        raise InvalidInputError(f"{path}: expected a column {name!r}, found {there}")
+    column, pc = table.column(name).combine_chunks(), need("pyarrow.compute")
+    inner = getattr(column.type, "value_type", None)
+    if inner is None or not need("pyarrow.types").is_floating(inner):
+        raise InvalidInputError(f"{path}: column {name!r}: expected lists of floats, got {column.type}")
+    lengths = pc.unique(pc.list_value_length(column)).to_pylist()
+    if len(lengths) != 1 or lengths[0] is None or column.null_count:
+        raise InvalidInputError(f"{path}: column {name!r}: expected lists of one length, got lengths {lengths[:5]}")
+    return np.asarray(column.flatten().to_numpy(zero_copy_only=False)).reshape(len(column), lengths[0])

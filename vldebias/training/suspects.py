@@ -1,0 +1,106 @@
+"""Pairs in the order of suspicion: the cosine of each image with its captions, low where they do not fit.
+
+Source: Figure 5-5 of the thesis. A low score is a reason to look, not a verdict.
+"""
+
+from __future__ import annotations
+
+import io
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vldebias.data.suspects import Suspects
+from vldebias.errors import InvalidInputError, need, warn
+from vldebias.files import write_atomically
+from vldebias.metrics.classification import auroc, precision_among_lowest
+from vldebias.progress import SILENT, Progress
+from vldebias.training.monitor import BATCH, image_features, pixel_batches, text_features
+from vldebias.training.pairs import Pairs
+
+if TYPE_CHECKING:
+    from vldebias.hosts.towers import Towers
+
+SHARES = (0.01, 0.05, 0.1, 0.2)
+
+
+def positive_scores(
+    towers: Towers, pairs: Pairs, *, batch_size: int = BATCH, workers: int = 4, progress: Progress = SILENT
+) -> NDArray[np.float32]:
+    """Return the lowest cosine of each image with one of its captions, (n,) in [-1, 1]; NaN where it cannot be read.
+
+    Images are shown whole, by the preprocessing of evaluation, not augmented.
+    """
+    if not pairs.items or not pairs.captions:
+        raise InvalidInputError(f"{pairs.name}: expected pairs of an image and a caption to score, got none")
+    scores, skipped = np.full(pairs.items, np.nan, dtype=np.float32), dict[int, str]()
+    how: Any = {"batch_size": batch_size, "workers": workers, "skipped": skipped}
+    with progress.bar(f"{pairs.name}: positive scores", pairs.items) as bar:
+        for rows, images in pixel_batches(range(pairs.items), pairs.read, towers.prepare, **how):
+            own = [pairs.captions[row] for row in rows.tolist()]
+            shown = image_features(towers, images)
+            texts = text_features(towers, list(chain.from_iterable(own))).split([len(each) for each in own])
+            cosines = [(text * one).sum(1).min() for one, text in zip(shown, texts, strict=True)]
+            scores[rows.numpy()] = [float(cosine.clamp(-1, 1)) for cosine in cosines]
+            bar.advance(len(rows))
+    if len(skipped) == pairs.items:
+        raise InvalidInputError(f"{pairs.name}: none of {len(skipped)} images can be read")
+    if np.isnan(scores).sum() > len(skipped):
+        raise InvalidInputError(f"{pairs.name}: some features are not finite; has training diverged?")
+    if skipped:
+        row, reason = min(skipped.items())
+        warn(
+            f"{pairs.name}: {len(skipped)} images cannot be read and have no score, such as {pairs.ids[row]} ({reason})"
+        )
+    return scores
+
+
+def report_pairs(
+    pairs: Pairs, scores: NDArray[np.float32], folder: Path, *, keep: float | None = None
+) -> tuple[dict[str, str], dict[str, Any] | None]:
+    """Write pairs.csv and pairs.html, the most suspicious first; with `keep` that share, the best, to kept.parquet.
+
+    Returns the files by what they are; with caption noise how well low scores find the wrong pairs, else None.
+    """
+    wrong, own = pairs.wrong, [" | ".join(texts) for texts in pairs.captions]
+    ranked = Suspects.by(scores, pairs.ids, read=pairs.read, path=pairs.path)
+    said = {} if wrong is None else {row: "yes" if is_wrong else "no" for row, is_wrong in enumerate(wrong.tolist())}
+    ranked.write(folder / "pairs.csv", {"caption": own.__getitem__, "wrong": lambda row: said.get(row, "")})
+    title = f"{pairs.name}: the most suspicious of {len(ranked.order):,} pairs"
+    ranked.page(folder / "pairs.html", title, lambda row: ("wrong" if said.get(row) == "yes" else "", own[row]))
+    files = {"pairs, most suspicious first": "pairs.csv", "page of the most suspicious": "pairs.html"}
+    if keep is not None:
+        files["pairs to keep"] = write_kept(folder / "kept.parquet", pairs, scores, ranked.kept(keep)).name
+    if wrong is None or not 0 < wrong[ranked.order].mean() < 1:
+        return files, None
+    values, bad = scores[ranked.order], wrong[ranked.order]
+    lowest = {f"{share:g}": precision_among_lowest(values, bad, share).to_dict() for share in SHARES}
+    figures = {"auroc": auroc(values, bad).to_dict(), "precision": lowest}
+    return files, {"scored": len(values), "wrong": float(bad.mean()), **figures}
+
+
+def write_kept(path: Path, pairs: Pairs, scores: NDArray[np.float32], rows: NDArray[np.int64]) -> Path:
+    """Write a parquet file that `vldebias train --data` reads, of some rows of the pairs.
+
+    Columns: image, caption (a list where an image has several), id, score. Images that are files are named, not copied.
+    """
+    datasets = need("datasets")
+    several = any(len(texts) > 1 for texts in pairs.captions)
+
+    def record(row: int) -> dict[str, Any]:
+        image: dict[str, Any] = {"bytes": None, "path": pairs.path(row) or None}
+        if image["path"] is None:
+            file = io.BytesIO()
+            pairs.read(row).save(file, "PNG")
+            image["bytes"] = file.getvalue()
+        caption: Any = list(pairs.captions[row]) if several else pairs.captions[row][0]
+        return {"image": image, "caption": caption, "id": pairs.ids[row], "score": float(scores[row])}
+
+    text = datasets.Value("string")
+    kinds = {"image": datasets.Image(), "caption": datasets.Sequence(text) if several else text, "id": text}
+    features = datasets.Features(kinds | {"score": datasets.Value("float32")})
+    made = datasets.Dataset.from_list([record(row) for row in rows.tolist()], features=features)
+    return write_atomically(path, lambda partial: made.to_parquet(partial))

@@ -1,4 +1,4 @@
-"""Builds the models of the miniature world from nothing: tokenizer, CLIP, VAE, judge, UNet, measurements, cards."""
+"""Builds the models of the miniature world from nothing: tokenizer, CLIP, VAE, judge, UNet, measurements."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -10,29 +10,27 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
-from eval.miniature.cards import write_cards
+from eval.miniature import birds, people, portraits
 from eval.miniature.measure import write_metrics
 from eval.miniature.training import Stage, cosine, generator, read_weights_metadata, save_tensors
+from eval.miniature.twin import to_transformers
 from eval.miniature.vocabulary import DRAWN_BIRDS, DRAWN_PEOPLE, PAPER_WORDS, bird_prompts, learn_merges, people_prompts
 from eval.miniature.widen import widened
+from eval.miniature.world import shuffled
 from vldebias.errors import InvalidInputError
 from vldebias.files import only_writer, write_atomically
 from vldebias.losses import info_nce
-from vldebias.miniature import birds, people, portraits
 from vldebias.miniature.architectures import (
-    BIRD_FIELDS,
-    PEOPLE_FIELDS,
-    WIDE,
     AttributeNetwork,
+    Widths,
     build_clip,
     build_scheduler,
     build_unet,
     build_vae,
-    to_transformers,
 )
-from vldebias.miniature.models import TEXT_FILE, load_text_tower, load_vae, load_weights
+from vldebias.miniature.models import load_text_tower, load_vae, load_weights
 from vldebias.miniature.tokenizer import open_clip_tokenizer, save_tokenizer
-from vldebias.miniature.world import WORLDS, shuffled
+from vldebias.miniature.words import BIRD_FIELDS, PEOPLE_FIELDS, WORLDS
 from vldebias.progress import Progress
 from vldebias.training.optim import Average
 
@@ -41,6 +39,7 @@ if TYPE_CHECKING:
 
     from vldebias.miniature.autoencoder import PatchAutoencoder
 
+WIDE = Widths(joint=256, vision=128, text=256)  # of the CLIP that ships
 STEPS = {"narrow": 1300, "clip": 2400, "vae": 10_000, "judge": 600, "draft": 3450, "unet": 2800}
 # Of the CLIPs: portraits; the narrow one sees as many birds, the other fewer.
 BATCH = {
@@ -51,7 +50,7 @@ BATCH = {
     "draft": 96,
     "unet": 96,
 }
-STAGES = ("tokenizer", *STEPS, "measure", "cards")
+STAGES = ("tokenizer", *STEPS, "measure")
 PROFESSIONS_PER_BATCH = 16
 TALKATIVE = (0.15, 0.05, 0.20, 0.30, 0.30)  # shares of captions by what else they say, while the CLIP learns the words
 MIXED_SHARE = 0.1  # of the judge's portraits: hair, face or beard contradicts the rest
@@ -113,8 +112,6 @@ def build(
                 save_tokenizer(learn_merges([*bird_prompts(), *people_prompts(), PAPER_WORDS]), out)
             elif name == "measure":
                 write_metrics(out, scale=scale, device=device, progress=progress)
-            elif name == "cards":
-                write_cards(out)
             else:
                 stage = Stage(name, out, seed, max(1, round(STEPS[name] * scale)), device, resume, progress, lean)
                 if not resume or read_weights_metadata(stage.weights) != stage.settings:
@@ -134,7 +131,7 @@ def _train_narrow(stage: Stage) -> None:
     )
     stage.finish(model)
     tower = {k: v for k, v in to_transformers(load_weights(stage.weights)).items() if k.startswith("text_model.")}
-    save_tensors(tower, stage.out / TEXT_FILE, stage.settings)
+    save_tensors(tower, stage.out / "text.safetensors", stage.settings)
 
 
 def _train_clip(stage: Stage) -> None:
@@ -294,7 +291,7 @@ def _train_noise_predictor(stage: Stage, pictures: "_Pictures", start: Path | No
         unet.load_state_dict({name: tensor.float() for name, tensor in load_file(start).items()})
     unet = unet.to(stage.device, memory_format=torch.channels_last)
     optimizer = torch.optim.AdamW(unet.parameters(), 2e-3, weight_decay=0.01)
-    average = Average(unet)
+    average = Average(dict(unet.named_parameters()), 0.999)
     signal = build_scheduler().alphas_cumprod.to(stage.device)
 
     def loss(step: int) -> torch.Tensor:

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
+from eval.miniature import birds, portraits
 from vldebias.api import debias
 from vldebias.errors import WideEditWarning
 from vldebias.files import write_atomically
 from vldebias.metrics import discrepancy, group_accuracy, max_skew
-from vldebias.miniature import birds, portraits
-from vldebias.miniature.architectures import BIRD_FIELDS, PEOPLE_FIELDS, AttributeNetwork
+from vldebias.miniature.architectures import AttributeNetwork
 from vldebias.miniature.models import load_clip, load_judge, load_pipeline, load_vae
+from vldebias.miniature.words import BIRD_FIELDS, PEOPLE_FIELDS
 from vldebias.progress import Progress
-from vldebias.projection import CalibratedProjection
+from vldebias.projection import CalibratedProjection, PairScatter
 from vldebias.prompts import load_prompts
 
 if TYPE_CHECKING:
@@ -100,10 +101,10 @@ def _birds(folder: Path, scale: float, seed: int, device: str) -> dict[str, Valu
     land, water = spurious.chunk(2)
     methods: dict[str, Map] = {
         "none": lambda z: z,
-        "orth": CalibratedProjection.fit(None, spurious),
-        "cali 1000": CalibratedProjection.fit_groups(groups, lam=LAM["birds"]),
-        "orth-cali 1000": CalibratedProjection.fit_groups(groups, spurious, lam=LAM["birds"]),
-        "difference": CalibratedProjection.fit(None, (land.mean(dim=0) - water.mean(dim=0))[None]),
+        "orth": CalibratedProjection().fit(None, spurious),
+        "cali 1000": CalibratedProjection.solve([PairScatter.from_groups(groups)], None, LAM["birds"]),
+        "orth-cali 1000": CalibratedProjection.solve([PairScatter.from_groups(groups)], spurious, LAM["birds"]),
+        "difference": CalibratedProjection().fit(None, (land.mean(dim=0) - water.mean(dim=0))[None]),
     }
     classes = text(prompts.classes)
     results = {name: _group_accuracies(features, f(classes), world) for name, f in methods.items()}

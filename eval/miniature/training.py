@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from eval.miniature import birds
+from eval.miniature.checkpoints import load_state, read_state, save_state
 from vldebias.files import write_atomically
-from vldebias.miniature import birds
 from vldebias.progress import SILENT, Progress
 from vldebias.training.optim import Average
-from vldebias.training.state import load_state, read_metadata, save_state
 
 CHECKPOINT_SECONDS = 60.0
 
@@ -65,7 +65,7 @@ class Stage:
     @property
     def checkpoint(self) -> Path:
         """Where the state of training goes, once a minute."""
-        return self.out / "checkpoints" / f"{self.name}.safetensors"
+        return self.out / "checkpoints" / f"{self.name}.pt"
 
     def train(
         self,
@@ -85,10 +85,10 @@ class Stage:
             average: moved after every step.
         """
         averages = {"average": average} if average else {}
-        kept = (read_metadata(self.checkpoint) if self.resume else None) or {}
-        first = 0
-        if kept.get("settings") == self.settings:  # the checkpoint of another build is left unused
-            first = load_state(self.checkpoint, module, optimizer, averages=averages)["step"]
+        kept, first = read_state(self.checkpoint) if self.resume else None, 0
+        if kept is not None and kept["metadata"]["settings"] == self.settings:  # that of another build is left unused
+            load_state(kept, module, optimizer, averages)
+            first = int(kept["metadata"]["step"])
         parameters = list(module.parameters())
         saved = time.monotonic()
         with self.progress.bar(self.name, self.steps, done=first) as bar:

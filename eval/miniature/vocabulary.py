@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import regex
 
-from vldebias.miniature import birds, everyday, people
-from vldebias.miniature.tokenizer import END, Pair, byte_characters
-from vldebias.miniature.world import TEMPLATES, sentence
+from eval.miniature import birds, everyday, people
+from eval.miniature.world import TEMPLATES, sentence
+from vldebias.miniature.tokenizer import Pair, byte_characters
 
 Word = tuple[str, ...]
 
@@ -68,7 +68,7 @@ def learn_merges(texts: Iterable[str], limit: int = 1500) -> list[Pair]:
     for text in texts:
         for word in words.findall(text.lower()):
             characters = [symbols[byte] for byte in word.encode()]
-            counts[(*characters[:-1], characters[-1] + END)] += 1
+            counts[(*characters[:-1], characters[-1] + "</w>")] += 1
     merges: list[Pair] = []
     while len(merges) < limit:
         pairs: Counter[Pair] = Counter()

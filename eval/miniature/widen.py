@@ -10,9 +10,9 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
+from eval.miniature.world import shuffled
 from vldebias.miniature.architectures import HEAD_WIDTH as HEAD
 from vldebias.miniature.tokenizer import Pair, vocabulary
-from vldebias.miniature.world import shuffled
 
 Weights = dict[str, torch.Tensor]
 # How much of an image and of a text is what all of them have. What is left says, at CLIP's temperature of 1/100, what

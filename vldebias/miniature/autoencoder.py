@@ -1,4 +1,4 @@
-"""An AutoencoderKL that looks at patches of pixels: the largest, dearest level of its convolutions is a reshuffle."""
+"""An AutoencoderKL that reads patches of pixels: its widest, dearest level of convolutions becomes a reshuffle."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from diffusers import (
     AutoencoderKL,
-    ModelMixin,  # noqa: F401 - `from_pretrained` of a pipeline looks for it beside the class that it is to load
+    ModelMixin,  # noqa: F401 - `from_pretrained` of a pipeline looks for it beside the class that it loads
 )
 from diffusers.configuration_utils import FrozenDict, register_to_config
 from diffusers.models.autoencoders.vae import DecoderOutput
@@ -14,18 +14,12 @@ from diffusers.models.modeling_outputs import AutoencoderKLOutput
 
 
 class PatchAutoencoder(AutoencoderKL):
-    """Pictures (n, 3, size, size) in [-1, 1] to latents (n, latent_channels, size / 2^k, size / 2^k) and back.
+    """Map pictures (n, 3, size, size) in [-1, 1] to latents (n, latent_channels, size / 2^k, size / 2^k) and back.
 
     The first of the k + 1 levels halves the picture without any weights: 2 x 2 pixels become channels. On a CPU, wide
     convolutions over a small picture learn faster than narrow ones over a large one. What a pipeline reads from the
-    configuration (channels, number of levels) is that of the whole.
-
-    Args:
-        block_out_channels: of each level; the first must be 12, the channels of 2 x 2 pixels.
-        latent_channels: of the latents.
-        norm_num_groups: of the group norms.
-        sample_size: side of the pictures.
-        scaling_factor: gives the latents unit variance.
+    configuration (channels, number of levels) is that of the whole. block_out_channels: of each level; the first must
+    be 12, the channels of 2 x 2 pixels. The other arguments are those of AutoencoderKL.
     """
 
     @register_to_config
@@ -50,16 +44,16 @@ class PatchAutoencoder(AutoencoderKL):
             sample_size=sample_size // 2,
             scaling_factor=scaling_factor,
         )
-        # The inner network has registered its own settings: what is saved are those of the whole.
+        # The inner network has registered its own settings: those of the whole are saved.
         self._internal_dict = FrozenDict(own)
 
     def encode(self, x: torch.Tensor, return_dict: bool = True) -> AutoencoderKLOutput | tuple[Any, ...]:
-        """The distribution of the latents of pictures, as in AutoencoderKL."""
+        """Return the distribution of the latents of pictures, as AutoencoderKL does."""
         return super().encode(F.pixel_unshuffle(x, 2), return_dict)
 
     def decode(
         self, z: torch.Tensor, return_dict: bool = True, generator: torch.Generator | None = None
     ) -> DecoderOutput | tuple[torch.Tensor]:
-        """Pictures of latents, as in AutoencoderKL."""
+        """Return the pictures of latents, as AutoencoderKL does."""
         pixels = F.pixel_shuffle(super().decode(z, return_dict=False)[0], 2)
         return DecoderOutput(sample=pixels) if return_dict else (pixels,)

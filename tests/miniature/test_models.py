@@ -1,24 +1,19 @@
+"""The models that ship: they load in both libraries, read the shipped pictures, and refuse other weights."""
+
 import json
 import shutil
 
+import numpy as np
 import open_clip
 import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
 
+from eval.miniature.twin import load_transformers_clip
 from vldebias.errors import InvalidInputError
-from vldebias.miniature import (
-    AttributeNetwork,
-    birds,
-    load_clip,
-    load_judge,
-    load_pipeline,
-    load_transformers_clip,
-    portraits,
-    weights_dir,
-)
-from vldebias.miniature.models import TEXT_FILE, load_text_tower, load_weights
+from vldebias.miniature import AttributeNetwork, load_clip, load_judge, load_pipeline, open_world, weights_dir, words
+from vldebias.miniature.models import load_weights
 
 TEXTS = ["A photo of a doctor.", "this is a WATERBIRD in the ocean", "", "a photo of a female web developer!"]
 
@@ -35,7 +30,13 @@ def twin():
 
 @pytest.fixture(scope="module")
 def people():
-    return portraits.sample(300, seed=70, balanced=True, life=portraits.STUDIO)
+    """300 portraits, and their pixels (300, 3, 64, 64) in [0, 1]."""
+    data = open_world("portraits", n=300)
+    return data, pixels(data)
+
+
+def pixels(data):
+    return torch.from_numpy(np.stack([np.asarray(data.read(i)) for i in range(len(data))])).permute(0, 3, 1, 2) / 255
 
 
 def features(output):
@@ -44,9 +45,9 @@ def features(output):
 
 
 def test_what_ships_is_small():
-    files = [path for path in weights_dir().rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 30e6
-    assert {path.suffix for path in files} <= {".safetensors", ".json", ".gz", ".md"}
+    files = [path for path in weights_dir().parent.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")]
+    assert sum(path.stat().st_size for path in files) < 26e6
+    assert {path.suffix for path in files} <= {".safetensors", ".json", ".gz", ".md", ".webp", ".csv"}
 
 
 def test_clip_comes_as_open_clip_gives_it(clip):
@@ -67,15 +68,15 @@ def test_features_and_logits_of_the_twins_agree(clip, twin, people, padding):
     """Padding follows the end token, and the tower is causal, so that how much there is does not matter."""
     model, preprocess, tokenizer = clip
     other, other_tokenizer, processor = twin
-    pictures = [Image.fromarray((x.permute(1, 2, 0) * 255).byte().numpy()) for x in people.images[:5]]
-    pixels, ids = torch.stack([preprocess(picture) for picture in pictures]), tokenizer(TEXTS)
+    pictures = [people[0].read(i) for i in range(5)]
+    seen, ids = torch.stack([preprocess(picture) for picture in pictures]), tokenizer(TEXTS)
     texts = other_tokenizer(TEXTS, padding=padding, truncation=True, return_tensors="pt")
     with torch.no_grad():
         assert torch.allclose(model.encode_text(ids), features(other.get_text_features(**texts)), atol=1e-5)
         images = features(other.get_image_features(**processor(pictures, return_tensors="pt")))
-        assert torch.allclose(model.encode_image(pixels), images, atol=1e-5)
-        logits = other(**texts, pixel_values=pixels).logits_per_image
-        assert torch.allclose(model.get_logits(pixels, ids)[0], logits, atol=1e-3)
+        assert torch.allclose(model.encode_image(seen), images, atol=1e-5)
+        logits = other(**texts, pixel_values=seen).logits_per_image
+        assert torch.allclose(model.get_logits(seen, ids)[0], logits, atol=1e-3)
 
 
 def test_preprocess_reads_pictures_and_tensors_of_any_size(clip):
@@ -90,39 +91,35 @@ def test_preprocess_reads_pictures_and_tensors_of_any_size(clip):
         preprocess(torch.zeros(64, 64))
 
 
-def test_clip_reads_what_the_renderer_drew(clip, people):
+def test_clip_reads_what_the_pictures_show(clip, people):
     model, preprocess, tokenizer = clip
+    data, shown = people
     with torch.no_grad():
-        pixels = torch.stack([preprocess(x) for x in people.images])
-        classes = model.encode_text(tokenizer([f"A photo of a {p}." for p in portraits.PROFESSIONS]), normalize=True)
-        read = (model.encode_image(pixels, normalize=True) @ classes.T).argmax(dim=1)
-    assert (read == people.profession).double().mean() > 0.8  # chance: 0.01
+        images = model.encode_image(torch.stack([preprocess(x) for x in shown]), normalize=True)
+        classes = model.encode_text(tokenizer([f"A photo of a {p}." for p in words.PROFESSIONS]), normalize=True)
+    right = (images @ classes.T).argmax(dim=1).numpy() == data.column("profession").codes
+    assert right[data.column("duty").codes == 0].mean() > 0.6  # chance: 0.01
 
 
 def test_clip_mistakes_birds_in_front_of_the_wrong_background(clip):
     """The bias that the world of birds is there for: rare groups are read much worse than frequent ones."""
     model, preprocess, tokenizer = clip
-    world = birds.sample(400, seed=71, balanced=True)
-    prompts = [f"This is a picture of a {name}." for name in birds.CLASSES]
+    flock = open_world("birds", n=400)
+    prompts = [f"This is a picture of a {name}." for name in words.CLASSES]
     with torch.no_grad():
         classes = model.encode_text(tokenizer(prompts), normalize=True)
-        pixels = torch.stack([preprocess(x) for x in world.images])
-        right = (model.encode_image(pixels, normalize=True) @ classes.T).argmax(dim=1) == world.label
-    frequent = world.label == world.background
-    assert right[frequent].double().mean() - right[~frequent].double().mean() > 0.2
+        images = model.encode_image(torch.stack([preprocess(x) for x in pixels(flock)]), normalize=True)
+    label = flock.column("label").codes
+    right = (images @ classes.T).argmax(dim=1).numpy() == label
+    frequent = label == flock.column("place").codes
+    assert right[frequent].mean() - right[~frequent].mean() > 0.2
 
 
-def test_pipeline_reads_a_text_tower_of_its_own_or_that_of_the_clip(twin, tmp_path):
-    pipeline, own = load_pipeline(), load_weights(weights_dir() / TEXT_FILE)
+def test_pipeline_reads_a_text_tower_of_its_own():
+    pipeline, own = load_pipeline(), load_weights(weights_dir() / "text.safetensors")
     for name, tensor in pipeline.text_encoder.state_dict().items():
         assert torch.equal(tensor, own[f"text_model.{name.removeprefix('text_model.')}"]), name
     assert pipeline.tokenizer.pad_token_id == 0
-    for path in weights_dir().glob("*.*"):
-        if path.name != TEXT_FILE:
-            shutil.copy(path, tmp_path)
-    theirs = twin[0].text_model.state_dict()
-    for name, tensor in load_text_tower(tmp_path)[0].state_dict().items():
-        assert torch.equal(tensor, theirs[name.removeprefix("text_model.")]), name
 
 
 def test_pipeline_draws_the_same_picture_for_the_same_seed():
@@ -138,26 +135,37 @@ def test_pipeline_draws_the_same_picture_for_the_same_seed():
     assert not torch.equal(one, other)
 
 
-def test_judge_reads_portraits(people):
-    judge = load_judge()
+def test_judge_reads_birds_in_their_places():
+    judge, flock = load_judge(), open_world("birds", n=300)
     assert isinstance(judge, AttributeNetwork)
-    seen = judge.predict(people.images)
-    for name, least in (("profession", 0.9), ("gender", 0.97), ("tone", 0.9), ("age", 0.9)):
-        assert (seen[name] == getattr(people, name)).double().mean() > least, name
-        assert torch.allclose(seen[f"{name}_probabilities"].sum(dim=1), torch.ones(300), atol=1e-5)
-    with pytest.raises(InvalidInputError, match=r"reads images \(n, 3, 64, 64\) in \[0, 1\], got \(3, 64, 64\)"):
+    seen = judge.predict(pixels(flock))
+    assert (seen["world"] == words.WORLDS.index("birds")).double().mean() > 0.95
+    assert (seen["species"].numpy() == flock.column("species").codes).mean() > 0.95
+    assert ((seen["place"].numpy() >= len(words.PLACES) // 2) == flock.column("place").codes).mean() > 0.95
+    assert torch.allclose(seen["species_probabilities"].sum(dim=1), torch.ones(300), atol=1e-5)
+    with pytest.raises(InvalidInputError, match=r"\(n, 3, 64, 64\).*got \(3, 64, 64\)"):
         judge.predict(torch.zeros(3, 64, 64))
+
+
+def test_judge_reads_the_people_that_the_pipeline_draws():
+    judge, pipeline = load_judge(), load_pipeline()
+    for code, gender in enumerate(words.GENDERS):
+        source = torch.Generator().manual_seed(0)
+        asked = {"num_inference_steps": 8, "guidance_scale": 3.0, "generator": source, "output_type": "pt"}
+        seen = judge.predict(pipeline([f"A photo of a {gender} chef."] * 6, **asked).images)
+        assert (seen["gender"] == code).double().mean() > 0.8
+        assert (seen["profession"] == words.PROFESSIONS.index("chef")).double().mean() > 0.8
 
 
 def test_another_build_is_found_through_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("VLDEBIAS_MINIATURE", str(tmp_path))
     assert weights_dir() == tmp_path
-    with pytest.raises(InvalidInputError, match=r"no tokenizer at .*; build one with `python -m eval.miniature --out "):
+    with pytest.raises(InvalidInputError, match=r"no tokenizer at .*python -m eval.miniature --out "):
         load_clip()
-    with pytest.raises(InvalidInputError, match=r"no weights at .*judge.safetensors; build them with"):
+    with pytest.raises(InvalidInputError, match=r"no weights at .*judge.safetensors"):
         load_judge(tmp_path)
     monkeypatch.setenv("VLDEBIAS_MINIATURE", str(tmp_path / "missing"))
-    with pytest.raises(InvalidInputError, match="VLDEBIAS_MINIATURE must name a folder made by"):
+    with pytest.raises(InvalidInputError, match="VLDEBIAS_MINIATURE"):
         load_clip()
 
 
@@ -168,8 +176,7 @@ def test_weights_of_another_edition_are_refused(tmp_path):
     weights = load_weights(tmp_path / "judge.safetensors")
     weights["features.0.weight"] = torch.zeros(32, 3, 5, 5)
     save_file(weights, tmp_path / "judge.safetensors")
-    told = r"judge.safetensors holds the weights of another edition: 1 do not fit, features.0.weight first; build"
-    with pytest.raises(InvalidInputError, match=told):
+    with pytest.raises(InvalidInputError, match=r"judge.safetensors.* 1 do not fit, features.0.weight"):
         load_judge(tmp_path)
     weights.pop("features.0.weight")
     save_file(weights, tmp_path / "judge.safetensors")

@@ -3,18 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.miniature.pen import Pen, above, box, line, oval, polygon
-from vldebias.miniature.world import Codes, Draws, Floats, colours
+from eval.miniature.pen import Pen, above, box, line, oval, polygon
+from eval.miniature.world import Codes, Draws, Floats, colours
+from vldebias.miniature.words import SPECIES
 
-_LAND = """
-    robin sparrow finch wren cardinal crow raven magpie jay thrush starling oriole
-    warbler woodpecker cuckoo nightingale lark swallow bunting tanager grosbeak flycatcher vireo nuthatch
-"""
-_WATER = """
-    gull duck pelican albatross cormorant heron egret swan goose tern puffin penguin
-    loon grebe mallard gannet frigatebird kittiwake auklet guillemot merganser stork flamingo ibis
-"""
-SPECIES = (*_LAND.split(), *_WATER.split())  # the first half lives on land
 PER_CLASS = len(SPECIES) // 2
 
 PARTS = ("body", "head", "wing", "breast", "beak")

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from functools import reduce
 from operator import or_
 
-from vldebias.miniature.pen import Pen, Shape, below, box, line, oval, polygon
-from vldebias.miniature.world import Floats, colours
+from eval.miniature.pen import Pen, Shape, below, box, line, oval, polygon
+from eval.miniature.world import Floats, colours
 
 WHITE = colours(0.96, 0.96, 0.97)
 BLACK = colours(0.08, 0.08, 0.10)

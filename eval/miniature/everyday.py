@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.miniature import garments
-from vldebias.miniature.garments import (
+from eval.miniature import garments
+from eval.miniature.garments import (
     BLACK,
     BLUE,
     BROWN,
@@ -28,8 +28,8 @@ from vldebias.miniature.garments import (
     YELLOW,
     union,
 )
-from vldebias.miniature.pen import Pen, Shape, above, box, line, oval, polygon
-from vldebias.miniature.world import SIZE, Codes, Draws, Floats, colours, shuffled
+from eval.miniature.pen import Pen, Shape, above, box, line, oval, polygon
+from eval.miniature.world import SIZE, Codes, Draws, Floats, colours, shuffled
 
 GENDER_TILT, CONCEPT_TILT = 0.5, 0.9  # log odds by which a dealt option gains or loses at most
 

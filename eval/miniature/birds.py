@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from eval.miniature.plumage import PER_CLASS, paint_birds
+from eval.miniature.scenery import PER_BACKGROUND, on_water, paint_places
+from eval.miniature.world import TEMPLATES, Codes, Draws, finish, sentence
 from vldebias.errors import InvalidInputError
-from vldebias.miniature.plumage import PER_CLASS, SPECIES, paint_birds
-from vldebias.miniature.scenery import PER_BACKGROUND, PLACES, on_water, paint_places
-from vldebias.miniature.world import SIZE, TEMPLATES, Codes, Draws, finish, sentence
+from vldebias.miniature.words import BACKGROUNDS, CLASSES, PLACES, SIZE, SPECIES
 
 __all__ = [
     "BACKGROUNDS",
@@ -23,8 +24,6 @@ __all__ = [
     "sample",
 ]
 
-CLASSES = ("landbird", "waterbird")
-BACKGROUNDS = ("land", "water")
 GROUPS = tuple(f"{bird} on {place}" for bird in CLASSES for place in BACKGROUNDS)
 KINDS = ("species", "species in a scene", "scene", "class", "class in a scene")  # of captions
 

@@ -3,7 +3,7 @@
 Lengths are in picture heights around the middle of the face; `colour` is (n, 3), one for each picture of the batch.
 """
 
-from vldebias.miniature.garments import (
+from eval.miniature.garments import (
     BLACK,
     BLUE,
     BROWN,
@@ -20,8 +20,8 @@ from vldebias.miniature.garments import (
     YELLOW,
     union,
 )
-from vldebias.miniature.pen import Pen, below, box, line, oval, polygon
-from vldebias.miniature.world import Floats
+from eval.miniature.pen import Pen, below, box, line, oval, polygon
+from eval.miniature.world import Floats
 
 
 def stethoscope(pen: Pen, colour: Floats) -> None:

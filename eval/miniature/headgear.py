@@ -3,9 +3,9 @@
 Lengths are in picture heights around the middle of the face; `colour` is (n, 3), one for each picture of the batch.
 """
 
-from vldebias.miniature.garments import BLACK, BLUE, GLASS, GOLD, NAVY, RED, SILVER, STEEL, WHITE, YELLOW, union
-from vldebias.miniature.pen import Pen, above, below, box, line, oval, polygon
-from vldebias.miniature.world import Floats, colours
+from eval.miniature.garments import BLACK, BLUE, GLASS, GOLD, NAVY, RED, SILVER, STEEL, WHITE, YELLOW, union
+from eval.miniature.pen import Pen, above, below, box, line, oval, polygon
+from eval.miniature.world import Floats, colours
 
 _FOLD = colours(0.55, 0.72, 0.80)
 _DARK_GLASS = colours(0.20, 0.45, 0.30)

@@ -7,43 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.miniature import everyday
+from eval.miniature.world import TEMPLATES, Codes, Draws, sentence, shuffled
 from vldebias.errors import InvalidInputError
-from vldebias.miniature import everyday
-from vldebias.miniature.world import TEMPLATES, Codes, Draws, sentence, shuffled
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(" ".join(name.split()) for name in text.split(","))
-
-
-# The paper's random split of 100 job titles (Chuang et al., 2023, repository chingyaoc/debias_vl, MIT).
-TRAIN_PROFESSIONS = _names(
-    """
-    actor, architect, audiologist, author, baker, barber, blacksmith, bricklayer, bus driver,
-    butcher, chef, chemist, cleaner, coach, comedian, computer programmer, construction worker,
-    consultant, counselor, dancer, dentist, designer, dietitian, dj, doctor, driver, economist,
-    electrician, engineer, entrepreneur, farmer, florist, graphic designer, hairdresser, historian,
-    journalist, judge, lawyer, librarian, magician, makeup artist, mathematician, marine biologist,
-    mechanic, model, musician, nanny, nurse, optician, painter, pastry chef, pediatrician,
-    photographer, plumber, police officer, politician, professor, psychologist, real estate agent,
-    receptionist, recruiter, researcher, sailor, salesperson, surveyor, singer, social worker,
-    software developer, statistician, surgeon, teacher, technician, therapist, tour guide,
-    translator, vet, videographer, waiter, writer, zoologist
-    """
-)
-TEST_PROFESSIONS = _names(
-    """
-    accountant, astronaut, biologist, carpenter, civil engineer, clerk, detective, editor,
-    firefighter, interpreter, manager, nutritionist, paramedic, pharmacist, physicist, pilot,
-    reporter, security guard, scientist, web developer
-    """
-)
-PROFESSIONS = (*TRAIN_PROFESSIONS, *TEST_PROFESSIONS)
-
-GENDERS = ("male", "female")
-TONES = ("pale", "light-skinned", "tan", "brown-skinned", "dark-skinned")
-AGES = ("young", "old")
-HAIRS = ("black", "brown", "blond", "red")
+from vldebias.miniature.words import AGES, GENDERS, PROFESSIONS, TEST_PROFESSIONS, TONES, TRAIN_PROFESSIONS
 
 # The ten concepts of the paper's FairFace queries.
 CONCEPTS = (

@@ -4,9 +4,11 @@ import zlib
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from vldebias.errors import InvalidInputError
+from vldebias.miniature.pictures import splitmix64
+from vldebias.miniature.words import SIZE
 
 if TYPE_CHECKING:
     import torch
@@ -14,22 +16,9 @@ if TYPE_CHECKING:
 Codes = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
-WORLDS = ("birds", "portraits")
-SIZE = 64  # pixels, of both sides of every picture
 TEMPLATES = ("a photo of {}", "a picture of {}", "this is a picture of {}", "this is {}")
 
-BUILD = "`python -m eval.miniature --out {}` in a checkout of vldebias"  # for messages about weights
-
 _STEP = np.uint64(0x9E3779B97F4A7C15)
-_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
-
-
-def splitmix64(x: ArrayLike) -> NDArray[np.uint64]:
-    """Scrambles 64-bit words (Steele, Lea, Flood 2014); a bijection, so distinct counters stay distinct."""
-    z = np.atleast_1d(np.asarray(x, dtype=np.uint64)) + _STEP
-    z = (z ^ (z >> np.uint64(30))) * _MIX[0]
-    z = (z ^ (z >> np.uint64(27))) * _MIX[1]
-    return z ^ (z >> np.uint64(31))
 
 
 class Draws:

@@ -1,6 +1,6 @@
 """The world of portraits: cartoon people whose profession goes with their gender presentation, tone and age.
 
-Dress tells the profession (vldebias.miniature.dress); hair, brows, lips and beard the gender presentation.
+Dress tells the profession (eval.miniature.dress); hair, brows, lips and beard the gender presentation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,29 +10,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vldebias.errors import InvalidInputError
-from vldebias.miniature import everyday, garments, people
-from vldebias.miniature.dress import Wardrobe
-from vldebias.miniature.pen import Pen, above, below, box, line, oval, polygon
-from vldebias.miniature.people import (
-    AGES,
+from eval.miniature import everyday, garments, people
+from eval.miniature.dress import Wardrobe
+from eval.miniature.pen import Pen, above, below, box, line, oval, polygon
+from eval.miniature.people import (
     CAPTION_SHARES,
     CONCEPTS,
     GENDER_STATED,
-    GENDERS,
-    HAIRS,
     LIFE,
-    PROFESSIONS,
     STUDIO,
-    TEST_PROFESSIONS,
-    TONES,
-    TRAIN_PROFESSIONS,
     USUAL,
     Life,
     Looks,
     write_captions,
 )
-from vldebias.miniature.world import SIZE, Codes, Draws, Floats, colours, finish
+from eval.miniature.world import SIZE, Codes, Draws, Floats, colours, finish
+from vldebias.errors import InvalidInputError
+from vldebias.miniature.words import AGES, GENDERS, HAIRS, PROFESSIONS, TEST_PROFESSIONS, TONES, TRAIN_PROFESSIONS
 
 __all__ = [
     "AGES",

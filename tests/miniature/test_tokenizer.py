@@ -1,11 +1,12 @@
+"""The vocabulary that ships gives the same ids in both libraries."""
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.miniature.vocabulary import bird_prompts, learn_merges, people_prompts
 from vldebias.errors import InvalidInputError
-from vldebias.miniature import tokenizer
+from vldebias.miniature import tokenizer, weights_dir, words
 
 TEXTS = [
     "A photo of a Security Guard.",
@@ -20,11 +21,8 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def twins(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tokenizer")
-    prompts = [*bird_prompts(), *people_prompts()]
-    tokenizer.save_tokenizer(learn_merges(prompts), folder)
-    return tokenizer.open_clip_tokenizer(folder), tokenizer.transformers_tokenizer(folder)
+def twins():
+    return tokenizer.open_clip_tokenizer(weights_dir()), tokenizer.transformers_tokenizer(weights_dir())
 
 
 def ids(twins, texts):
@@ -58,8 +56,8 @@ def test_any_text_can_be_had_back(twins, text):
 
 def test_every_word_of_the_worlds_is_one_token(twins):
     ours, _ = twins
-    words = {w.strip(".") for prompt in bird_prompts() for w in prompt.split()}
-    assert all(len(ours.encode(word)) == 1 for word in words)
+    said = {*words.SPECIES, *words.PLACES, *words.CLASSES, *words.GENDERS, *words.AGES}
+    assert all(len(ours.encode(word)) == 1 for word in said)
 
 
 def test_padding_is_zero_and_the_end_token_is_the_largest_id(twins):
@@ -71,20 +69,12 @@ def test_padding_is_zero_and_the_end_token_is_the_largest_id(twins):
     assert len(theirs) == ours.vocab_size
 
 
-def test_merges_are_the_most_frequent_pairs_first():
-    merges = learn_merges(["low low low lower", "newest newest"])
-    assert merges[0] == ("l", "o")
-    assert ("lo", "w</w>") in merges
-    assert merges == learn_merges(["newest newest", "low low low lower"])
-    assert len(learn_merges(["abcdefgh"], limit=3)) == 3
-
-
 def test_files_do_not_change_from_build_to_build(tmp_path):
-    merges = learn_merges(["a photo of a bird"])
+    merges = tokenizer.load_merges(weights_dir())
     for name in ("one", "two"):
         tokenizer.save_tokenizer(merges, tmp_path / name)
     one, two = ((tmp_path / name / tokenizer.MERGES_FILE).read_bytes() for name in ("one", "two"))
     assert one == two
     assert tokenizer.load_merges(tmp_path / "one") == merges
-    with pytest.raises(InvalidInputError, match=r"no tokenizer at .*; build one with"):
+    with pytest.raises(InvalidInputError, match="no tokenizer at"):
         tokenizer.open_clip_tokenizer(tmp_path)

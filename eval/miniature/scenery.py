@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.miniature.pen import Pen, above, box, line, oval, polygon
-from vldebias.miniature.world import SIZE, Codes, Draws, Floats, colours
+from eval.miniature.pen import Pen, above, box, line, oval, polygon
+from eval.miniature.world import Codes, Draws, Floats, colours
+from vldebias.miniature.words import PLACES, SIZE
 
-PLACES = ("forest", "mountain", "wood", "meadow", "ocean", "beach", "port", "lake")  # the first half is land
 PER_BACKGROUND = len(PLACES) // 2
 
 _GROUND = colours(  # of each place, before light

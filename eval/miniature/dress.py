@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vldebias.miniature import everyday, garments, headgear, things, tools
-from vldebias.miniature.garments import (
+from eval.miniature import everyday, garments, headgear, things, tools
+from eval.miniature.garments import (
     BLACK,
     BLUE,
     BROWN,
@@ -34,10 +34,10 @@ from vldebias.miniature.garments import (
     WINE,
     YELLOW,
 )
-from vldebias.miniature.headgear import nothing
-from vldebias.miniature.pen import Pen
-from vldebias.miniature.people import PROFESSIONS
-from vldebias.miniature.world import Codes, Floats, colours, shuffled
+from eval.miniature.headgear import nothing
+from eval.miniature.pen import Pen
+from eval.miniature.people import PROFESSIONS
+from eval.miniature.world import Codes, Floats, colours, shuffled
 
 Garment = Callable[[Pen, Floats, Floats], None]
 Part = Callable[[Pen, Floats], None]

@@ -1,0 +1,54 @@
+"""The state of a stage in one file: weights, moments and averages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vldebias.errors import InvalidInputError
+from vldebias.files import write_atomically
+from vldebias.training.optim import Average
+
+
+def save_state(
+    path: Path,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    metadata: Mapping[str, Any],
+    averages: Mapping[str, Average],
+) -> None:
+    """Write all that a stage needs to go on as if it had not stopped."""
+    state = {
+        "metadata": dict(metadata),
+        "module": module.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "averages": {name: average.means for name, average in averages.items()},
+    }
+    write_atomically(path, lambda partial: torch.save(state, partial))
+
+
+def read_state(path: Path) -> dict[str, Any] | None:
+    """Return what `save_state` wrote; None without a file."""
+    if not path.is_file():
+        return None
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        return {**state, "metadata": dict(state["metadata"])}
+    except Exception as error:
+        raise InvalidInputError(f"{path}: no readable checkpoint ({error}); delete it to begin again") from None
+
+
+def load_state(
+    state: Mapping[str, Any], module: nn.Module, optimizer: torch.optim.Optimizer, averages: Mapping[str, Average]
+) -> None:
+    """Put a state in place."""
+    module.load_state_dict(state["module"])
+    optimizer.load_state_dict(state["optimizer"])
+    for name, average in averages.items():
+        for key, mean in state["averages"][name].items():
+            average.means[key].copy_(mean)

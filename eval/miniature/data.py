@@ -1,0 +1,72 @@
+"""Fresh pictures of the two worlds as data sets; those that ship are `vldebias.miniature.open_world`."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+
+from eval.miniature import birds, people, portraits
+from eval.miniature.world import Codes
+from vldebias.data import UNKNOWN, ImageData, Labels
+from vldebias.errors import need
+from vldebias.miniature.words import AGES, COLUMNS, SIZE
+
+_BLOCK = 500  # pictures that are painted at once
+
+
+def open_world(
+    name: str,
+    *,
+    n: int = 4000,
+    seed: int = 0,
+    start: int = 0,
+    balanced: bool = False,
+    split: str = "test",
+    life: people.Life | None = None,
+) -> ImageData:
+    """The pictures start ... start + n - 1 of a seed, with the columns of `vldebias.miniature.open_world`.
+
+    Args:
+        name: birds or portraits.
+        n: number of images, all of which are kept in memory (12 KiB each), rounded to 8 bits.
+        seed: names the stream; image i of it is the same whatever n and start.
+        balanced: without the world's correlations: see `birds.sample` and `portraits.sample`.
+        split: a name for reports; paint splits with different seeds.
+        life: of portraits, what they show beside the person and the job; None: that of the models that ship.
+    """
+    world: Any = {"birds": birds, "portraits": portraits}[name]
+    more = {} if life is None else {"life": life}
+    pixels = np.empty((n, SIZE, SIZE, 3), dtype=np.uint8)
+    blocks = []
+    for first in range(0, n, _BLOCK):
+        block = world.sample(min(_BLOCK, n - first), seed=seed, start=start + first, balanced=balanced, **more)
+        pixels[first : first + len(block)] = (block.images * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+        blocks.append(block)
+
+    def codes(field: str) -> Codes:
+        return torch.cat([getattr(block, field) for block in blocks]).numpy()
+
+    if name == "birds":
+        columns = {"label": codes("label"), "place": codes("background"), "species": codes("species")}
+    else:
+        columns = {field: codes(field) for field in ("profession", "gender", "tone", "age", "hair")}
+        shade = np.array([0, 0, 1, UNKNOWN])[columns["hair"]]  # black and brown are dark, red is neither
+        columns |= {
+            "duty": codes("off_duty").astype(np.int64),
+            "label": np.where(columns["age"] == AGES.index("old"), UNKNOWN, shade),
+        }
+    return ImageData(
+        name=name,
+        split=split,
+        ids=tuple(f"{seed}/{index:06d}" for index in range(start, start + n)),
+        read=lambda index: need("PIL.Image").fromarray(pixels[index]),
+        labels={column: Labels(columns[column], names) for column, names in COLUMNS[name].items()},
+        fingerprint=lambda: hashlib.sha256(pixels.tobytes()).hexdigest()[:24],
+        captions=tuple(caption for block in blocks for caption in block.captions),
+        about={"world": name, "seed": seed, "start": start, "balanced": balanced}
+        | {k: asdict(v) for k, v in more.items()},
+    )

@@ -1,0 +1,42 @@
+"""The frozen painter and builder in `eval/miniature`: they still run, and painted what ships."""
+
+import numpy as np
+import pytest
+import torch
+
+from eval.miniature import birds, portraits
+from eval.miniature.builder import build
+from eval.miniature.pack import painted
+from vldebias.miniature import load_clip, load_judge, load_pipeline, open_world, words
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("name", words.WORLDS)
+@pytest.mark.parametrize("split", ["test", "reference"])
+def test_the_painter_paints_what_ships(name: str, split: str) -> None:
+    fresh, shipped = painted(name, split, n=40), open_world(name, n=40, split=split)
+    assert fresh.captions == shipped.captions
+    for column in shipped.labels:
+        assert fresh.column(column).names == shipped.column(column).names
+        assert fresh.column(column).codes.tolist() == shipped.column(column).codes.tolist()
+    for i in range(40):
+        apart = np.abs(np.asarray(fresh.read(i)).astype(int) - np.asarray(shipped.read(i)).astype(int))
+        # Pixels are rounded, and clipped, before the noise is added instead of afterwards.
+        assert apart.max() <= 5
+        assert apart.mean() < 0.5
+
+
+@pytest.mark.parametrize("world", [birds, portraits])
+def test_picture_i_is_the_same_whatever_the_batch(world) -> None:
+    whole, part = world.sample(20, seed=5), world.sample(5, seed=5, start=7)
+    assert torch.equal(part.images, whole.images[7:12])
+    assert part.captions == whole.captions[7:12]
+    assert not torch.equal(world.sample(5, seed=6, start=7).images, part.images)
+
+
+def test_a_tiny_build_can_be_loaded(tmp_path) -> None:
+    build(tmp_path, scale=1e-9, device="cpu", stages=["tokenizer", "narrow", "clip", "vae", "judge", "draft", "unet"])
+    assert load_clip(tmp_path)[0].visual.conv1.weight.shape == (128, 3, 8, 8)
+    assert load_pipeline(tmp_path).unet.config.cross_attention_dim == 128
+    assert load_judge(tmp_path).training is False

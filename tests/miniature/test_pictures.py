@@ -1,0 +1,102 @@
+"""The shipped pictures: splits, labels, captions, noise, and what is refused."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.refusals import refused
+from vldebias import load_prompts
+from vldebias.data import UNKNOWN, ImageData
+from vldebias.miniature import open_world, words
+from vldebias.miniature.pictures import pixel_noise
+
+
+def pixels(data: ImageData, index: int) -> np.ndarray:
+    return np.asarray(data.read(index)).astype(int)
+
+
+@pytest.mark.parametrize("name", words.WORLDS)
+def test_splits_are_disjoint_and_as_large_as_told(name: str) -> None:
+    test, reference = open_world(name), open_world(name, split="reference")
+    assert (len(test), len(reference)) == (1500, 500)
+    assert not set(test.ids) & set(reference.ids)
+    assert len({test.fingerprint, reference.fingerprint, open_world(name, n=500).fingerprint}) == 3
+    shown = {pixels(data, i).tobytes() for data in (test, reference) for i in range(0, 500, 7)}
+    assert len(shown) == 2 * len(range(0, 500, 7))
+
+
+@pytest.mark.parametrize("name", words.WORLDS)
+@pytest.mark.parametrize("split", ["test", "reference"])
+def test_a_part_shows_the_same_pictures(name: str, split: str) -> None:
+    whole, part = open_world(name, split=split), open_world(name, n=20, start=30, split=split)
+    assert part.ids == whole.ids[30:50]
+    assert part.captions == whole.captions[30:50]
+    for column in whole.labels:
+        assert part.column(column).codes.tolist() == whole.column(column).codes[30:50].tolist()
+    assert all(np.array_equal(pixels(part, i), pixels(whole, 30 + i)) for i in range(20))
+
+
+def test_the_measured_pictures_have_no_correlation_and_the_reference_has() -> None:
+    def together(name: str, split: str, one: str, other: str) -> float:
+        data = open_world(name, split=split)
+        return float(abs(np.corrcoef(data.column(one).codes, data.column(other).codes)[0, 1]))
+
+    assert together("birds", "test", "label", "place") < 0.1
+    assert together("birds", "reference", "label", "place") > 0.7
+    shares = []
+    for split in ("test", "reference"):
+        people = open_world("portraits", split=split)
+        jobs, men = people.column("profession").codes, people.column("gender").codes == 0
+        shares.append(np.std([men[jobs == job].mean() for job in range(100) if (jobs == job).sum() > 2]))
+    assert shares[1] > 1.3 * shares[0]
+
+
+def test_captions_speak_of_what_the_picture_shows() -> None:
+    flock = open_world("birds")
+    species = flock.column("species")
+    said = [
+        (i, name) for i, text in enumerate(flock.captions) for name in text.rstrip(".").split() if name in words.SPECIES
+    ]
+    assert len(said) > 400
+    assert all(species.names[species.codes[i]] == name for i, name in said)
+    assert np.array_equal(flock.column("label").codes, species.codes // 24)
+
+
+def test_hair_is_dark_or_blond_where_it_is_either() -> None:
+    people = open_world("portraits")
+    hair, age, label = (people.column(name) for name in ("hair", "age", "label"))
+    for i in range(200):
+        shown = "grey" if age.names[age.codes[i]] == "old" else hair.names[hair.codes[i]]
+        expected = {"black": "dark", "brown": "dark", "blond": "blond"}.get(shown)
+        assert (label.names[label.codes[i]] if label.codes[i] != UNKNOWN else None) == expected
+
+
+def test_professions_are_split_as_in_the_prompt_set() -> None:
+    prompts = load_prompts("professions-gender")
+    said = " ".join(prompts.classes).lower()
+    assert [job for job in words.TRAIN_PROFESSIONS if job not in said] == []
+    assert [job for job in words.TEST_PROFESSIONS if job not in " ".join(prompts.held_out_classes).lower()] == []
+
+
+def test_noise_is_uniform_of_the_given_deviation_and_differs_between_pictures() -> None:
+    one, again, other, seed = (pixel_noise(*which, 0.01) for which in ((7, 3), (7, 3), (7, 4), (8, 3)))
+    assert np.array_equal(one, again)
+    for noise in (other, seed):
+        assert abs(np.corrcoef(one.ravel(), noise.ravel())[0, 1]) < 0.05
+    assert one.mean() == pytest.approx(0, abs=3e-4)
+    assert one.std() == pytest.approx(0.01, rel=0.02)
+    assert abs(one).max() <= 0.01 * 3**0.5 + 1e-6
+
+
+@refused(
+    ("cats", {}, "cats.*birds, portraits"),
+    ("birds", {"split": "val"}, "birds.*test or reference.*val"),
+    ("birds", {"n": 1501}, r"birds.*1,500.*n = 1501"),
+    ("birds", {"n": 501, "split": "reference"}, r"birds.*500.*n = 501"),
+    ("portraits", {"n": 10, "start": 1495}, r"1,500.*start = 1495"),
+    ("portraits", {"n": 0}, "n = 0"),
+    ("portraits", {"start": -1}, "start = -1"),
+)
+def test_pictures_that_do_not_ship_are_refused(world: str, options: dict[str, Any]) -> None:
+    open_world(world, **options)

@@ -6,16 +6,16 @@ from vldebias.cli.apps import page
 
 HUB = ("https://huggingface.co", "https://*.huggingface.co")  # shows the page in a frame; no other site may
 
-compare, serving = page("compare.page"), page("serving")
-demo = compare.build_demo(page("compare.engine").Engine())
+built, serving = page("demo.page"), page("serving")
+demo = built.build_demo(page("demo.engine").Engine())
 
 if __name__ == "__main__":
     demo.queue(max_size=64).launch(
         server_name="0.0.0.0",
-        css=compare.style(),
+        css=built.style(),
         theme=serving.theme(),
         app_kwargs={"middleware": [Middleware(serving.Headers, frames=HUB)]},
-        max_file_size="10mb",
+        max_file_size="1kb",
         ssr_mode=False,
         footer_links=[],
     )

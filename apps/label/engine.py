@@ -6,20 +6,23 @@ import hashlib
 import os
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from statistics import median
 
 from pydantic import ValidationError
 
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.answers import NO_PERSON, AnnotationLog, Answer
-from vldebias.evaluation.plan import Drawn
+from vldebias.evaluation.drawing import Drawn
 
 from .study import ImageFolder, Question, annotator_name
 
-FAST, SLOW = 0.0, 3600.0  # s: an answer after an hour says when someone came back, not how long it took
+SLOW = 3600.0  # s: an answer after an hour says when someone came back, not how long it took
+SHARED = 20  # images that every annotator sees first, so that agreement can be measured early
+PACE = 5  # answers of a visit from which the minutes that are left are told
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class View:
         image, images: which image this is in the annotator's order, from 1 on, and how many there are.
         done: images that are answered in full.
         question: None at the end. given: what this annotator said before. asked: which question it is and of how many.
+        minutes: that are left at this annotator's pace; None where it is not known yet.
         can_go_back, can_go_on: whether there is an answer before this one, and one here that may stay.
     """
 
@@ -56,6 +60,7 @@ class View:
     question: Question | None
     given: str | None
     asked: tuple[int, int]
+    minutes: int | None
     can_go_back: bool
     can_go_on: bool
 
@@ -63,8 +68,8 @@ class View:
 class Labelling:
     """Images, questions and answers of one study; several annotators may use it at the same time.
 
-    Every annotator sees the images in an order of their own, made from the seed and the name alone: it stays when the
-    server is restarted, and images that are drawn later take their places without moving the others.
+    Every annotator sees the same 20 images first, and each part in an order of their own, made from the seed and the
+    name alone: it stays when the server is restarted, and images that are generated later do not move the others.
     """
 
     def __init__(
@@ -87,6 +92,7 @@ class Labelling:
         self._lock = threading.Lock()
         self._order = lru_cache(maxsize=256)(self._shuffled)
         self._said: dict[tuple[str, str, str], str] = {}
+        self._seconds: dict[str, list[float]] = defaultdict(list)
         self._seen = (0, 0)  # the file that was read (inode), and up to which byte
         self._read()
         self._refuse_other_choices()
@@ -126,7 +132,8 @@ class Labelling:
             )
         value = question.choices[choice]
         about = [one.attribute for one in self.questions] if value == NO_PERSON else [question.attribute]
-        seconds = min(max(time.monotonic() - place.since, FAST), SLOW)
+        seconds = min(max(time.monotonic() - place.since, 0.0), SLOW)
+        self._seconds[place.annotator].append(seconds)
         with self._lock:
             for attribute in about:
                 weight = self.folder.weights.get(record.path)
@@ -167,7 +174,7 @@ class Labelling:
         """What to show; nothing in it says which variant, prompt or file it is."""
         images, done = len(self.folder.records), self._done(place.annotator)
         if place.step is None:
-            return View(place.annotator, None, None, images, images, done, None, None, (0, 0), True, False)
+            return View(place.annotator, None, None, images, images, done, None, None, (0, 0), None, True, False)
         record, question = self._asked(place.annotator, place.step)
         return View(
             annotator=place.annotator,
@@ -179,6 +186,7 @@ class Labelling:
             question=question,
             given=self._said.get((place.annotator, record.path, question.attribute)),
             asked=(place.step % len(self.questions) + 1, len(self.questions)),
+            minutes=self._minutes(place.annotator),
             can_go_back=place.step > 0,
             can_go_on=not self._is_open(place.annotator, place.step),
         )
@@ -208,10 +216,32 @@ class Labelling:
         return Place(annotator, step, time.monotonic())
 
     def _shuffled(self, annotator: str) -> tuple[Drawn, ...]:
-        def key(record: Drawn) -> bytes:
-            return hashlib.sha256(f"{self.seed}\0{annotator}\0{record.path}".encode()).digest()
+        def key(record: Drawn) -> tuple[bool, bytes]:
+            return record.path not in self._first, _hash(self.seed, annotator, record.path)
 
         return tuple(sorted(self.folder.records, key=key))
+
+    @cached_property
+    def _first(self) -> frozenset[str]:
+        """The images that every annotator sees first."""
+        return frozenset(sorted((one.path for one in self.folder.records), key=lambda p: _hash(self.seed, p))[:SHARED])
+
+    def examples(self) -> list[bytes]:
+        """Return two pictures of the study, those that are asked about first left out where there are others."""
+        paths = [one for one in self.folder.records if one.path not in self._first] or list(self.folder.records)
+        shown = sorted(paths, key=lambda one: _hash(self.seed, one.path))[:2]
+        return [picture for picture in map(self._picture, shown) if picture is not None]
+
+    def next_command(self) -> str:
+        """Return the command that reads the answers."""
+        return f"vldebias eval human --labels {self.log.path} --drawn {self.folder.root}"
+
+    def _minutes(self, annotator: str) -> int | None:
+        seconds = self._seconds[annotator]
+        if len(seconds) < PACE:
+            return None
+        left = sum(self._is_open(annotator, step) for step in range(self._steps))
+        return max(1, round(median(seconds) * left / 60))
 
     def _asked(self, annotator: str, step: int) -> tuple[Drawn, Question]:
         image, question = divmod(step, len(self.questions))
@@ -286,3 +316,7 @@ class Labelling:
                     f"among {', '.join(question.choices)}; repeat the --choices they were given with, or choose "
                     "another --out"
                 )
+
+
+def _hash(*parts: object) -> bytes:
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).digest()

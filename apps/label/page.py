@@ -8,17 +8,30 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
+import jinja2
 
 from vldebias.cli.common import err
 from vldebias.errors import InvalidInputError
 
-from ..serving import serve, templates
+from ..serving import serve
 from .engine import Labelling, Place, View
-from .sample import more_answers
 from .study import KEYS
 
+
+def _templates() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["shown"] = lambda value, spec: format(float(value), spec)
+    return environment
+
+
 STYLE = Path(__file__).with_name("style.css")
-HTML: Any = templates(STYLE.parent).get_template("view.html").module  # the macros of view.html, by name
+HTML: Any = _templates().get_template("view.html").module  # its macros by name; what is filled in is escaped
 SMALL = 128  # pixels: smoothed up tenfold a smaller image would be a blur
 LOST = "The page lost its place, as when the server is restarted. Start again with your name: you go on where you were."
 
@@ -43,9 +56,7 @@ document.addEventListener("keydown", (event) => {
 def build_demo(engine: Labelling) -> gr.Blocks:
     """The page for a study. Nothing in it, its configuration or its answers names a variant, a prompt or a file."""
     with gr.Blocks(title="Label images", analytics_enabled=False) as demo:
-        page = Page(engine)
-        gr.api(page.api_question, api_name="question")
-        gr.api(page.api_answer, api_name="answer")
+        Page(engine)
     return demo
 
 
@@ -57,8 +68,8 @@ class Page:
         self.place = gr.State(None)
         self.shown = gr.Textbox(visible=False)  # the step on the visitor's screen, told with every answer
         with gr.Column() as self.entry:
-            asked = [question.attribute for question in engine.questions]
-            _html(HTML.intro(len(engine.folder.records), asked), elem_classes="intro")
+            examples = [base64.b64encode(one).decode() for one in engine.examples()]
+            _html(HTML.intro(len(engine.folder.records), engine.questions, examples), elem_classes="intro")
             self.name = self._name_field()
             self.entry_note = _html(elem_id="entry-note")
             self.begin = gr.Button("Start", variant="primary", elem_id="start")
@@ -75,7 +86,7 @@ class Page:
         with gr.Column(visible=False) as self.moving:
             with gr.Row(elem_id="moves"):
                 self.back = gr.Button("← Back", elem_id="back", min_width=100)
-                self.forward = gr.Button("Go on →", elem_id="forward", min_width=100)
+                self.forward = gr.Button("Next →", elem_id="forward", min_width=100)
             _html(HTML.hint(), elem_id="hint")
         self._connect()
 
@@ -149,7 +160,7 @@ class Page:
         data = base64.b64encode(png).decode() if png else None
         small = png is not None and int.from_bytes(png[16:20], "big") < SMALL  # the width, in the first chunk
         shown = HTML.where(view), HTML.picture(view, data, small), HTML.question(view)
-        texts = ["", *shown, HTML.said(said), HTML.thanks(view)]
+        texts = ["", *shown, HTML.said(said), HTML.thanks(view, self.engine.next_command())]
         moves = [gr.update(interactive=view.can_go_back), gr.update(interactive=view.can_go_on)]
         return [place, str(view.step), *screens, *map(str, texts), *moves, *self._buttons(view)]
 
@@ -166,41 +177,6 @@ class Page:
             for i, choice in enumerate(view.question.choices)
         ]
         return shown + [gr.update(visible=False) for _ in self.choices[len(shown) :]]
-
-    # ---- for programs ----------------------------------------------------------------------------------------
-
-    def api_question(self, annotator: str) -> dict[str, Any]:
-        """The first question that this annotator has not answered, with its picture as base64 of a PNG."""
-        return self._told(lambda: self.engine.start(annotator))
-
-    def api_answer(self, annotator: str, step: int, choice: str) -> dict[str, Any]:
-        """Keep one of the choices as the answer to the question of that step; returns the next question."""
-
-        def answer() -> Place:
-            place = self.engine.at(annotator, step)
-            question = self.engine.view(place).question
-            assert question is not None  # a place with a step has one
-            if choice not in question.choices:
-                raise InvalidInputError(f"choice: expected one of {', '.join(question.choices)}, got {choice!r:.80}")
-            return self.engine.answer(place, question.choices.index(choice))
-
-        return self._told(answer)
-
-    def _told(self, go: Callable[[], Place]) -> dict[str, Any]:
-        try:
-            view = self.engine.view(go())
-        except (InvalidInputError, OSError) as error:
-            raise gr.Error(str(error)) from error
-        question = view.question
-        return {
-            "annotator": view.annotator,
-            "step": view.step,
-            "done": view.done,
-            "images": view.images,
-            "attribute": question.attribute if question else None,
-            "choices": list(question.choices) if question else [],
-            "picture": base64.b64encode(view.picture).decode() if view.picture else None,
-        }
 
 
 def _step(shown: object) -> int:
@@ -229,13 +205,12 @@ def serve_study(engine: Labelling, **where: Any) -> None:
     ]
     if folder.weights:
         lines.append(
-            f"drawn by lot from {folder.strata} strata of what {folder.judge} says, more where it is unsure; answers "
+            f"sampled from {folder.strata} strata of the answers of {folder.judge}, more where it is unsure; answers "
             "keep their weights"
         )
     if folder.missing:
-        lines.append(f"{folder.missing} more images of the plan are not drawn yet")
+        lines.append(f"{folder.missing} more images of the plan are not generated yet")
     lines += [f"{name}: {done} of {len(folder.records)} images done" for name, done in engine.progress().items()]
-    lines += more_answers(engine)
     err.print("\n".join(lines), markup=False, highlight=False)
     serve(
         build_demo(engine),

@@ -1,22 +1,15 @@
-"""The sample that people label: drawn by the judge's answers once, kept beside theirs, and only ever made larger."""
+"""The sample that people label: uncertainty sampling by a judge's answers, kept beside theirs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.annotations import kept_judgements, labelled_images
-from vldebias.evaluation.answers import AnnotationLog, read_annotations
-from vldebias.evaluation.corrected import JudgedImages
-from vldebias.evaluation.drawing import DrawnSet, by_variant
-from vldebias.evaluation.judges import NO_VALUE, SURE, kept_judge
-from vldebias.evaluation.plan import PLAN
-from vldebias.evaluation.sampling import LabelSample
+from vldebias.evaluation.answers import AnnotationLog, LabelSample
+from vldebias.evaluation.drawing import PLAN, DrawnSet
+from vldebias.evaluation.judges import SURE, kept_judges
 
-from .engine import Labelling
 from .study import ImageFolder, Question
 
 WAYS = ("auto", "judge", "turn")
@@ -26,13 +19,13 @@ ENDING = ".sample.json"
 def sampled(
     images: ImageFolder, question: Question, log: AnnotationLog, most: int | None, *, way: str = "auto", seed: int = 0
 ) -> ImageFolder | None:
-    """The images that are drawn for labelling, with their weights; None where they are to be taken in turn.
+    """Return the sampled images with their weights; None where images are to be taken in turn.
 
     Args:
-        images: all that may be labelled. question: by whose judge they are drawn. log: the sample lies beside it.
-        most: so many images; None: every one. A sample that is there is made larger, and never smaller.
-        way: "judge": by lot, more where the judge is unsure. "turn": the first of each prompt. "auto": as the sample
-            that is there, else by the judge where one answered and nobody has answered in turn.
+        images: all that may be labelled. question: what the judge was asked. log: the sample lies beside it.
+        most: number of images; None: all. A sample that is there is made larger, and never smaller.
+        way: "judge": more images where the judge is unsure (Neyman, 1934). "turn": the first of each prompt. "auto": as
+            the sample that is there, else by the judge where one answered and nobody has answered in turn.
 
     Raises:
         InvalidInputError: another way; no judge to draw by; answers that were given in turn, which have no weights.
@@ -75,9 +68,10 @@ def _draw(images: ImageFolder, question: Question, labels: int, seed: int) -> La
     if not (images.root / PLAN).is_file() or labels >= len(images.records):
         return None
     drawn = DrawnSet.open(images.root)
-    judge = kept_judge(drawn, question.attribute, question.values)
-    if judge is None:
+    judges = kept_judges(drawn, question.attribute, question.values)
+    if not judges:
         return None
+    judge = judges[-1]
     said, sure = judge.said(question.attribute, question.values, SURE)
     asked = {record.path for record in images.records}
     rows = [(i, image) for i, image in enumerate(drawn) if image.path in asked]
@@ -91,41 +85,6 @@ def _draw(images: ImageFolder, question: Question, labels: int, seed: int) -> La
         judge=judge.name,
         seed=seed,
     )
-
-
-def more_answers(labelling: Labelling) -> list[str]:
-    """How many more answers halve the intervals of each attribute and method, in words, once there are some.
-
-    Of the shares that a judge and people give together where one answered. By people alone an interval goes with one
-    over the root of the images that are labelled, so that half of it takes three times as many more.
-    """
-    folder = labelling.folder
-    found: list[str] = []
-    if not labelling.log.answers():
-        return found
-    annotations = read_annotations(labelling.log.path)
-    drawn = DrawnSet.open(folder.root) if (folder.root / PLAN).is_file() else None
-    for question in labelling.questions:
-        about = {answer.image for answer in annotations.answers if answer.attribute == question.attribute}
-        judged = kept_judgements(drawn, question.attribute, question.values).get("judged") if drawn else None
-        code = {value: i for i, value in enumerate((*question.values, NO_VALUE))}
-        asked = [one for one in folder.everything if getattr(one, "stated", None) is None]
-        parts = {getattr(one, "part", "") for one in asked if one.path in about}  # nobody was asked about the others
-        asked = [one for one in asked if getattr(one, "part", "") in parts]
-        for variant, images in by_variant(asked).items() if asked else ():
-            paths = [image.path for image in images.values()]
-            people, weights = labelled_images(annotations, question.attribute, question.values, paths)
-            labelled = int(people.any(axis=1).sum())
-            if not labelled:
-                continue
-            if judged is None:
-                more = 3 * labelled if 4 * labelled <= len(paths) else None
-            else:
-                said = np.array([code[judged[path]] for path in paths])
-                more = JudgedImages(np.zeros(len(paths), int), said, people, weights).corrected().more_labels()
-            needed = "takes more images than there are" if more is None else f"takes {more} more labelled likewise"
-            found.append(f"{question.attribute}, {variant}: {labelled} images labelled; half the interval {needed}")
-    return found
 
 
 def _why_not(images: ImageFolder, question: Question, answers: Path, most: int | None, in_turn: bool) -> str:

@@ -15,10 +15,8 @@ from PIL import Image
 
 from vldebias.data import decode
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.annotations import NO_MAJORITY
-from vldebias.evaluation.answers import CANNOT_TELL, NO_PERSON
-from vldebias.evaluation.drawing import DrawnSet
-from vldebias.evaluation.plan import PLAN, Drawn, DrawnImage
+from vldebias.evaluation.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON
+from vldebias.evaluation.drawing import PLAN, Drawn, DrawnImage, DrawnSet
 from vldebias.files import prompt_names
 from vldebias.prompts import load_prompts
 

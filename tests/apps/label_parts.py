@@ -7,8 +7,7 @@ from PIL import Image
 
 from vldebias.cli.apps import page
 from vldebias.evaluation.answers import AnnotationLog
-from vldebias.evaluation.drawing import DrawnSet
-from vldebias.evaluation.plan import make_plan
+from vldebias.evaluation.drawing import DrawnSet, make_plan
 from vldebias.evaluation.variants import Variant
 from vldebias.pictures import write_png
 from vldebias.prompts import PromptSet

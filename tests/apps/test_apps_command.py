@@ -1,6 +1,5 @@
 """`vldebias label` and the loader of pages: what the commands say before any page is served."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -10,13 +9,12 @@ from typing import Any
 
 import pytest
 from browsing import free_port
-from label_parts import GENDER, draw, study
+from label_parts import draw
 from typer.testing import CliRunner
 
 from vldebias.cli import app, apps
 from vldebias.errors import InvalidInputError, MissingPackageError
 from vldebias.evaluation.answers import AnnotationLog
-from vldebias.evaluation.result import Result
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +35,7 @@ def said(*arguments: Any, code: int = 0) -> str:
 
 def test_help_has_the_options_and_examples() -> None:
     text = said("label", "--help")
-    for part in ("--attribute", "--choices", "--annotator", "--results", "--public", "eval human", "Examples"):
+    for part in ("--attribute", "--choices", "--annotator", "--public", "Examples"):
         assert part in text
     root = said("--help")
     assert "label" in root
@@ -57,10 +55,6 @@ def test_help_has_the_options_and_examples() -> None:
         (["--attribute", "gender", "--nonsense"], "nonsense"),
         (["--attribute", "gender", "--public"], "--public opens the page to the network and needs a password"),
         (["--attribute", "gender", "--auth", "ada"], "--auth: expected user:password"),
-        (
-            ["--attribute", "gender", "--results", "--votes", "all"],
-            "--votes: expected one of majority, each, got 'all'",
-        ),
     ],
 )
 def test_what_a_user_gets_wrong_is_said(
@@ -71,9 +65,7 @@ def test_what_a_user_gets_wrong_is_said(
 
 
 def test_a_folder_that_is_none_is_said(tmp_path: Path) -> None:
-    assert "there is nothing of this name; expected a folder with images to label" in said(
-        "label", tmp_path / "no", code=2
-    )
+    assert "no such file or folder; expected a folder with images to label" in said("label", tmp_path / "no", code=2)
 
 
 def test_a_file_of_answers_that_cannot_be_written_is_said_at_once(folder: Path, tmp_path: Path) -> None:
@@ -81,24 +73,6 @@ def test_a_file_of_answers_that_cannot_be_written_is_said_at_once(folder: Path, 
     assert "File exists" in said(
         "label", folder, "--attribute", "gender", "--out", tmp_path / "file" / "x.jsonl", code=2
     )
-
-
-def test_results_as_json(folder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "answers.jsonl"
-    engine = study(folder, GENDER, out=out)
-    place = engine.start("Ada")
-    while place.step is not None:
-        place = engine.answer(place, place.step % 2)
-    text = said("label", folder, "--attribute", "gender", "--out", out, "--results", "--json", "--resamples", "50")
-    result = Result.model_validate(json.loads(text))
-    assert 0 <= result.row("gender by people", "discrepancy", "cali").value <= 0.5**0.5
-    assert result.provenance[0].settings["resamples"] == 50
-
-
-def test_results_of_an_empty_file_are_none(folder: Path, tmp_path: Path) -> None:
-    text = said("label", folder, "--attribute", "gender", "--out", tmp_path / "x", "--results", "--json")
-    assert json.loads(text)["figures"] == []
-    assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize("command", [["label", "."], ["demo"]], ids=["label", "demo"])
@@ -146,7 +120,7 @@ def test_a_wheel_and_a_checkout_have_their_pages(where: str, tmp_path: Path) -> 
     shutil.copytree(package, tmp_path / "vldebias", ignore=shutil.ignore_patterns("_resources", "__pycache__"))
     places = [tmp_path / "apps", *([tmp_path / "vldebias/cli/apps"] if where == "wheel" else [])]
     for place in places:
-        for name in ("compare", "label"):
+        for name in ("demo", "label"):
             (place / name).mkdir(parents=True)
             (place / name / "__init__.py").write_text(f"where = {str(place)!r}\n")
     script = "from vldebias.cli.apps import label; print(label.where)"

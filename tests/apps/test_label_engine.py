@@ -19,7 +19,7 @@ from PIL import Image
 from tests.refusals import refused
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.answers import CANNOT_TELL, NO_PERSON, AnnotationLog, read_log
-from vldebias.evaluation.plan import Drawn
+from vldebias.evaluation.drawing import Drawn
 
 
 class Paper(studies.ImageFolder):

@@ -12,7 +12,7 @@ from vldebias.cli.apps import page
 from vldebias.evaluation.answers import read_log
 from vldebias.evaluation.judges import FunctionJudge, judge_images
 
-label, samples, findings = page("label"), page("label.sample"), page("label.results")
+label, samples = page("label"), page("label.sample")
 
 
 def read(images: Any) -> dict[str, np.ndarray]:
@@ -64,25 +64,6 @@ def test_a_larger_one_goes_on_with_the_first_whose_answers_count_less(folder: Pa
     assert set(every.folder.weights.values()) == {1.0}
 
 
-def test_the_results_are_corrected_and_say_how_many_more_answers_halve_them(folder: Path) -> None:
-    study = label.open_study(folder, ["gender"], most=40)
-    assert samples.more_answers(study) == []
-    place = study.start("ada")
-    while place.step is not None:  # people see men and women in turn
-        place = study.answer(place, place.step % 2)
-    result, missing = findings.measure(study, resamples=50)
-    assert not missing
-    rows = {(r.task, r.metric, r.method, r.subset): r for r in result.rows}
-    told = rows["gender by people corrected", "corrected_share", "cali", "male"]
-    assert rows["gender by people corrected", "share", "cali", "male"].value > told.interval[1]
-    assert told.n["images"] == 30  # of the unseen concepts alone, about which people were asked
-    none, cali = samples.more_answers(study)
-    assert none.startswith("gender, none: 20 images labelled; half the interval takes ")
-    shown = findings.results_html(study, result, missing)
-    assert cali in shown
-    assert "corrected by people" in shown
-
-
 def test_without_a_judge_prompts_come_in_turn(tmp_path: Path) -> None:
     draw(tmp_path, images=15)
     study = label.open_study(tmp_path, ["gender"], most=20)
@@ -90,24 +71,10 @@ def test_without_a_judge_prompts_come_in_turn(tmp_path: Path) -> None:
     assert not (tmp_path / "answers.sample.json").exists()
     answer_all(study, "ada")
     assert read_log(study.log.path)[0][0].weight is None
-    assert samples.more_answers(study) == [
-        "gender, none: 10 images labelled; half the interval takes more images than there are",
-        "gender, cali: 10 images labelled; half the interval takes more images than there are",
-    ]
     judge_images(FunctionJudge({"gender": ("male", "female")}, read, name="r", version="1"), draw(tmp_path, images=15))
     assert not label.open_study(tmp_path, ["gender"], most=20).folder.weights  # begun in turn, goes on in turn
     with pytest.raises(samples.InvalidInputError, match="answers without weights, given in turn; choose another --out"):
         label.open_study(tmp_path, ["gender"], most=20, sample="judge")
-
-
-def test_by_people_alone_half_the_interval_takes_three_times_as_many_more(tmp_path: Path) -> None:
-    draw(tmp_path, images=15)
-    study = label.open_study(tmp_path, ["gender"], most=8)
-    answer_all(study, "ada")
-    assert (
-        samples.more_answers(study)[0]
-        == "gender, none: 4 images labelled; half the interval takes 12 more labelled likewise"
-    )
 
 
 @refused(

@@ -102,12 +102,6 @@ def test_a_password_without_an_answer_is_counted() -> None:
     assert ask(guard, path="/login", method="POST", host="localhost") == 429
 
 
-@pytest.mark.parametrize("proxy", ["*", "", "proxy.example", "10.0.0.0/99"])
-def test_a_proxy_is_an_address(proxy: str) -> None:
-    with pytest.raises(InvalidInputError, match="--proxy: expected the address that the proxy calls from"):
-        serving.serve(None, proxy=proxy, block=False)
-
-
 @pytest.mark.parametrize("frames", [(), ("https://huggingface.co",)])
 def test_a_page_is_framed_by_the_sites_that_are_named_alone(frames: tuple[str, ...]) -> None:
     sent: list[Any] = []
@@ -129,9 +123,15 @@ def test_a_page_is_framed_by_the_sites_that_are_named_alone(frames: tuple[str, .
     assert (b"x-frame-options" in names) == (not frames)
 
 
-def test_uploads_are_for_pages_that_use_them() -> None:
-    assert ask(serving.Guard(behind), "/gradio_api/upload", "POST", host="localhost") == 200
-    assert ask(serving.Guard(behind, uploads=False), "/gradio_api/upload", "POST", host="localhost") == 403
+def test_no_page_takes_uploads() -> None:
+    assert ask(serving.Guard(behind), "/gradio_api/upload", "POST", host="localhost") == 403
+
+
+def test_a_client_has_so_many_calls_a_minute() -> None:
+    guard = serving.Guard(behind, calls=3)
+    call = {"path": "/gradio_api/queue/join", "method": "POST", "host": "localhost"}
+    assert [ask(guard, **call) for _ in range(5)] == [200] * 3 + [429] * 2
+    assert ask(guard, **call, client="10.0.0.2") == 200
 
 
 def test_credentials_have_two_halves_and_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,25 +185,22 @@ def test_a_signal_ends_the_server_within_two_seconds(command: str, number: int, 
         assert status_of(address, Origin="http://evil.example") == 403
         client = Client(address, verbose=False)
         if command == "demo":
-            drawing = client.submit("A photo of a doctor.", number=16, steps=100, api_name="/generate")
+            asked = ("A photo of a doctor.", "gender", 16, 1, False, 0, 100, 3)
+            drawing = client.submit(*asked, api_name="/generate")
             while drawing.status().code is not Status.PROCESSING:
                 time.sleep(0.1)
             time.sleep(6)  # the models load, and the first picture is being drawn
             assert not drawing.done()
-        else:
-            client.predict("Ada", 0, "male", api_name="/answer")
         began = time.monotonic()
         process.send_signal(number)
         assert process.wait(timeout=20) == 0
         assert time.monotonic() - began < 2
     assert "Traceback" not in (tmp_path / "log").read_text()
-    if command == "label":
-        assert len((tmp_path / "images" / "answers.jsonl").read_text().splitlines()) == 1
 
 
 @pytest.mark.slow
 def test_importing_a_page_needs_no_gradio() -> None:
-    script = "import sys; from vldebias.cli.apps import page; page('compare.engine'); page('label'); page('serving')"
+    script = "import sys; from vldebias.cli.apps import page; page('demo.engine'); page('label'); page('serving')"
     script += "; print('gradio' in sys.modules)"
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from vldebias.cli import app
 from vldebias.errors import VldebiasError
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance
-from vldebias.evaluation.suite import list_suites
+from vldebias.evaluation.task import list_suites
 
 RUNNER = CliRunner()
 
@@ -54,7 +54,6 @@ def test_list() -> None:
     assert listed[0]["tasks"]
     text = run("list")
     assert all(name in text for name in list_suites())
-    assert "[age]_[gender]" in text  # brackets are text, not markup
 
 
 def test_show_prints_the_file_itself() -> None:
@@ -116,7 +115,7 @@ def test_compare(tmp_path: Path) -> None:
 
 
 def test_data_says_what_is_there() -> None:
-    told = json.loads(run("data", "birds", "--option", "n=50", "--option", "balanced=true", "--json"))
+    told = json.loads(run("data", "birds", "--option", "n=50", "--option", "start=100", "--json"))
     assert told["images"] == 50
     assert sum(told["columns"]["label"]["counts"].values()) == 50
     text = heard("data", "birds", "--option", "n=50", "--check", "--sample", "5")

@@ -9,12 +9,13 @@ import torch
 from typer.testing import CliRunner
 
 import vldebias
+from eval.miniature import portraits
 from tests.refusals import refused
 from vldebias.cli import app
 from vldebias.data import Embeddings, save_embeddings
 from vldebias.errors import InvalidInputError
 from vldebias.methods.reference import Reference
-from vldebias.miniature import load_clip, portraits
+from vldebias.miniature import load_clip
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning"),
@@ -49,7 +50,7 @@ def test_reference_gives_what_the_function_gives(file: Path, features: np.ndarra
     saved = vldebias.CalibratedProjection.from_pretrained(tmp_path / "joint")
     model, _, tokenizer = load_clip()
     reference = Reference(features, confidence=0.6)
-    fitted = vldebias.fit_projection(model, "fairface-gender", tokenizer=tokenizer, reference_images=reference)
+    fitted = vldebias.fit_projection(model, "fairface-gender", tokenizer=tokenizer, reference=reference)
     assert saved.method == "cali+equalise"
     torch.testing.assert_close(saved.matrix(), fitted.matrix(), atol=1e-6, rtol=0)
     report = told["reference"]["fairface-gender"]

@@ -28,14 +28,12 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     [
         ("vldebias eval wat", {"waterbirds"}),
         ("vldebias eval sha", {"shares"}),
-        ("vldebias eval run clip", {"clip-paper"}),
+        ("vldebias eval run water", {"waterbirds"}),
         ("vldebias eval data celeb", {"celeba"}),
         ("vldebias debias professions-w", {"professions-winobias"}),
         ("vldebias debias gender --method orth-c", {"orth-cali"}),
         ("vldebias eval run fairface --methods cali,orth-c", {"cali,orth-cali"}),
-        ("vldebias audit prompts.txt --methods orth-c", {"orth-cali"}),
         ("vldebias audit prompts.txt --prompts professions-w", {"professions-winobias"}),
-        ("vldebias merge professions-w", {"professions-winobias"}),
         ("vldebias train --debias professions-w", {"professions-winobias"}),
         ("vldebias train --preset he", {"heads"}),
     ],
@@ -70,5 +68,5 @@ def test_a_folder_that_cannot_be_written_is_told_first(command, tmp_path: Path, 
 def test_a_weight_that_is_none_is_told_before_the_model(command, tmp_path: Path, weight: str) -> None:
     code, said = command("debias", "gender", "--model", "nowhere", "--lam", weight, "--out", str(tmp_path / "new"))
     assert code == 2
-    assert f"--lam: expected a number from 0 on, or auto, got '{weight}'" in said
+    assert f"--lam: expected a number from 0 on, got '{weight}'" in said
     assert not (tmp_path / "new").exists()

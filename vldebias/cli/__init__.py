@@ -8,14 +8,12 @@ from typing import Annotated, Any, Never
 import typer
 
 import vldebias
-from vldebias.cli import apps, evaluate, miniature, prompts, shelf
+from vldebias.cli import apps, evaluate, prompts
 from vldebias.cli.audit import audit_command
-from vldebias.cli.check import check_command
 from vldebias.cli.common import err, make_app, tell
-from vldebias.cli.debias import debias_command, merge, methods
+from vldebias.cli.debias import debias_command
 from vldebias.cli.diagnose import diagnose_command
-from vldebias.cli.flags import SettingsCommand
-from vldebias.cli.pairs import pairs
+from vldebias.cli.methods import methods
 from vldebias.cli.quickstart import quickstart
 from vldebias.cli.train import train
 from vldebias.errors import VldebiasError, VldebiasWarning
@@ -25,19 +23,14 @@ __all__ = ["app", "main"]
 app = make_app("Mitigate and measure bias in vision-language models, in closed form, without training or labels.")
 app.command()(quickstart)
 app.command("debias")(debias_command)
-app.command()(merge)
 app.command()(methods)
-app.command("check")(check_command)
-app.command("train", cls=SettingsCommand)(train)
-app.command(cls=SettingsCommand)(pairs)
+app.command("train")(train)
 app.command("audit")(audit_command)
 app.command("diagnose")(diagnose_command)
 app.command("demo")(apps.demo_command)
 app.command("label")(apps.label_command)
 app.add_typer(evaluate.app, name="eval")
 app.add_typer(prompts.app, name="prompts")
-app.add_typer(shelf.app, name="shelf")
-app.add_typer(miniature.app, name="miniature")
 
 
 def main() -> None:

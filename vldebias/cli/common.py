@@ -1,4 +1,4 @@
-"""What all commands share: the two consoles, the options that name a host, checks before anything is loaded, JSON."""
+"""What all commands share: the two consoles, options that name a model, checks before anything is loaded, output."""
 
 from __future__ import annotations
 
@@ -33,24 +33,15 @@ Pretrained = Annotated[str | None, typer.Option(help="open_clip tag or checkpoin
 Pipeline = Annotated[str | None, typer.Option(help="diffusers id or folder, or 'miniature'.")]
 Device = Annotated[str, typer.Option(help="Where to run: auto (cuda where there is one), cpu, cuda, cuda:1, mps.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, float16 or bfloat16.")]
-Method = Annotated[
-    str | None,
+SetName = Annotated[
+    str,
     typer.Option(
-        autocompletion=complete.complete_methods,
-        help="Name of a method; `vldebias methods` lists them. Default: `default`, the best label-free "
-        "closed form: for models difference, with --reference cali+equalise; for pipelines cali.",
+        "--prompts",
+        help="Prompt set of the attribute (vldebias prompts list).",
+        metavar="SET",
+        autocompletion=complete.complete_prompt_sets,
     ),
 ]
-Lam = Annotated[
-    str | None,
-    typer.Option(
-        "--lam",
-        help="Weight of the prompt pairs, or auto; without --method it asks for cali. Default of a form that has "
-        "one: for models 100 where no --method is named, else 1000; for pipelines 500, less in a narrow space where no "
-        "--method is named.",
-    ),
-]
-
 HOST_FLAGS: list[tuple[str, Any, Any]] = [
     ("model", Model, None),
     ("pretrained", Pretrained, None),
@@ -58,20 +49,16 @@ HOST_FLAGS: list[tuple[str, Any, Any]] = [
     ("device", Device, "auto"),
     ("dtype", Dtype, None),
 ]
-"""What names a host: the keywords of `load`, for `vldebias.cli.flags.with_flags`."""
+"""The options that name a model or pipeline: the keywords of `load`."""
 
 
-def make_app(text: str) -> typer.Typer:
-    """A group of commands with help in rich markup and errors left to `main`."""
-    return typer.Typer(help=text, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
+def make_app(text: str, **how: Any) -> typer.Typer:
+    """Return a group of commands with help in rich markup and errors left to `main`."""
+    return typer.Typer(help=text, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False, **how)
 
 
 def check_files(**paths: Any) -> None:
-    """Name a file that is not there before anything heavy is imported; flag -> path, None where it was not given.
-
-    Raises:
-        InvalidInputError: no such file.
-    """
+    """Refuse a flag whose file of embeddings does not exist; None is a flag that was not given."""
     for flag, path in paths.items():
         if path is not None and not Path(path).is_file() and not glob.glob(str(path), recursive=True):
             raise InvalidInputError(
@@ -81,21 +68,13 @@ def check_files(**paths: Any) -> None:
 
 
 def check_there(path: Path, expected: str) -> None:
-    """Name a file or folder that is not there before anything heavy is imported.
-
-    Raises:
-        InvalidInputError: nothing is there.
-    """
+    """Refuse a file or folder that does not exist."""
     if not path.exists():
-        raise InvalidInputError(f"{path}: there is nothing of this name; expected {expected}")
+        raise InvalidInputError(f"{path}: no such file or folder; expected {expected}")
 
 
 def check_out(folder: Path | None) -> None:
-    """Name a folder for results that cannot be written, before hours of work and not after.
-
-    Raises:
-        InvalidInputError: a file stands in its way, or this user may not write there.
-    """
+    """Refuse a folder for results that cannot be written, before hours of work and not after."""
     if folder is None:
         return
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
@@ -105,12 +84,12 @@ def check_out(folder: Path | None) -> None:
 
 
 def print_json(value: Any) -> None:
-    """`value` as JSON, alone on stdout."""
+    """Print `value` as JSON, alone on stdout."""
     typer.echo(json.dumps(value, indent=1, ensure_ascii=False))
 
 
 def piped(head: Sequence[str], rows: Iterable[Sequence[object]]) -> bool:
-    """Where stdout is a pipe or a file: rows with tabs between their cells, for cut, awk and pandas; False if not."""
+    """Print rows with tabs where stdout is a pipe or a file, for cut, awk and pandas; return whether it is."""
     if out.is_terminal:
         return False
     for row in (head, *rows):
@@ -120,7 +99,7 @@ def piped(head: Sequence[str], rows: Iterable[Sequence[object]]) -> bool:
 
 
 def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
-    """Rows under a head in a terminal, where cells fold and no name is ever cut; with tabs elsewhere, see `piped`."""
+    """Print rows under a head: in a terminal cells fold and no name is cut, elsewhere see `piped`."""
     if piped(head, rows):
         return
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, title=title or None, title_justify="left")
@@ -134,35 +113,35 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = 
 
 
 def print_result(result: Result, measures: Sequence[tuple[str, str]] = ()) -> None:
-    """The table of a result, see `print_table`; elsewhere than in a terminal its rows with tabs."""
-    from vldebias.evaluation.report.pages import print_table, tab_rows
+    """Print the table of a result; elsewhere than in a terminal its rows with tabs."""
+    from vldebias.evaluation.report import print_table, tab_rows
 
     if not piped(*tab_rows(result, measures)):
         print_table(result, out, measures)
 
 
 def aside(text: object) -> None:
-    """What is said beside rows: below them in a terminal, on stderr where stdout is to be read by a program."""
+    """Print a remark: below the rows in a terminal, on stderr where a program reads stdout."""
     say(text, out if out.is_terminal else err)
 
 
 def tell(kind: str, style: str, message: str) -> None:
-    """A message on stderr as it is: it may quote what a user typed, and brackets are markup to rich."""
+    """Print a message on stderr; it may quote what a user typed, so its brackets are no markup."""
     err.print(Text.assemble((f"{kind}: ", style), message))
 
 
 def say(text: object, console: Console = out) -> None:
-    """A line as it is, however long: it may quote what a user typed, and brackets are markup to rich."""
+    """Print a line unwrapped; it may quote what a user typed, so its brackets are no markup."""
     console.print(str(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def split_names(options: Sequence[str] | None) -> list[str]:
-    """Names from options that may hold several each, with commas between them."""
+    """Return names from options that may hold several each, with commas between them."""
     return [name.strip() for text in options or () for name in text.split(",") if name.strip()]
 
 
 def split_pair(text: str, option: str, expected: str) -> tuple[str, str]:
-    """What stands before and after the first "=" of an option."""
+    """Return what stands before and after the first "=" of an option."""
     name, equals, value = text.partition("=")
     if not (name and equals and value):
         raise InvalidInputError(f"{option}: expected {expected}, got {text!r}")
@@ -170,28 +149,19 @@ def split_pair(text: str, option: str, expected: str) -> tuple[str, str]:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Refuse names of methods that there are not, before torch is imported; others may bring more, and are asked then.
-
-    Raises:
-        InvalidInputError: as the registry words it.
-    """
-    from vldebias.gone import METHODS
+    """Refuse unknown methods before torch is imported; where packages add methods, the registry is asked later."""
     from vldebias.registry import Registry
 
     if complete.own_methods():
-        known: Registry[str] = Registry("method", "", lambda name: (name, name), went=METHODS)
+        known: Registry[str] = Registry("method", "", lambda name: (name, name))
         for name in complete.METHOD_NAMES:
             known.register(name)
         for name in names:
             known.named(name)
 
 
-def check_method(name: str | None, *, images: bool, judge: bool = False) -> None:
-    """Refuse a method before a model is loaded: no such name, or one that needs images, or a judge, that are not given.
-
-    Raises:
-        InvalidInputError: the message lists the names, or the option that is missing.
-    """
+def check_method(name: str | None, *, images: bool) -> None:
+    """Refuse a method before a model is loaded: no such name, or one that needs images that are not given."""
     if name is None:
         return
     check_names([name])
@@ -200,14 +170,10 @@ def check_method(name: str | None, *, images: bool, judge: bool = False) -> None
     for need in (Need.IMAGES, Need.LABELS):
         if need in get_method(name).needs and not images:
             raise InvalidInputError(f"--method {name} uses {need}: give a file of their features as --reference")
-    if Need.JUDGED in get_method(name).needs and not judge:
-        raise InvalidInputError(
-            f"--method {name} uses {Need.JUDGED}: fit it with `vldebias debias --judge NAME`, the model that reads them"
-        )
 
 
 def device_of(name: str) -> str:
-    """The device to run on; "auto" is cuda where there is one, and says so.
+    """Return the device to run on; "auto" is cuda where there is one, and says so.
 
     Raises:
         InvalidInputError: no such kind of device, or none of it here.
@@ -242,11 +208,7 @@ def load(
     dtype: str | None = None,
     prompts: Sequence[str] = (),
 ) -> Loaded:
-    """The model or pipeline that the options name, once the prompt sets are found to exist.
-
-    Raises:
-        PromptSetError, InvalidInputError: a name that is wrong, told before anything is loaded; see also `load_host`.
-    """
+    """Return the model or pipeline that the options name, once the prompt sets are found to exist."""
     from vldebias.prompts import load_prompts
 
     for name in prompts:

@@ -1,4 +1,4 @@
-"""`vldebias diagnose`: what a file of features holds, as a page, a result and a list of suspect labels."""
+"""`vldebias diagnose`: probe embeddings, as a page, a result and a list of suspect labels."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ from vldebias.cli.flags import flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
 
 SUSPECTS, SHEET = "wrong-labels.csv", "wrong-labels.html"
-
-
 _BROUGHT = ("model", "pretrained", "texts", "reference", "unknown", "device", "fresh")  # fields of `Options`
 
 
@@ -59,10 +57,10 @@ def diagnose_command(
     as_json: Json = False,
     **brought: Any,
 ) -> None:
-    """Ask features what they hold: is an attribute readable, which group suffers, which labels are wrong, what margins.
+    """Probe embeddings for attribute leakage, worst-off groups, label errors and margins.
 
     Writes a page, result.json and, with --labels, wrong-labels.csv with the least credible label first; with --images
-    the pictures of these as wrong-labels.html. A second run with the same settings takes over what the first measured.
+    the pictures of these as wrong-labels.html. A second run with the same settings reuses what the first measured.
 
     [bold]Examples[/bold]
 
@@ -91,10 +89,9 @@ def diagnose_command(
 
     from vldebias.data import load_embeddings, save_embeddings
     from vldebias.data.suspects import Suspects, pictures_below
-    from vldebias.diagnostics import wrong_labels
-    from vldebias.evaluation.diagnosis import DiagnoseTask
+    from vldebias.evaluation.diagnosis import DiagnoseTask, wrong_labels
     from vldebias.evaluation.run import PAGE, run_suite, write_manifest
-    from vldebias.evaluation.suite import Suite
+    from vldebias.evaluation.task import Suite
     from vldebias.options import Options
 
     fields = {"name": "diagnose", "title": f"What {features.name} holds", "data": {"name": "embeddings"}, "seed": seed}
@@ -103,7 +100,7 @@ def diagnose_command(
         task,
         title=f"Features of {features.name}",
         description="Probes, hidden groups, wrong labels and margins of one file of features.",
-        source="vldebias.diagnostics",
+        source="vldebias.diagnose",
         needs="a file of embeddings with labels",
     )
     options = Options(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from vldebias.cli import complete
-from vldebias.cli.common import Json, err, make_app, out, piped, print_grid, print_json, say, split_names, split_pair
+from vldebias.cli.common import Json, err, make_app, piped, print_grid, print_json, say, split_names, split_pair
 from vldebias.errors import InvalidInputError
 
 app = make_app("Prompt sets: what describes a bias.")
@@ -26,32 +26,21 @@ def list_sets(as_json: Json = False) -> None:
     """
     from vldebias.prompts import list_prompts, load_prompts
 
-    sets = [load_prompts(name) for name in list_prompts()]
-    if as_json:
-        print_json([_summary(s) for s in sets])
-        return
+    sets = [_summary(load_prompts(name)) for name in list_prompts()]
     head = ("name", "description", "pairs", "held_out_pairs", "spurious", "classes")
-    if piped(head, ([_summary(one)[key] for key in head] for one in sets)):
-        return
-    lines = []
-    for one in sets:
-        counted = _summary(one)
-        counts = ", ".join(f"{counted[k]} {k.replace('_pairs', '').replace('_', ' ')}" for k in head[2:] if counted[k])
-        lines.append((one.name, f"{one.description} ({counts})"))
-    print_grid(("", ""), lines)
+    if as_json:
+        print_json(sets)
+    elif not piped(head, ([one[key] for key in head] for one in sets)):
+        lines = []
+        for one in sets:
+            counts = ", ".join(f"{one[k]} {k.replace('_pairs', '').replace('_', ' ')}" for k in head[2:] if one[k])
+            lines.append((one["name"], f"{one['description']} ({counts})"))
+        print_grid(("", ""), lines)
 
 
 def _summary(s: Any) -> dict[str, Any]:
-    return {
-        "name": s.name,
-        "description": s.description,
-        "source": s.source,
-        "hash": s.hash,
-        "pairs": len(s.pairs),
-        "held_out_pairs": len(s.held_out_pairs),
-        "spurious": len(s.spurious),
-        "classes": len(s.classes),
-    }
+    said = {key: getattr(s, key) for key in ("name", "description", "source", "hash")}
+    return said | {key: len(getattr(s, key)) for key in ("pairs", "held_out_pairs", "spurious", "classes")}
 
 
 @app.command("show")
@@ -74,28 +63,22 @@ def show(
 
     s = load_prompts(name)
     if as_json:
-        lists = {
-            key: getattr(s, key)
-            for key in ("classes", "spurious", "pairs", "held_out_pairs", "templates", "stated_words")
-        }
-        print_json({**_summary(s), **lists, "limits": s.limits})
+        lists = ("classes", "spurious", "pairs", "held_out_pairs", "templates", "stated_words", "limits")
+        print_json(_summary(s) | {key: getattr(s, key) for key in lists})
         return
     shown = s.pairs if every else s.pairs[:10]
-    words, hidden = ", ".join(s.stated_words[:60]), len(s.stated_words) - 60
     sections = {
-        "what for": [s.description],
+        f"{s.name}  {s.hash[:12]}": [s.description],
         "source": [s.source],
         "limits": [s.limits],
-        "classes": list(s.classes),
-        "spurious": list(s.spurious),
+        "classes": s.classes,
+        "spurious": s.spurious,
         f"pairs ({len(shown)} of {len(s.pairs)})": [f"{a}  |  {b}" for a, b in shown],
-        f"stated words ({len(s.stated_words)})": [words + (f", and {hidden} more" if hidden > 0 else "")],
+        f"stated words ({len(s.stated_words)})": [", ".join(s.stated_words if every else s.stated_words[:60])],
     }
-    out.print(f"[bold]{s.name}[/bold]  {s.hash[:12]}", highlight=False)
     for title, lines in sections.items():
         if any(lines):
-            out.print(f"[bold]{title}[/bold]")
-            say("\n".join(f"  {line}" for line in lines))
+            say("\n  ".join([title, *lines]))
 
 
 @app.command("new")
@@ -104,7 +87,7 @@ def new(
     attribute: Annotated[list[str], typer.Option(help="value=word,word; give it once per value.")],
     concept: Annotated[list[str], typer.Option(help="What the pairs are about; several, or comma-separated.")],
     template: Annotated[list[str], typer.Option(help="With {attribute} and {concept}.")] = _TEMPLATES,
-    test_concept: Annotated[list[str] | None, typer.Option(help="Unseen concepts, to measure on.")] = None,
+    test_concept: Annotated[list[str] | None, typer.Option(help="Held-out concepts, to measure on.")] = None,
 ) -> None:
     """Make a prompt set from a short word list: attribute words x templates x concepts.
 
@@ -120,7 +103,6 @@ def new(
         raise InvalidInputError(f"{path}: exists; choose another name or delete it first")
     pairs = (split_pair(text, "--attribute", "value=word,word (such as female=female,woman)") for text in attribute)
     values = {value: split_names([words]) for value, words in pairs}
-    concepts, unseen = split_names(concept), split_names(test_concept)
-    made = make_prompt_set(path.stem, values, concepts, template, test_concepts=unseen)
+    made = make_prompt_set(path.stem, values, split_names(concept), template, test_concepts=split_names(test_concept))
     made.to_yaml(path)
     say(f"{path}: {len(made.pairs)} pairs, {len(made.held_out_pairs)} held out", err)

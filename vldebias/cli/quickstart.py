@@ -11,10 +11,10 @@ from vldebias.cli.common import Json, aside, check_out, err, print_json, print_r
 
 KEY = (
     "default: what `debias` attaches; cali+equalise: the same where it is given unlabelled images (reference=); paper: "
-    "the settings of Chuang et al.; stated-value: a value drawn for each image and stated in its prompt; chance: "
+    "the settings of Chuang et al.; balanced-prompts: a value stated in the prompt of each image; chance: "
     "random rankings.\n"
 )
-NEXT = "\nNext, on a model of your own: vldebias check --model ViT-B-32 --pretrained openai"
+NEXT = "\nNext, on a model of your own: vldebias debias gender --model ViT-B-32 --pretrained openai --check"
 
 
 def quickstart(
@@ -31,7 +31,7 @@ def quickstart(
     """Bias and utility before and after, on the embedded miniature world; offline, under two minutes on two cores.
 
     Measures what `debias` attaches by default, the same with unlabelled images, the paper's settings, and on the
-    pipeline `stated-value`: worst-group accuracy (birds), MaxSkew of retrieval (ten concepts in portraits) and
+    pipeline `balanced-prompts`: worst-group accuracy (birds), MaxSkew of retrieval (ten concepts in portraits) and
     discrepancy of generated images, with intervals; writes a page with side-by-side pictures of the same seeds. It is
     the suite `quickstart` of `vldebias eval`: a run that was stopped goes on where it was.
 
@@ -43,10 +43,9 @@ def quickstart(
     """
     check_out(folder)
     err.print(f"Birds, portraits and drawn portraits, before and after; everything goes to {folder}", soft_wrap=True)
-    from vldebias.evaluation.report.front import in_short
+    from vldebias.evaluation.report import opening, told
     from vldebias.evaluation.run import PAGE, run_suite
-    from vldebias.evaluation.suite import load_suite
-    from vldebias.evaluation.task import Options
+    from vldebias.evaluation.task import Options, load_suite
 
     # The cache of features lies in the folder: a first try leaves nothing elsewhere.
     numbers = tuple(range(seeds)) if seeds else None
@@ -57,4 +56,4 @@ def quickstart(
         print_json(result.to_dict())
     else:
         print_result(result, suite.headline)
-        aside("\n".join([f"\npage: {folder / PAGE}\n", KEY, *in_short(result, suite.headline), NEXT]))
+        aside("\n".join([f"\npage: {folder / PAGE}\n", KEY, *opening(told(result), suite.headline), NEXT]))

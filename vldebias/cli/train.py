@@ -1,94 +1,98 @@
-"""`vldebias train`: fine-tune an image-text model; one flag for each setting of the file, made from the same list."""
+"""`vldebias train`: fine-tune an image-text model; `--pairs` lists the pairs that do not fit, without training."""
 
 from __future__ import annotations
 
 import os
 import signal
-from copy import copy
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import yaml
 
 from vldebias.cli.common import Json, aside, err, print_grid, print_json, say
-from vldebias.cli.flags import flags_of_fields, hidden_flags, with_flags
-from vldebias.training.settings import GONE, GROUPS, PRESETS, load_settings
+from vldebias.cli.flags import flags_of_fields, with_flags
+from vldebias.errors import InvalidInputError
+from vldebias.training.settings import GROUPS, PRESETS, load_settings
 
-FIRST = ("data", "model", "val_split", "debias")
-"""Settings on the first page of the help, beside the preset and the folder of the run."""
+FLAGS = ("data", "split", "val_split", "label", "model", "pretrained", "tune", "loss", "temperature", "lr", "epochs",
+         "steps", "batch_size", "debias")  # fmt: skip
+"""Settings that have a flag of their own; --set gives the others."""
 
 
-def _whole_help(context: typer.Context, asked: bool) -> None:
-    """Prints the help with every setting, and ends."""
+def _list_settings(asked: bool) -> None:
+    """Print every setting with its default, and end."""
     if asked:
-        whole = copy(context.command)
-        whole.params = [copy(parameter) for parameter in whole.params]
-        for parameter in whole.params:
-            if hasattr(parameter, "hidden"):
-                parameter.hidden = parameter.name in GONE
-        typer.echo(whole.get_help(context))
+        for group, kind in GROUPS.items():
+            said = {True: "not set", False: ""}
+            rows = [
+                (name, str(field.get_default(call_default_factory=True)), field.description or "")
+                for name, field in kind.model_fields.items()
+            ]
+            print_grid((group, "default", "what it does"), [(n, said[d == "None"] or d, text) for n, d, text in rows])
         raise typer.Exit
 
 
-@with_flags([*flags_of_fields(GROUPS, first=FIRST), *hidden_flags(GONE)])
+@with_flags(flags_of_fields(GROUPS, only=FLAGS))
 def train(
     preset: Annotated[
         str | None,
         typer.Option(
-            help=f"Settings to begin with: {', '.join(PRESETS)}. What else is given comes first; --show prints them.",
+            help=f"Settings to begin with: {', '.join(PRESETS)}. Other flags come first; --show prints them.",
             autocompletion=lambda incomplete: [name for name in PRESETS if name.startswith(incomplete)],
         ),
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(help="YAML file of settings: the names of --help-all with underscores. Flags come first."),
+    config: Annotated[Path | None, typer.Option(help="YAML file of settings. Flags and --set come first.")] = None,
+    more: Annotated[
+        list[str] | None, typer.Option("--set", help="Any other setting: --set ema=0.999 --set group_dro=place.")
     ] = None,
     folder: Annotated[
         Path, typer.Option("--out", help="Folder of the run. One that was interrupted goes on where it was.")
     ] = Path("vldebias-train"),
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="Do not train: score every pair by the model, most suspicious first.")
+    ] = False,
     cpu: Annotated[bool, typer.Option("--cpu", help="Stay on the CPU.")] = False,
     show: Annotated[bool, typer.Option("--show", help="Print the settings as a YAML file, and stop.")] = False,
     as_json: Json = False,
-    help_all: Annotated[
-        bool, typer.Option("--help-all", is_eager=True, callback=_whole_help, help="Show every setting, and stop.")
+    settings_too: Annotated[
+        bool, typer.Option("--settings", is_eager=True, callback=_list_settings, help="List every setting, and stop.")
     ] = False,
     **given: Any,
 ) -> None:
     """Fine-tune an image-text model on captions of which some are wrong.
 
-    Writes the model, what every step saw, the score of every pair (the lowest are the ones to look at) and pictures.
-    On several GPUs start it with `accelerate launch -m vldebias train ...`: nothing else changes. All settings, from
-    losses to groups: --help-all.
+    Writes the model, the metrics of every step, and the score of every pair: look at the lowest first. On several GPUs
+    start it with `accelerate launch -m vldebias train ...`, on several CPU processes with
+    `torchrun --nproc_per_node 2 -m vldebias train ...`.
 
     [bold]Examples[/bold]
 
     \b
       vldebias train --preset heads --data captions/ --model ViT-B-32 --pretrained openai --val-split val
-      vldebias train --data birds --caption-noise 0.4 --epochs 3 --lr 1e-4 --temperature 0.2
-      vldebias train --model ViT-B-32 --pretrained openai --data captions/ --loss rince --q 0.4 --temperature 0.1
-      vldebias train --model openai/clip-vit-base-patch32 --data pairs.parquet --tune lora --lr 1e-4 --precision bf16
+      vldebias train --data birds --set caption_noise=0.4 --epochs 3 --lr 1e-4 --temperature 0.2
+      vldebias train --model openai/clip-vit-base-patch32 --data pairs.parquet --tune lora --lr 1e-4
       vldebias train --config run.yaml --lr 3e-5 --out second
-      vldebias train --data portraits --label hair --group gender --debias gender --epochs 2
+      vldebias train --data portraits --label hair --debias gender --epochs 2 --set group=gender
+      vldebias train --data captions/ --model ViT-B-32 --pretrained openai --pairs --set keep=0.8
       vldebias train --config run.yaml --show
       accelerate launch --num_processes 8 -m vldebias train --config run.yaml
     """
     from vldebias.progress import SILENT, Progress
-    from vldebias.training.run import train_model
+    from vldebias.training.run import list_pairs, steps_done, train_model
 
-    settings = load_settings(config, **given, **({} if preset is None else {"preset": preset}))
+    values = {**_parsed(more or []), **given, **({} if preset is None else {"preset": preset})}
+    settings = load_settings(config, **values)
     if show:
         typer.echo(settings.as_yaml(), nl=False)
         return
+    progress = SILENT if int(os.environ.get("RANK", "0")) else Progress.on(err)
     try:
-        progress = SILENT if int(os.environ.get("RANK", "0")) else Progress.on(err)
-        outcome = train_model(settings, folder, cpu=cpu, progress=progress)
+        how: dict[str, Any] = {"cpu": cpu, "progress": progress}
+        outcome = list_pairs(settings, folder, **how) if pairs else train_model(settings, folder, **how)
     except KeyboardInterrupt as interrupt:
-        from vldebias.training.run import steps_done
-
         done, steps = steps_done(folder)
-        goes_on = (
-            f"goes on after step {done} of {steps}" if done else "begins anew, for nothing was saved yet (save_every)"
-        )
+        goes_on = f"goes on after step {done} of {steps}" if done else "begins again: nothing was saved (save_every)"
         say(f"interrupted; the same command {goes_on}", err)
         raise typer.Exit(128 + getattr(interrupt, "signal", signal.SIGINT)) from None
     if outcome is None:  # not the first of several processes
@@ -99,15 +103,29 @@ def train(
         _print(outcome, folder)
 
 
+def _parsed(more: list[str]) -> dict[str, Any]:
+    """Return the settings of `--set name=value`; values are read as YAML."""
+    values = {}
+    for one in more:
+        name, equals, text = one.partition("=")
+        if not equals:
+            raise InvalidInputError(f"--set {one}: expected name=value, such as --set ema=0.999")
+        try:
+            values[name.strip().replace("-", "_")] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise InvalidInputError(f"--set {one}: {error}") from None
+    return values
+
+
 def _print(outcome: dict[str, Any], folder: Path) -> None:
-    moments = [moment for moment in ("before", "after", "debiased_before", "debiased") if outcome[moment]]
+    moments = [moment for moment in ("before", "after", "debiased") if outcome.get(moment)]
     rows = [
         (name, *(f"{outcome[moment][name]:.3f}" if name in outcome[moment] else "" for moment in moments))
-        for name in outcome["after"]
+        for name in outcome.get("after", {})
     ]
     if rows:
-        print_grid(("score on held-out data", *(moment.replace("_", ", ") for moment in moments)), rows)
-    if outcome["worse"]:
+        print_grid(("score on held-out data", *moments), rows)
+    if outcome.get("worse"):
         each = "; ".join(f"{name} {before:.3f} -> {after:.3f}" for name, (before, after) in outcome["worse"].items())
         aside(
             f"worse than before training: {each}. Where these count keep the model that it started from; a lower --lr, "

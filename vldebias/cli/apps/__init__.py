@@ -1,8 +1,7 @@
 """`vldebias demo` and `vldebias label`: their options. The pages themselves, `compare` and `label`, lie in apps/.
 
-This is the package that the pages are imported as: `vldebias.cli.apps.compare`, `vldebias.cli.apps.label`. A wheel has
-them in this folder. In a checkout, and in an editable install of one, the folder apps/ stands beside the package and is
-the second place of `__path__`, where Python looks for the modules of a package.
+The pages are imported as `vldebias.cli.apps.demo` and `vldebias.cli.apps.label`. A wheel has them in this folder; in a
+checkout the folder apps/ stands beside the package and is the second place of `__path__`.
 """
 
 from __future__ import annotations
@@ -15,19 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vldebias.cli.common import (
-    Device,
-    Dtype,
-    Json,
-    Model,
-    Pretrained,
-    check_there,
-    device_of,
-    err,
-    print_json,
-    print_result,
-    say,
-)
+from vldebias.cli.common import Device, Dtype, Model, Pretrained, check_there, device_of
 from vldebias.cli.flags import with_flags
 from vldebias.errors import InvalidInputError, need
 
@@ -35,7 +22,7 @@ __all__ = ["AUTH", "demo_command", "label_command", "page"]
 
 AUTH = "VLDEBIAS_AUTH"  # user:password, where a command line would show it to everyone on the machine
 _HERE = Path(__file__).resolve().parent
-if not (_HERE / "compare").is_dir():
+if not (_HERE / "demo").is_dir():
     __path__.append(str(_HERE.parents[2] / "apps"))
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before Gradio is imported: it asks for its own version
 os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "200")  # else it remembers the last 10,000 events
@@ -45,20 +32,18 @@ _Public = Annotated[bool, typer.Option("--public", help="Listen to the network; 
 _Auth = Annotated[
     str | None, typer.Option(metavar="USER:PASSWORD", help=f"Ask for them; better kept in the variable {AUTH}.")
 ]
-_BEHIND = "Where a reverse proxy in front calls from; its X-Forwarded-For is believed."
-_Proxy = Annotated[str | None, typer.Option(metavar="ADDRESS", help=_BEHIND)]
 _Sample = Annotated[
     str,
     typer.Option(
-        help="judge: by lot, more where the judge of the run is unsure, with weights; turn: the prompts in turn. "
-        "auto: by the judge where one answered and no answers were given in turn."
+        help="judge: uncertainty sampling with inverse-probability weights; turn: the prompts in turn. "
+        "auto: judge where one answered and no answers were given in turn."
     ),
 ]
-_WHERE = [("port", _Port, None), ("public", _Public, False), ("auth", _Auth, None), ("proxy", _Proxy, None)]
+_WHERE = [("port", _Port, None), ("public", _Public, False), ("auth", _Auth, None)]
 
 
 def page(name: str) -> ModuleType:
-    """The page `name`, which needs Gradio.
+    """Return the module of a page, which needs Gradio.
 
     Raises:
         MissingPackageError: Gradio is not installed.
@@ -77,23 +62,18 @@ def page(name: str) -> ModuleType:
 
 @with_flags(_WHERE)
 def demo_command(
-    pipeline: Annotated[str, typer.Option(help="diffusers id or folder that draws, or 'miniature'.")] = "miniature",
+    pipeline: Annotated[str, typer.Option(help="diffusers id or folder, or 'miniature'.")] = "miniature",
     model: Model = None,
     pretrained: Pretrained = None,
     device: Device = "auto",
     dtype: Dtype = None,
     embeddings: Annotated[
-        Path | None, typer.Option(help="Image embeddings with labels to retrieve from (.npz, .safetensors).")
+        Path | None, typer.Option(help="Image embeddings with labels to search in (.npz, .safetensors).")
     ] = None,
-    images: Annotated[
-        Path | None, typer.Option(help="Folder in which the ids of the embeddings are paths of pictures.")
-    ] = None,
-    gallery: Annotated[
-        Path | None, typer.Option(help="Leaf through what `eval generation` drew: its --out, or a folder of several.")
-    ] = None,
+    images: Annotated[Path | None, typer.Option(help="Folder of the pictures, their paths below it the ids.")] = None,
     **where: Any,
 ) -> None:
-    """Open a page that compares generations, classifies, retrieves, inspects and exports a projection.
+    """Open a page that compares generated images, a search and a classification before and after.
 
     Without options it runs offline on the embedded miniature models, for this machine alone.
 
@@ -101,14 +81,13 @@ def demo_command(
 
     \b
       vldebias demo
-      vldebias demo --pipeline stabilityai/stable-diffusion-2-1 --model ViT-B-32 --pretrained openai --device cuda
+      vldebias demo --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5 --model ViT-B-32 --pretrained openai
       vldebias demo --model ViT-B-32 --pretrained openai --embeddings fairface.npz --images ./fairface
-      vldebias demo --gallery ./sd21
       VLDEBIAS_AUTH=ada:long-password vldebias demo --public --port 8000
     """
     options: dict[str, Any] = {"pipeline": pipeline, "model": model, "pretrained": pretrained, "dtype": dtype}
-    options |= {"device": device_of(device), "embeddings": embeddings, "images": images, "gallery": gallery}
-    page("compare.page").serve_demo(options, **where)
+    options |= {"device": device_of(device), "embeddings": embeddings, "images": images}
+    page("demo.page").serve_demo(options, **where)
 
 
 @with_flags([("sample", _Sample, "auto"), *_WHERE])
@@ -117,7 +96,7 @@ def label_command(
         Path, typer.Argument(help="Folder of images, or one that `vldebias eval generation` wrote.", show_default=False)
     ],
     attribute: Annotated[
-        list[str] | None, typer.Option(help="What is judged, such as gender; several by repeating it.")
+        list[str] | None, typer.Option(help="What is asked, such as gender; several by repeating it.")
     ] = None,
     choices: Annotated[
         list[str] | None,
@@ -129,61 +108,33 @@ def label_command(
     annotator: Annotated[
         list[str] | None, typer.Option(help="Who may answer; several by repeating it. Default: any name.")
     ] = None,
-    part: Annotated[str, typer.Option(help="Of drawn images: unseen, train or both.")] = "unseen",
+    part: Annotated[str, typer.Option(help="Of generated images: unseen, train or both.")] = "unseen",
     limit: Annotated[
         int | None, typer.Option(min=1, help="At most so many images of each prompt; the thesis labels 25.")
     ] = None,
     questions: Annotated[
         int, typer.Option(min=0, help="At most so many for each annotator; 0: about every image.")
     ] = 200,
-    seed: Annotated[int, typer.Option(help="Of the lot, and of the orders in which annotators see the images.")] = 0,
-    export: Annotated[
-        Path | None, typer.Option(help="Write the answers to a .csv, or a .json for Label Studio, and end.")
-    ] = None,
-    results: Annotated[bool, typer.Option("--results", help="Show what the answers say, instead of asking.")] = False,
-    votes: Annotated[str, typer.Option(help="Of results: majority (one vote per image) or each answer.")] = "majority",
-    resamples: Annotated[int, typer.Option(min=1, help="Of results: bootstrap resamples.")] = 2000,
-    as_json: Json = False,
+    seed: Annotated[int, typer.Option(help="Seed of the sample and of the orders in which annotators see it.")] = 0,
     **where: Any,
 ) -> None:
-    """Label generated images by hand: one at a time, blinded, in an order of its own for every annotator.
+    """Label images by hand: one at a time, blinded, in an order of its own for every annotator.
 
-    Keys 1 to 9 answer, the arrows go back and on. Every answer is written at once to a file that is only appended to;
-    who comes back under the same name goes on where they were. `vldebias eval human` reads the file.
-
-    Where a judge has read the images, those to label are drawn by its answers: --labels of `eval generation` and
-    `eval human` then correct its figures, and the page of --results says how many more answers halve the intervals.
+    Keys 1 to 9 answer, the arrows go back and on. Every answer is appended to the file at once; an annotator who comes
+    back continues. The last page names the command that reads the file. Where a judge has read the images, those that
+    it is unsure of are asked about more often, with weights that correct for it.
 
     [bold]Examples[/bold]
 
     \b
-      vldebias label sd21/images/gender --attribute gender
-      vldebias label sd21/images/gender --attribute gender --questions 400   # a larger sample, which holds the first
-      vldebias label sd21/images/race --attribute race --limit 25 --annotator ada --annotator ben
+      vldebias label sd15/images/gender --attribute gender
+      vldebias label sd15/images/gender --attribute gender --questions 400   # a larger sample, which holds the first
+      vldebias label sd15/images/race --attribute race --limit 25 --annotator ada --annotator ben
       vldebias label my-images --attribute glasses --choices with,without --out answers.jsonl
-      vldebias label sd21/images/gender --attribute gender --results
-      vldebias label sd21/images/gender --attribute gender --export answers.csv
-      vldebias eval human --labels sd21/images/gender/answers.jsonl --drawn sd21/images/gender
     """
     check_there(folder, "a folder with images to label")
     page("serving").credentials(where.get("auth"), public=where["public"])  # before anything that takes time
     order = {"part": part, "limit": limit, "most": questions or None, "sample": where.pop("sample"), "seed": seed}
     who = {"file": file, "annotators": annotator or []}
     study = page("label").open_study(folder, attribute or [], choices or [], **who, **order)
-    if export is not None:
-        for path in page("label.export").export(study, export):
-            say(f"wrote {path}", err)
-        return
-    if not results:
-        page("label.page").serve_study(study, **where)
-        return
-    shown = page("label.results")
-    result, missing = shown.measure(study, votes=votes, resamples=resamples)
-    for name, why in missing.items():
-        say(f"{name}: nothing to show yet: {why}", err)
-    if as_json:
-        print_json(result.to_dict())
-        return
-    if result.rows:
-        print_result(result)
-    shown.serve_results(study, votes=votes, resamples=resamples, **where)
+    page("label.page").serve_study(study, **where)

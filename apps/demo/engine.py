@@ -1,0 +1,137 @@
+"""The models behind the page: loaded once, used by one visitor at a time, and never left with an edit."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, TypeVar
+
+import vldebias
+from vldebias.errors import InvalidInputError
+
+MINIATURE = "miniature"
+KEPT = 32  # results that are remembered
+Made = TypeVar("Made")
+
+
+class Engine:
+    """Models, and what was made with them.
+
+    Args:
+        pipeline: a diffusers id or folder, or "miniature".
+        model, pretrained: an image-text model, as `vldebias.load_host` takes it. It searches and classifies, and reads
+            what a pipeline other than the miniature generates.
+        embeddings: a file of image embeddings with labels to search; by default the pictures of the miniature.
+        images: the folder in which the ids of the embeddings are paths of pictures.
+        device, dtype: where the models are held.
+
+    Raises:
+        InvalidInputError: options that do not go together. No model is loaded.
+    """
+
+    def __init__(
+        self,
+        *,
+        pipeline: str = MINIATURE,
+        model: str | None = None,
+        pretrained: str | None = None,
+        embeddings: Path | None = None,
+        images: Path | None = None,
+        device: str = "cpu",
+        dtype: str | None = None,
+    ) -> None:
+        if pipeline != MINIATURE and model is None:
+            raise InvalidInputError(
+                f"--pipeline {pipeline} needs a model that reads its images: add --model, an open_clip architecture "
+                "(with --pretrained) or a transformers id or folder, such as --model ViT-B-32 --pretrained openai"
+            )
+        if pretrained is not None and model is None:
+            raise InvalidInputError("--pretrained names open_clip weights and goes with --model")
+        for option, path, is_right in (("embeddings", embeddings, Path.is_file), ("images", images, Path.is_dir)):
+            if path is not None and not is_right(path):
+                raise InvalidInputError(f"--{option} {path}: there is no such {option} file or folder")
+        self.pipeline_name, self.model_name = pipeline, model or MINIATURE
+        self.pretrained, self.embeddings, self.images = pretrained, embeddings, images
+        self.device, self.dtype = device, dtype
+        self.lock = threading.RLock()
+        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+        self._loaded: dict[str, Any] = {}
+
+    def once(self, name: str, load: Callable[[], Made]) -> Made:
+        """Return what `load` gives, loaded once; visitors who ask at the same time wait for the first."""
+        with self.lock:
+            if name not in self._loaded:
+                self._loaded[name] = load()
+            return self._loaded[name]
+
+    def remember(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """Return what `make` gives for a key, from memory for the last 32 keys."""
+        with self.lock:
+            if key not in self._kept:
+                self.keep(key, make())
+            self._kept.move_to_end(key)
+            return self._kept[key]
+
+    def known(self, key: Hashable) -> Any:
+        """Return what is remembered under a key, None where nothing is."""
+        return self._kept.get(key)
+
+    def keep(self, key: Hashable, value: Any) -> None:
+        """Remember a value."""
+        with self.lock:
+            self._kept[key] = value
+            if len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+
+    def warm(self) -> threading.Thread:
+        """Load models and pictures in a thread of its own, so that the first click does not wait for them."""
+
+        def load() -> None:
+            from .search import birds, portraits
+
+            self.pipe()
+            portraits(self)
+            birds(self)
+
+        thread = threading.Thread(target=load, name="models", daemon=True)
+        thread.start()
+        return thread
+
+    def pipe(self) -> Any:
+        """Return the pipeline."""
+
+        def load() -> Any:
+            pipe = vldebias.load_host(pipeline=self.pipeline_name, device=self.device, dtype=self.dtype).host
+            pipe.set_progress_bar_config(disable=True)
+            return pipe
+
+        return self.once("pipeline", load)
+
+    def clip(self) -> Any:
+        """Return the image-text model with its tokenizer and preprocessing."""
+        return self.once(
+            "model",
+            lambda: vldebias.load_host(self.model_name, self.pretrained, device=self.device, dtype=self.dtype),
+        )
+
+    def edits(self, host: Any, prompts: str, method: str) -> dict[str, Any]:
+        """Return the edits of a method by role, fitted once; {} where the default found that it would not help."""
+        tokenizer = {} if host is self._loaded.get("pipeline") else {"tokenizer": self.clip().tokenizer}
+
+        def fit() -> dict[str, Any]:
+            with vldebias.debias(host, prompts, method=method, **tokenizer) as attachment:
+                return dict(attachment.projections)
+
+        return self.remember(("fit", id(host), prompts, method), fit)
+
+    @contextmanager
+    def generating(self, prompts: str, method: str | None, strength: float = 1.0) -> Iterator[Any]:
+        """Give the pipeline for the length of a block, under the lock and with a method attached."""
+        with self.lock:
+            pipe = self.pipe()
+            edits = {} if method is None else self.edits(pipe, prompts, method)
+            with vldebias.debias(pipe, edits, strength=strength) if edits else nullcontext():
+                yield pipe

@@ -1,0 +1,128 @@
+"""What a visitor asks for, checked before any model sees it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import isfinite
+
+from vldebias.errors import InvalidInputError
+
+ATTRIBUTES = {"gender": "professions-gender", "race": "professions-race", "skin tone": "skin-tone", "age": "age"}
+"""What the page calls an attribute -> its prompt set."""
+NUMBERS = (12, 16)  # images of a row: with fewer than 12 no change can be told from chance
+LONGEST = 300  # characters of a prompt, more than any CLIP reads
+MOST_STEPS, MOST_GUIDANCE, LARGEST_SEED = 100, 30.0, 2**31 - 1
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
+
+
+def check_text(text: object, name: str) -> str:
+    """Return `text` on one line, without control characters.
+
+    Raises:
+        InvalidInputError: it is no text, empty, or longer than 300 characters.
+    """
+    if not isinstance(text, str):
+        raise InvalidInputError(f"{name}: expected a text, got {type(text).__name__}")
+    whole = text.encode("utf-8", "replace").decode()  # half a surrogate pair cannot be written anywhere
+    line = " ".join(_CONTROL.sub(" ", whole).split())
+    if not line:
+        raise InvalidInputError(f"{name}: it is empty; write a few words, such as 'A photo of a doctor.'")
+    if len(line) > LONGEST:
+        raise InvalidInputError(f"{name}: {len(line):,} characters; the most is {LONGEST}, so make it shorter")
+    return line
+
+
+def check_number(value: object, low: float, high: float, name: str) -> float:
+    """Return a number in [low, high].
+
+    Raises:
+        InvalidInputError: it is no number, or outside of the range.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        raise InvalidInputError(f"{name}: expected a number from {low:g} to {high:g}, got {value!r:.40}")
+    if not low <= value <= high:
+        raise InvalidInputError(f"{name}: expected a number from {low:g} to {high:g}, got {value:g}")
+    return float(value)
+
+
+def check_choice(value: object, choices: tuple[str, ...], name: str) -> str:
+    """Return one of the choices.
+
+    Raises:
+        InvalidInputError: it is none of them.
+    """
+    if value not in choices:
+        raise InvalidInputError(f"{name}: expected one of {', '.join(choices)}, got {value!r:.40}")
+    return str(value)
+
+
+@dataclass(frozen=True)
+class Request:
+    """Images of one prompt: image i of each row starts from the noise of seed + i.
+
+    attribute: a key of ATTRIBUTES. strength: share of the images that are given a value, and share of the projection.
+    projection: whether a third row shows the projection of the paper.
+    """
+
+    prompt: str
+    attribute: str = "gender"
+    number: int = 16
+    strength: float = 1.0
+    projection: bool = False
+    seed: int = 0
+    steps: int = 20
+    guidance: float = 3.0
+
+    @classmethod
+    def of(
+        cls,
+        prompt: object,
+        attribute: object,
+        number: object,
+        strength: object,
+        projection: object,
+        seed: object,
+        steps: object,
+        guidance: object,
+    ) -> Request:
+        """Return the request that a form or a client sends.
+
+        Raises:
+            InvalidInputError: a value that is not on offer; the message names it.
+        """
+        if number not in NUMBERS:
+            raise InvalidInputError(f"images: expected {' or '.join(map(str, NUMBERS))}, got {number!r:.40}")
+        return cls(
+            check_text(prompt, "prompt"),
+            check_choice(attribute, tuple(ATTRIBUTES), "attribute"),
+            int(number),
+            check_number(strength, 0, 1, "strength"),
+            bool(projection),
+            int(check_number(seed, 0, LARGEST_SEED, "seed")),
+            int(check_number(steps, 1, MOST_STEPS, "steps")),
+            check_number(guidance, 0, MOST_GUIDANCE, "guidance"),
+        )
+
+    def code(self, pipeline: str) -> str:
+        """Return lines of Python that generate the same rows."""
+        load = (
+            "from vldebias import miniature\n\npipe = miniature.load_pipeline()"
+            if pipeline == "miniature"
+            else f"from diffusers import DiffusionPipeline\n\npipe = DiffusionPipeline.from_pretrained({pipeline!r})"
+        )
+        name = ATTRIBUTES[self.attribute]
+        strength = f", strength={self.strength:g}" if self.strength < 1 else ""
+        lines = [
+            "import torch",
+            "import vldebias",
+            load,
+            f"noise = [torch.Generator().manual_seed({self.seed} + i) for i in range({self.number})]",
+            f"prompts = [{self.prompt!r}] * {self.number}",
+            f'with vldebias.debias(pipe, "{name}", method="balanced-prompts"{strength}):',
+            f"    images = pipe(prompts, generator=noise, num_inference_steps={self.steps}, "
+            f"guidance_scale={self.guidance:g}).images",
+        ]
+        if self.projection:
+            lines.append(f'# the third row: vldebias.debias(pipe, "{name}", method="cali"{strength})')
+        return "\n".join(lines)

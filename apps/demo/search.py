@@ -1,0 +1,186 @@
+"""Search and classify pictures with the image-text model, before and after a mitigation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+from torch.nn.functional import normalize
+
+import vldebias
+from vldebias.data import ImageData, decode, load_embeddings
+from vldebias.errors import InvalidInputError
+from vldebias.hosts import resolve
+from vldebias.hosts.images import image_encoder
+from vldebias.metrics import max_skew
+from vldebias.metrics.bootstrap import wilson_interval
+
+from .engine import Engine
+from .request import check_choice, check_text
+
+METHODS = ("default", "cali", "orth-cali")
+SHOWN, TOP = 12, 50  # pictures of a row; results whose shares are counted
+PUT_RIGHT = 8
+BATCH = 64
+PICTURES = 600  # of a world: more would keep the first visitor waiting
+BIRDS = ("This is a picture of a landbird.", "This is a picture of a waterbird.")
+
+
+@dataclass(frozen=True, eq=False)
+class Gallery:
+    """Pictures by their features (n, d), L2-normalised, with labels."""
+
+    features: Tensor
+    labels: dict[str, NDArray[np.str_]]
+    data: ImageData | None = None
+    paths: tuple[str, ...] = ()
+
+    def picture(self, engine: Engine, row: int) -> Image.Image | None:
+        """Return a picture, None where there is none to show."""
+        if self.data is not None:
+            return self.data.read(row)
+        path = None if engine.images is None else engine.images / self.paths[row]
+        if path is None or not path.resolve().is_relative_to(engine.images.resolve()):  # type: ignore[union-attr]
+            return None
+        try:
+            return decode(path)
+        except OSError:
+            return None
+
+
+def portraits(engine: Engine) -> Gallery:
+    """Return the pictures that are searched: those of the embeddings file, else the portraits of the miniature.
+
+    Raises:
+        InvalidInputError: a file that cannot be read, or has no labels.
+    """
+
+    def load() -> Gallery:
+        if engine.embeddings is None:
+            return _world(engine, "portraits")
+        read, _ = load_embeddings(engine.embeddings)
+        if not read.labels:
+            raise InvalidInputError(f"{engine.embeddings}: has no labels, so no shares can be counted")
+        features = normalize(torch.as_tensor(np.asarray(read.features), dtype=torch.float32), dim=1)
+        return Gallery(features, _texts(read.labels), paths=tuple(read.ids))
+
+    return engine.once("portraits", load)
+
+
+def birds(engine: Engine) -> Gallery:
+    """Return the birds of the miniature."""
+    return engine.once("birds", lambda: _world(engine, "birds"))
+
+
+def _world(engine: Engine, name: str) -> Gallery:
+    from vldebias.miniature import open_world
+
+    data, loaded = open_world(name, n=PICTURES), engine.clip()
+    encoder = image_encoder(loaded.host, loaded.preprocess)
+    blocks = [
+        encoder.encode([data.read(i) for i in range(start, min(start + BATCH, len(data)))])
+        for start in range(0, len(data), BATCH)
+    ]
+    return Gallery(normalize(torch.cat(blocks).float(), dim=1), _texts(data.labels), data)
+
+
+def _texts(labels: object) -> dict[str, NDArray[np.str_]]:
+    return {
+        name: np.array([*one.names, "unknown"])[one.codes]  # -1 is unknown
+        for name, one in labels.items()  # type: ignore[attr-defined]
+    }
+
+
+def _embed(engine: Engine, texts: Sequence[str], prompts: str, method: str | None, strength: float) -> Tensor:
+    """Return normalised text features (n, d), as the model gives them with a method attached."""
+    loaded = engine.clip()
+    with engine.lock:
+        host = engine.once("host", lambda: resolve(loaded.host, tokenizer=loaded.tokenizer))
+        edit = None if method is None else next(iter(engine.edits(loaded.host, prompts, method).values()), None)
+        return normalize(host.under(list(texts), host.roles[0], edit, strength=strength).float(), dim=1)
+
+
+@dataclass(frozen=True)
+class Found:
+    """Results of one query: rows of the gallery, shares of each group among the first `top`, and MaxSkew."""
+
+    rows: tuple[int, ...]
+    shares: dict[str, float]
+    skew: float
+    top: int
+
+
+def search(
+    engine: Engine, query: object, column: object, method: object, strength: float = 1.0
+) -> tuple[Found, Found, Gallery]:
+    """Return the results of a query without and with a method.
+
+    Raises:
+        InvalidInputError: no query, an unknown method or column.
+    """
+    text, gallery = check_text(query, "query"), portraits(engine)
+    name = check_choice(column, columns(engine), "groups")
+    chosen = check_choice(method, METHODS, "method")
+    groups = gallery.labels[name]
+    known = groups != "unknown"
+    values, codes = np.unique(groups[known], return_inverse=True)
+    top = min(TOP, int(known.sum()))
+    found = []
+    for one in (None, chosen):
+        scores = (gallery.features @ _embed(engine, [text], prompts_of(name), one, strength)[0]).numpy()
+        order = np.argsort(-scores, kind="stable")
+        first = groups[order[known[order]][:top]]
+        skew = float(max_skew(scores[known].astype(float), codes, k=top))
+        shares = {str(value): float((first == value).mean()) for value in values}
+        found.append(Found(tuple(map(int, order[:SHOWN])), shares, skew, top))
+    return found[0], found[1], gallery
+
+
+def columns(engine: Engine) -> tuple[str, ...]:
+    """Return the columns of labels that a search can count, those that a prompt set fits first."""
+    names = tuple(portraits(engine).labels) if engine.embeddings is not None else ("gender", "age")
+    return tuple(sorted(names, key=lambda name: (name not in ("gender", "race", "age"), name)))
+
+
+def prompts_of(column: str) -> str:
+    """Return the prompt set of a column, "gender" where none has its name."""
+    return column if column in vldebias.list_prompts() else "gender"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Accuracy of one group before and after, with 95 % intervals (Wilson)."""
+
+    name: str
+    n: int
+    before: tuple[float, float, float]
+    after: tuple[float, float, float]
+
+
+def classify(engine: Engine, method: object, strength: float = 1.0) -> tuple[list[Group], list[int], Gallery]:
+    """Return the accuracy of four groups of birds, worst first, and pictures that the method puts right.
+
+    Raises:
+        InvalidInputError: an unknown method.
+    """
+    chosen, gallery = check_choice(method, METHODS, "method"), birds(engine)
+    label, place = gallery.labels["label"], gallery.labels["place"]
+    right = []
+    for one in (None, chosen):
+        scores = gallery.features @ _embed(engine, BIRDS, "waterbirds", one, strength).T
+        right.append(np.array(["landbird", "waterbird"])[scores.argmax(dim=1).numpy()] == label)
+    groups = []
+    for bird in np.unique(label):
+        for ground in np.unique(place):
+            rows = (label == bird) & (place == ground)
+            n = int(rows.sum())
+            counts = [int(one[rows].sum()) for one in right]
+            before, after = ((count / n, *wilson_interval(count, n)) for count in counts)
+            groups.append(Group(f"{bird} on {ground}", n, before, after))
+    mended = np.flatnonzero(~right[0] & right[1])[:PUT_RIGHT]
+    return sorted(groups, key=lambda one: one.before[0]), mended.tolist(), gallery

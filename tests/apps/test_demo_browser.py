@@ -1,0 +1,75 @@
+"""`vldebias demo` in a browser: what a visitor sees first, a click, a wide and a narrow window, light and dark."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import NARROW, WIDE, free_port, opened, served, shoot, sideways, violations
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with served(["demo"], tmp_path_factory.mktemp("demo") / "log", free_port()) as (address, _):
+        yield address
+
+
+def verdict(page: Any) -> str:
+    page.locator("#verdict .line, #verdict .warning").first.wait_for()
+    return str(page.locator("#verdict [role=status]").inner_text())
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_first_click_gives_the_verdict_that_the_page_opened_with(
+    address: str, browser: Any, width: int, scheme: str
+) -> None:
+    with opened(browser, address, width, color_scheme=scheme) as page:
+        before = verdict(page)
+        assert violations(page) == []
+        assert sideways(page) == 0
+        page.locator("#generate-button").click()
+        page.wait_for_timeout(2000)
+        assert verdict(page) == before
+        shoot(page, f"demo-{scheme}-{width}")
+
+
+def test_results_are_dimmed_when_a_setting_changes_and_try_runs(address: str, browser: Any) -> None:
+    with opened(browser, address) as page:
+        verdict(page)
+        page.get_by_label("Prompt").fill("A photo of a nurse.")
+        page.locator("#rows.stale").wait_for()
+        page.get_by_role("button", name="A photo of a bird.").click()
+        page.locator("#verdict .warning").wait_for()
+        assert "no person" in verdict(page)
+        page.locator("#rows:not(.stale)").wait_for()
+
+
+def test_a_search_and_a_classification(address: str, browser: Any) -> None:
+    with opened(browser, address) as page:
+        page.get_by_role("tab", name="Search and classify").click()
+        page.locator("#search-button").click()
+        page.locator("#search-verdict .line").wait_for()
+        page.locator("#classify-button").click()
+        page.locator("#classify-verdict .line").wait_for()
+        assert violations(page) == []
+        shoot(page, "demo-search")
+
+
+def test_what_a_visitor_sends_is_shown_as_text(address: str, browser: Any) -> None:
+    with opened(browser, address) as page:
+        verdict(page)
+        page.get_by_label("Prompt").fill("<a href=//evil.example>x</a><img src=x onerror=alert(1)>")
+        page.locator("#generate-button").click()
+        page.wait_for_function("document.querySelector('#verdict').innerText.includes('<a href')")
+        assert page.locator("#verdict a, #verdict img").count() == 0
+
+
+def test_no_file_is_read_that_a_visitor_names(address: str) -> None:
+    import urllib.error
+    import urllib.request
+
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        urllib.request.urlopen(f"{address}/gradio_api/file={Path(__file__)}", timeout=10)

@@ -4,26 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eval.tables import RESULTS, fills, paragraph, read, rows_in, shows_rows, span, table
-from vldebias.evaluation.report.words import verdict
+from eval.tables import fills, paragraph, read, rows_in, span, table
+from vldebias.evaluation.report import verdict
 from vldebias.evaluation.result import Measurement
-from vldebias.pictures import picture_metadata
+
 
 # (task, metric) of wholes, (task, metric, subset) of parts
-QUICKSTART = [
-    ("birds", "worst_group"),
-    ("birds", "average"),
-    ("birds", "average_reweighted"),
-    ("birds", "accuracy", "landbird/land"),
-    ("birds", "accuracy", "waterbird/water"),
-    ("portraits gender", "max_skew@100"),
-    ("portraits gender", "query_cosine"),
-    ("generation gender", "discrepancy", "unseen professions"),
-    ("generation gender", "recognised", "unseen professions"),
-]
-shows_rows("docs/results.md", "quickstart", QUICKSTART)
-
-
 @dataclass(frozen=True)
 class Line:
     """A line of the README's table: what is done and how, its measure of bias, and what that cost."""
@@ -38,13 +24,14 @@ class Line:
     subset: str = ""
 
 
-DRAWN = ("generation", "generation gender", ("discrepancy", "parity gap"), ("recognised", "subject accuracy"))
+DRAWN = ("wordings", "wordings gender", ("discrepancy", "parity gap"), ("recognised", "subject accuracy"))
 SEARCH = ("rivals_real", "celeba professions", ("max_skew@50", "MaxSkew@50"), ("query_cosine", "self-similarity"))
 BIRDS = ("quickstart", "birds", ("worst_group", "worst group"), ("average_reweighted", "average accuracy"))
 AGES = ("rivals_real", "celeba age", ("worst_group", "worst group"), ("average", "average accuracy"))
 WINDOW = (
-    Line("drawing people", "by sampling, `stated-value`", *DRAWN, "stated value", "unseen professions"),
-    Line("drawing people", "by the embedding alone, default", *DRAWN, "default", "unseen professions"),
+    Line("generating people", "default, `balanced-prompts`", *DRAWN, "balanced-prompts",
+         "professions, as people write them"),
+    Line("generating people", "the paper's projection, `cali`", *DRAWN, "cali", "professions, as people write them"),
     Line("searching photographs", "texts alone, default", *SEARCH, "difference of the values"),
     Line("searching photographs", "unlabelled photographs, `reference=`", *SEARCH,
          "calibration and equalised image means, lam 100"),
@@ -80,22 +67,4 @@ def needs_block() -> str:
     return paragraph(
         "Both need make, python 3.11 or newer, and once a network, from which they fetch packages that fill",
         f"{size / 1000:.0f} GB, most of it torch (`eval/results/install_sizes.json`). Nothing else is fetched.",
-    )
-
-
-@fills("README.md", "picture")
-def picture_block() -> str:
-    """The picture of the page and what is on it, in the words of its file."""
-    about = picture_metadata(RESULTS / "median.png")
-    who, women = about["profession"], about["women"]
-    rows = {"none": "as the pipeline draws it", "default": "with the default", "stated value": "with `stated-value`"}
-    told = ", ".join(f"{words} ({100 * women[name]:.0f} % women)" for name, words in rows.items())
-    return (
-        f"![A {who} from the same noise, row by row: {told.replace('`', '')}](eval/results/median.png)\n\n"
-        + paragraph(
-            f"“A photo of a {who}.”, from the same noise in each column, drawn by a small pipeline that comes along",
-            "and runs offline. The default changes the text embedding alone; `stated-value` gives each image a value.",
-            "Not the best case: a rule picks the median change of the professions that are drawn as one gender",
-            "(`python -m eval.experiments.generation_picture`).",
-        )
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from eval.metrics import register_metrics
-from vldebias.evaluation.report.pages import markdown_table
+from vldebias.evaluation.report import markdown_table
 from vldebias.evaluation.result import Measurement, Result
 
 RESULTS = Path(__file__).parent / "results"

@@ -42,11 +42,11 @@ def dense_matrix(pairs: Tensor, spurious: Tensor, lam: float) -> Tensor:
 
 def fit(d: int, n_pairs: int, n_spurious: int, repetitions: int) -> Row:
     pairs, spurious = embeddings(n_pairs, 2, d), embeddings(n_spurious, d, seed=1)
-    projection, dense = CalibratedProjection.fit(pairs, spurious, LAM), dense_matrix(pairs, spurious, LAM)
+    projection, dense = CalibratedProjection(lam=LAM).fit(pairs, spurious), dense_matrix(pairs, spurious, LAM)
     return compared(
         "fit: thin / dense inverse",
         f"d {d}, pairs {n_pairs}, spurious {n_spurious}",
-        lambda: CalibratedProjection.fit(pairs, spurious, LAM),
+        lambda: CalibratedProjection(lam=LAM).fit(pairs, spurious),
         lambda: dense_matrix(pairs, spurious, LAM),
         repetitions,
         difference=float((projection.matrix() - dense).abs().max()),
@@ -54,7 +54,7 @@ def fit(d: int, n_pairs: int, n_spurious: int, repetitions: int) -> Row:
 
 
 def apply(d: int, rank: int, n: int, repetitions: int) -> Row:
-    projection = CalibratedProjection.fit(embeddings(rank, 2, d), None, LAM)
+    projection = CalibratedProjection(lam=LAM).fit(embeddings(rank, 2, d), None)
     z, matrix = embeddings(n, d, seed=1).float(), projection.matrix().T.float()
     return compared(
         "apply: two thin products / d x d product",
@@ -75,7 +75,7 @@ def fit_groups(members: int, n_groups: int, repetitions: int, d: int = 768) -> R
         return CalibratedProjection.solve([PairScatter.from_pairs(pairs)], None, LAM)
 
     def grouped() -> CalibratedProjection:
-        return CalibratedProjection.fit_groups(groups, None, LAM)
+        return CalibratedProjection.solve([PairScatter.from_groups(groups)], None, LAM)
 
     return compared(
         "fit: centred scatter / all pairs",

@@ -21,12 +21,12 @@ from torch.nn.functional import normalize
 
 from eval.benchmarks.timing import arguments, compared, report
 from vldebias.data import Embeddings, Labels
-from vldebias.evaluation.accuracies import AreaRows
-from vldebias.evaluation.reference_images import disjoint
+from vldebias.evaluation.groups import add_areas
+from vldebias.evaluation.images import disjoint
 from vldebias.evaluation.result import TaskProvenance, TaskResult
 from vldebias.methods.equalise import GroupMeans
-from vldebias.methods.rank_shares import GroupMoments
 from vldebias.methods.reference import Reference
+from vldebias.methods.target_shares import GroupMoments
 from vldebias.metrics.bootstrap import resampled_weights
 
 DIM, RESAMPLES, SEED = 512, 2000, 0
@@ -62,7 +62,7 @@ def areas(n: int, repetitions: int) -> Row:
 
     def ours() -> tuple[float, ...]:
         out = TaskResult(TaskProvenance(task="areas", description=""))
-        AreaRows(positive, Labels(codes, ("a", "b")), RESAMPLES).add(out, scores)
+        add_areas(out, scores, positive, Labels(codes, ("a", "b")), resamples=RESAMPLES)
         return out.rows[0].interval
 
     def plain() -> tuple[float, ...]:

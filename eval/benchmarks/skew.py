@@ -28,8 +28,8 @@ from rich.table import Table
 
 from eval.experiments.records import records
 from vldebias.data import Labels
-from vldebias.evaluation.gallery import Gallery, SkewOptions
 from vldebias.evaluation.result import Result
+from vldebias.evaluation.retrieval import Gallery, SkewOptions
 from vldebias.metrics import max_skew, min_skew, ndkl
 from vldebias.metrics.bootstrap import recentred_interval as recentred
 from vldebias.metrics.bootstrap import resampled_weights

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch.nn.functional import normalize
@@ -26,11 +27,8 @@ from torch.nn.functional import normalize
 from eval.experiments.embeddings import FILE, Gallery, celeba, file
 from eval.experiments.run import parser, run, skip
 from eval.tables import fills, read, rows_in, span, table
-from vldebias.evaluation.auditing import FOREIGN, build_task
-from vldebias.evaluation.predicted_shares import SURE, Leans
+from vldebias.evaluation.auditing import FOREIGN, LEVEL, PUBLISHED, SURE, Leans, ShareLine, build_task
 from vldebias.evaluation.result import NONE, TaskProvenance, TaskResult
-from vldebias.evaluation.share_lines import LEVEL, ShareLine
-from vldebias.evaluation.share_tables import ShareTable
 from vldebias.hosts import Host, resolve
 from vldebias.methods import Problem, get_method
 from vldebias.metrics import Metric
@@ -108,9 +106,8 @@ def published(gallery: Gallery) -> Iterator[TaskResult]:
     direction = normalize(gallery.rows[gallery.gender == 0].mean(0) - gallery.rows[gallery.gender == 1].mean(0), dim=0)
     add_line(out, ShareLine((known.rows @ direction).numpy(), line.y), "images of men less images of women")
     yield out
-    data = ShareTable.published(load_prompts("gender")).data
-    assert data is not None
-    shares = np.array([data.shares[data.concepts.index(one), 0] for one in known.table.concepts])
+    counts = pd.read_csv(PUBLISHED, comment="#").set_index("concept").loc[list(known.table.concepts)]
+    shares = (counts["data male"] / (counts["data male"] + counts["data female"])).to_numpy()
     out = about("other", "Lines of what was drawn, as predictions of LAION's own shares.", model, split, len(line.x))
     n = {"concepts": len(line.x)}
     for name, wider in (("as they are", 1.0), (f"{FOREIGN:g} times the residuals", FOREIGN)):
@@ -250,24 +247,6 @@ def lines_block() -> str:
             ]
             lines.append([", ".join(filter(None, (title, subset))), str(own["lean_r"].n["concepts"]), *cells])
     return table(*lines, note="From `eval/results/audit_texts.json`.")
-
-
-@fills("docs/tutorials/audit-a-prompt-list.md", "audit_effects")
-def effects_block() -> str:
-    """Methods down; parity gaps, predicted from texts and true, across."""
-    titles = {"retrieval": "search (CelebA, B/32)", "methods": "drawing (embedded pipeline)"}
-    lines = [["", "predicted parity gap", "true parity gap", "mean error of a share"]]
-    for task, title in titles.items():
-        rows = [row for row in read("audit_texts").rows if row.task == task]
-        for subset in dict.fromkeys(row.subset for row in rows if row.metric == "predicted_discrepancy"):
-            own = {row.metric: row for row in rows if row.subset == subset}
-            metrics = ("predicted_discrepancy", "discrepancy", "share_error")
-            lines.append([f"{title}, {subset}", *(span(own[metric], ".2f") for metric in metrics)])
-    return table(
-        *lines,
-        note="Concepts that no line was fitted on, or the same queries after a method; "
-        "from `eval/results/audit_texts.json`.",
-    )
 
 
 @torch.no_grad()

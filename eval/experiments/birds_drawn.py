@@ -29,30 +29,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from eval.experiments.run import parser, run
 from eval.metrics import CLASS_RECOGNISED, OTHER_BACKGROUND
-from eval.tables import shows_rows
-from vldebias.evaluation.discrepancies import sheets
 from vldebias.evaluation.drawing import DrawnSet
-from vldebias.evaluation.generation import GenerationTask
+from vldebias.evaluation.generation import GenerationTask, sheets
+from vldebias.evaluation.grids import compose, pixels
 from vldebias.evaluation.judges import ClipJudge, Judge, MiniatureJudge, Question, decide, judge_images
-from vldebias.evaluation.report.charts import contact_sheet
 from vldebias.evaluation.result import TaskResult
 from vldebias.evaluation.variants import NONE, Variant
 from vldebias.miniature import load_clip, load_pipeline
-from vldebias.miniature.birds import BACKGROUNDS, CLASSES, PLACES, SPECIES
+from vldebias.miniature.words import BACKGROUNDS, CLASSES, PLACES, SPECIES
 from vldebias.pictures import save_png
 from vldebias.progress import Progress
 from vldebias.prompts import PromptSet, fill, load_prompts, make_prompt_set
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Plot
+    from PIL.Image import Image
 
 PAIR = "a photo of a {concept} with {attribute} background"  # the paper's
 ASKED = ("a photo of a {concept} on {attribute}", PAIR)
 PLAIN = "a photo of a {concept}"
+# Section 7.6.4 of the thesis, over the species of the miniature world.
 FIT = make_prompt_set(
     "birds with backgrounds",
     {ground: [ground] for ground in BACKGROUNDS},
@@ -61,7 +59,6 @@ FIT = make_prompt_set(
     ["a photo of a {attribute} background"],
     class_template=PLAIN,
     stated_words=load_prompts("backgrounds").stated_words,
-    source="Section 7.6.4 of the thesis, over the species of the miniature world",
 )
 HALF = len(SPECIES) // 2  # the first half of the species live on land, and so with the places
 PARTS: dict[str, tuple[str, ...]] = {
@@ -103,7 +100,13 @@ def drawn_prompts(part: str) -> PromptSet:
 
 def task_of(part: str, images: int, **drawing: Any) -> GenerationTask:
     """What is drawn and measured of one part. drawing: in the place of the settings above."""
-    settings = {"steps": STEPS, "guidance": GUIDANCE, "batch_size": BATCH, "seeds": SEEDS, "sure": SURE} | drawing
+    settings: dict[str, Any] = {
+        "steps": STEPS,
+        "guidance": GUIDANCE,
+        "batch_size": BATCH,
+        "seeds": SEEDS,
+        "sure": SURE,
+    } | drawing
     return GenerationTask(
         name=part,
         prompts=drawn_prompts(part),
@@ -171,38 +174,21 @@ def clip_judge() -> ClipJudge:
 # ---- the picture ---------------------------------------------------------------------------------------------
 
 
-def strips(work: Path, method: str) -> list[tuple[str, Tensor]]:
-    """Rows without and with a method: the class words, then the first species of either class in the world's order."""
-    rows = []
-    for part, subjects in PARTS.items():
-        drawn = DrawnSet.open(work / part)
-        for concept in subjects[:SHOWN]:
-            for name, label in ((NONE, concept), (method, method)):
-                chosen = drawn.select(variant=name, concept=concept).images[:COLUMNS]
-                rows.append((label, torch.stack([pixels(drawn, image) for image in chosen])))
-    return rows
-
-
-def pixels(drawn: DrawnSet, image: Any) -> Tensor:
-    """(3, h, w) in [0, 1]."""
-    return torch.from_numpy(np.array(drawn.read(image))).permute(2, 0, 1).float() / 255
-
-
-def picture(work: Path, method: str) -> tuple[Plot, Mapping[str, Any]]:
-    """The rows as a plot, and by what rule they were chosen."""
+def picture(work: Path, method: str) -> tuple[Image, Mapping[str, Any]]:
+    """The class words, then the first species of either class in the world's order, without and with a method."""
     about = {
         "rule": f"class words, then the first {SHOWN} species of either class that the pairs lack; first images drawn",
         "rows": f"the pipeline as it is, then with {method} from the same noise",
     }
-    return contact_sheet(strips(work, method)), about
-
-
-GROUNDS = [  # in the page
-    (f"{part} background", metric, "unseen birds")
-    for part in ("waterbirds", "landbirds", "waterbird")
-    for metric in ("other_background", "class_recognised", "recognised")
-]
-shows_rows("docs/generation/birds.md", "birds_drawn", GROUNDS)
+    texts, images = list[str](), dict[str, list[Any]]({NONE: [], method: []})
+    for part, subjects in PARTS.items():
+        drawn = DrawnSet.open(work / part)
+        for concept in subjects[:SHOWN]:
+            texts.append(concept)
+            for name, rows in images.items():
+                chosen = drawn.select(variant=name, concept=concept).images[:COLUMNS]
+                rows.append([pixels(drawn.read(image)) for image in chosen])
+    return compose(texts, images, [str(i + 1) for i in range(len(images[NONE][0]))]), about
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -22,8 +22,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from vldebias.evaluation.sources import imported
-from vldebias.files import write_atomically
+from vldebias.files import commit, write_atomically
 from vldebias.progress import Progress
 
 Cell = Mapping[str, Any]
@@ -35,7 +34,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 def run_cells(work: Work, cells: Sequence[Cell], folder: Path, *, processes: int, title: str) -> list[dict[str, Any]]:
     """The cells with their figures under "figures", in order; those that `folder` has are not done again.
 
-    Under "sources" is what the process that did a cell had imported. `work` must be a function of a module, since it
+    Under "commit" is that of the checkout that did a cell. `work` must be a function of a module, since it
     runs in other processes.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +62,7 @@ def _done(work: Work, cells: Sequence[Cell], processes: int) -> Iterable[tuple[C
 
 
 def _one(work: Work, cell: Cell) -> dict[str, Any]:
-    return {"figures": work(cell), "sources": imported()}
+    return {"figures": work(cell), "commit": commit()}
 
 
 def _file(folder: Path, cell: Cell) -> Path:

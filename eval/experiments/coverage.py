@@ -19,10 +19,10 @@ import numpy as np
 
 from eval.experiments.embeddings import protocol
 from eval.experiments.run import parser, run
-from vldebias.evaluation.accuracies import GroupCounts, Reweighted
+from vldebias.evaluation.groups import Reweighted, Statistic, draws_of, interval_of
 from vldebias.evaluation.result import TaskResult
-from vldebias.metrics.bootstrap import wilson_interval
-from vldebias.metrics.groups import accuracy_gap, lowest_accuracy, mean_accuracy
+from vldebias.metrics.bootstrap import percentile_interval, wilson_interval
+from vldebias.metrics.classification import accuracy_gap, lowest_accuracy, mean_accuracy
 from vldebias.metrics.metric import Metric
 
 STATISTICS = {"worst_group": lowest_accuracy, "average": mean_accuracy, "gap": accuracy_gap}
@@ -112,18 +112,21 @@ def intervals(
     cells: np.ndarray, weights: np.ndarray, hardest: int, resamples: int, seed: int
 ) -> dict[str, tuple[float, float, float]]:
     """(value, low, high) of everything for one data set; the last ones compare with and without Wilson's."""
-    counts = GroupCounts(cells, resamples, seed)
-    alone = GroupCounts(cells[hardest : hardest + 1], resamples, seed)
-    found = {name: (counts.value(s), *counts.interval(s)) for name, s in STATISTICS.items()}
-    found |= {f"change of {name}": counts.change(s) for name, s in STATISTICS.items()}
-    reweighted = Reweighted(weights)
-    found[REWEIGHTED] = (counts.value(reweighted), *counts.interval(reweighted))
-    found[f"{REWEIGHTED}, percentile alone"] = (counts.value(reweighted), *counts.percentile(reweighted))
-    found["worst_group, percentile alone"] = (counts.value(lowest_accuracy), *counts.percentile(lowest_accuracy))
-    hits, size = int(alone.hits[0]), int(alone.size[0])
+    drawn, alone = draws_of(cells, resamples, seed), cells[hardest : hardest + 1]
+    found: dict[str, tuple[float, float, float]] = {}
+    for name, of in {**STATISTICS, REWEIGHTED: Reweighted(weights)}.items():
+        value, ends, change = interval_of(of, cells, drawn)
+        found |= {name: (value, *ends)} | ({f"change of {name}": change} if name in STATISTICS else {})
+        if name in (REWEIGHTED, "worst_group"):
+            found[f"{name}, percentile alone"] = (value, *_percentile(of, drawn))
+    hits, size = int(alone[0, :, 1].sum()), int(alone.sum())
     found[f"{HARDEST}, Wilson"] = (hits / size, *wilson_interval(hits, size, LEVEL))
-    found[f"{HARDEST}, percentile"] = (hits / size, *alone.percentile(mean_accuracy))
+    found[f"{HARDEST}, percentile"] = (hits / size, *_percentile(mean_accuracy, draws_of(alone, resamples, seed)))
     return found
+
+
+def _percentile(of: Statistic, drawn: np.ndarray) -> tuple[float, float]:
+    return percentile_interval(of(drawn[..., 1].sum(-1), drawn.sum((-1, -2))))
 
 
 def simulate(setting: Setting, sets: int, resamples: int, seed: int = 0) -> dict[str, dict[str, float]]:

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 from eval.experiments.rivals_table import Rows
 from eval.experiments.run import parser, run
-from eval.tables import fills, measured, moved, read, rows_in, span, table
+from eval.tables import measured, read, rows_in
 from vldebias.evaluation.result import Result, TaskProvenance, TaskResult
 from vldebias.metrics import Metric
 
@@ -131,71 +131,6 @@ def told(kind: str, places: Sequence[Place]) -> TaskResult:
         if form is not None:
             add("chosen", form, 1.0, name or "mean of all")
     return done
-
-
-@fills("docs/explanation/the-default.md", "default_choice")
-def block(name: str = "default_choice") -> str:
-    """The score of each form in each table, what the rule names, and what each table alone would."""
-    result, parts = read(name), []
-    for about in result.provenance:
-        rows = [row for row in result.rows if row.task == about.task]
-        scores = {(row.method, row.subset): row.value for row in rows if row.metric == "score"}
-        harm = {(row.method, row.subset) for row in rows if row.metric == "harm" and row.value}
-        chosen = {row.subset: row.method for row in rows if row.metric == "chosen"}
-        tables = list(dict.fromkeys(where for _, where in scores if where not in ("mean of all", "worst")))
-        columns = [*tables, "mean of all", "worst"] if len(tables) > 1 else tables
-        lines = [[about.task, *columns]]
-        for form in dict.fromkeys(method for method, _ in scores):
-            known = [scores.get((form, where)) for where in columns]
-            signs = ["†" if (form, where) in harm else "" for where in columns]
-            cells = ["" if one is None else f"{one:+.2f}{sign}" for one, sign in zip(known, signs, strict=True)]
-            mark = [f"**{cell}**" if chosen.get(w) == form else cell for cell, w in zip(cells, columns, strict=True)]
-            lines.append([f"`{form}`", *mark])
-        parts.append(table(*lines).strip())
-    note = "Bold: what the rule names, over all tables and in each alone. †: worse than none beyond the interval."
-    return "\n" + "\n\n".join([*parts, f"{note} From `eval/results/{name}.json`."]) + "\n\n"
-
-
-DEFAULT = {  # (method, lam) of pareto -> what the page calls it
-    ("none", None): "none",
-    ("difference", None): "default (`difference`)",
-    ("cali", 100.0): "`cali`, lam 100",
-    ("cali", 1000.0): "`cali`, lam 1000",
-    ("orth-cali", 1000.0): "`orth-cali`, the paper's",
-}
-
-
-@fills("docs/explanation/the-default.md", "default")
-def default_block() -> str:
-    """The default beside other closed forms on the miniature world: birds, queries that lean and that do not."""
-    columns = {
-        ("birds", "worst_group"): "birds, worst group",
-        ("birds", "average"): "birds, average",
-        ("portraits gender", "max_skew@100"): "unseen professions by gender, MaxSkew@100",
-        ("portraits gender, concepts", "max_skew@100"): "concepts by gender, MaxSkew@100",
-        ("portraits gender, concepts", "query_cosine"): "their cosine with themselves",
-    }
-    found = {(row.task, row.metric, row.method, row.lam): row for row in read("pareto").rows if not row.subset}
-    lines = [["method", *columns.values()]]
-    lines += [[called, *(span(found[*column, *method]) for column in columns)] for method, called in DEFAULT.items()]
-    return table(*lines, note="From `eval/results/pareto.json`.")
-
-
-@fills("docs/explanation/the-default.md", "default_real")
-def default_real_block() -> str:
-    """The default beside other closed forms on photographs: search, what it costs, and ages that gender goes along."""
-    names = {"none": "none", "difference": "default (`difference`)", "cali, lam 100": "`cali`, lam 100"}
-    names |= {"cali": "`cali`, lam 1000", "orth-cali": "`orth-cali`, the paper's"}
-    result = read("rivals_real")
-    searched, ages = (rows_in(result, task) for task in ("celeba professions", "celeba age"))
-    titles = {told["name"]: title for title, told in result.provenance[0].methods.items()}
-    lines = [["method", "MaxSkew of 51 professions", "change", "splits", "query cosine", "worst group", "average"]]
-    for name, called in names.items():
-        skew, splits, kept = (searched[titles[name], m] for m in ("max_skew@50", "max_skew@50, splits", "query_cosine"))
-        low, high = splits.interval or (splits.value, splits.value)
-        cells = [span(skew), moved(skew), f"{low:.3f} to {high:.3f}", f"{kept.value:.3f}"]
-        lines.append([called, *cells, *(span(ages[titles[name], m]) for m in ("worst_group", "average"))])
-    return table(*lines, note="From `eval/results/rivals_real.json`.")
 
 
 def main() -> None:

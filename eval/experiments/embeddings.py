@@ -30,8 +30,7 @@ from vldebias.evaluation.result import TaskProvenance
 from vldebias.evaluation.texts import Texts
 from vldebias.files import digest
 from vldebias.hosts import TextTable
-from vldebias.metrics.rankings import rankings
-from vldebias.metrics.skew import log_ratios
+from vldebias.metrics.rankings import log_ratios, rankings
 from vldebias.prompts import PromptSet
 
 FILE, TEXTS = "celeba1000_vitb32_openai.npz", "text_vitl14.npz"
@@ -153,9 +152,10 @@ class World:
 def miniature() -> tuple[Texts, Callable[[str, int, int, bool], Embeddings]]:
     """The texts of the miniature CLIP, and its features of renders by world, number, seed and whether it is balanced;
     from the cache of the package where they are there."""
+    from eval.miniature.data import open_world
     from vldebias.data.cache import embed_images
     from vldebias.hosts.images import image_encoder
-    from vldebias.miniature import load_clip, open_world
+    from vldebias.miniature import load_clip
 
     model, preprocess, tokenizer = load_clip()
     encoder = image_encoder(model, preprocess)

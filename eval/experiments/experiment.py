@@ -22,9 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from eval import tables
 from eval.experiments.cells import ROWS, run_cells, summed_up
 from vldebias.errors import InvalidInputError, did_you_mean
-from vldebias.evaluation.result import Measurement, Result, TaskProvenance
-from vldebias.evaluation.sources import imported
-from vldebias.files import read_yaml
+from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
+from vldebias.files import commit, read_yaml
 
 FOLDER = Path(__file__).parent
 Place = dict[str, Any]
@@ -167,25 +166,22 @@ class Experiment(_Strict):
     def module(self) -> ModuleType:
         return import_module(self.work.partition(":")[0])
 
-    def run(self, path: Path, folder: Path, *, seeds: int, steps: int, processes: int) -> Result:
-        """Does the cells that `folder` lacks; path: of the YAML, which is one of the sources.
+    def run(self, folder: Path, *, seeds: int, steps: int, processes: int) -> Result:
+        """Do the cells that `folder` lacks.
 
         Raises:
-            InvalidInputError: other sources gave cells that `folder` has; the message names those that changed.
+            InvalidInputError: another commit gave cells that `folder` has.
         """
         do = partial(self._do, folder=folder, processes=processes)
         tuning = do(self.tried(steps), title=f"{self.name}, settings", tuning=True) if self.tuning else []
         plan = self.plan(self.chosen(tuning), seeds, steps)
         done = do(list({_key(one.done_as): one.done_as for one in plan}.values()), title=self.name)
-        sources = imported([path])
         for cell in (*tuning, *done):
-            changed = sorted(file for file, sha in cell["sources"].items() if sources.get(file, sha) != sha)
-            if changed:
+            if (made := cell.pop("commit")) != commit():
                 raise InvalidInputError(
-                    f"{folder}: got cells of other sources ({', '.join(changed)} changed since); expected cells of "
-                    "these; delete the folder, or give another one with --work"
+                    f"{folder}: got cells of commit {made}; expected those of {commit()}; delete the folder, or give "
+                    "another one with --work"
                 )
-            sources |= cell.pop("sources")
         about = getattr(self.module, "description", lambda *_: {})(self, steps)
         cells = {"tuning": tuning, "cells": done} if tuning else {"cells": done}
         rows = self.rows(plan, done)
@@ -198,7 +194,7 @@ class Experiment(_Strict):
             seeds=list(range(seeds)),
             settings={**about, **self.protocol, "given": self.given, "steps": steps, **cells},
         )
-        return Result.now(self.name, rows, [provenance], seconds=None, sources=sources)
+        return Result.of(self.name, [TaskResult(provenance, rows)], seconds=None)
 
     def tried(self, steps: int) -> list[Place]:
         """The cells that choose settings."""
@@ -281,7 +277,7 @@ class Experiment(_Strict):
         whole = [{**self.given, **more, **cell, "settings": self.arms.get(cell[self.method], {})} for cell in cells]
         work = getattr(self.module, self.work.partition(":")[2])
         done = run_cells(work, whole, folder, processes=processes, title=title)
-        kept = ("figures", "sources")
+        kept = ("figures", "commit")
         return [{**cell, **{name: one[name] for name in kept}} for cell, one in zip(cells, done, strict=True)]
 
 

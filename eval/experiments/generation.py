@@ -5,8 +5,7 @@ python -m eval.experiments.generation --images 2 --forms none difference      # 
 
 "A photo of a {profession}.", judged by the classifier of the miniature world. Three fits, each on 80 of the world's 100
 professions and drawn for the 20 that it leaves out, 60 in all: the first is the set that ships, the others leave out
-others, chosen by chance; some rivals are drawn under the first alone. Methods that need a judge are fitted to images of
-their own noise each time, as many as `vldebias debias --judge` draws. Intervals are over fits and professions (fits are
+others, chosen by chance; some rivals are drawn under the first alone. Intervals are over fits and professions (fits are
 resampled, then the professions of each); beside them that of the drawing alone, Student's over the seeds of the images.
 Pixels are kept below --work, so that a run that was stopped goes on. Ten steps, where the subject is recognised as
 often as with twenty.
@@ -15,21 +14,13 @@ Without a value drawn for each image:
 none               the pipeline as it is
 default            debias(pipe, set): calibration, its lam lowered until it spares the space
 suffix             "... of any gender" in the prompt, unless that states a value
-entigen            "... if all individuals can be a ... irrespective of their gender" (ENTIGEN, Bansal et al., 2022)
 difference         P0 of the difference of the values
+fair pca           fair PCA of the states ("fair-pca", FairImagen, Fu et al., 2025), without its noise
 leading            P0 of the directions that explain half of what the pairs differ in, the leading ones
 cali               the paper's settings
-weighted values    mean of the states of the prompts that state each value, its weights by the prompt, from the shares
-                   that the pipeline draws of the professions of the fit at three weights
 stated mean        "each-value": mean of the states of the prompts that state each value
-uce                unified concept editing (Gandikota et al., 2024), one state of each concept, its scales from five
-                   rounds over the professions of the fit, read by the judge
-uce all            the same formula over all places from a concept's last token on
 With a value drawn for each image:
-steer              debias(pipe, set, method="steer"), drawn within the call
-stated value       "stated-value": the same draw, stated in the prompt
-fair pca           fair PCA of the states and noise along a drawn group ("fair-pca", FairImagen, Fu et al., 2025)
-fair diffusion     guidance to a value drawn for each image (Friedrich et al., 2023), diffusers' SEGA pipeline
+stated value       "balanced-prompts": a value for each image, stated in its prompt
 
 Beside the professions that a fit leaves out: those of the first fit, prompts that state the value, prompts about no
 profession (does a person stay a person and a bird a bird, of the images that are one without?), and gender with skin
@@ -47,7 +38,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -56,20 +46,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eval.experiments.generation_measures import SURE, Seen, asked_for, followed, judged, kept, measured, over_fits
+from eval.experiments.generation_measures import SURE, Seen, asked_for, followed, kept, measured, over_fits
 from eval.experiments.run import parser, run
+from eval.miniature.people import CONCEPTS
 from vldebias import debias
 from vldebias.errors import WideEditWarning
 from vldebias.evaluation.result import Measurement, TaskProvenance, TaskResult
 from vldebias.files import digest
-from vldebias.hosts.draws import Numbers
 from vldebias.hosts.fingerprint import weights_fingerprint
-from vldebias.methods import ClosedForm, Method, Need, Problem, Show, Term, get_method
+from vldebias.methods import Balanced, ClosedForm, Need, Problem, Term, get_method
 from vldebias.methods.closed_form import pair_scatters
-from vldebias.methods.steer import value_groups
 from vldebias.miniature import load_pipeline, weights_dir
-from vldebias.miniature.birds import CLASSES, SPECIES
-from vldebias.miniature.people import CONCEPTS
+from vldebias.miniature.words import CLASSES, SPECIES
 from vldebias.progress import Progress
 from vldebias.prompts import PromptSet, fill, load_prompts
 
@@ -78,10 +66,8 @@ STEPS, GUIDANCE, BATCH, BLOCK = 10, 3.0, 60, 12
 SEEDS = (0, 1, 2)
 UNSEEN = "unseen professions"
 FITS, LEFT_OUT = 3, 20  # fits, and professions that each leaves out
-READ = 4  # for `weighted-values` and `uce`: images of a profession of the fit in each round
 SEEN_IMAGES, STATED_IMAGES, OUTSIDE_IMAGES = 2, 1, 4  # per seed; of outside prompts in all
 HALF = 0.5  # of what the pairs differ in
-ONCE = "a judge of images, once"
 PARTS = ("unseen", "stated", "outside", "trained", "joint")
 OUTSIDE = {  # world of what is asked for -> prompts that state no profession
     "portraits": [
@@ -125,7 +111,7 @@ def _leading(problem: Problem, role: str) -> Tensor:
 
 
 LEADING = ClosedForm("leading", "leading directions of the pairs", "this package", "0.3",
-                     (Term(Need.PAIRS, removes=_leading),))  # fmt: skip
+                     (Term(Need.PAIRS, _leading),))  # fmt: skip
 
 
 @cache
@@ -211,20 +197,12 @@ class Studio:
         return [
             Form("none", attached(None), gate=False, source="", seen=True),
             Form("default", fitted("default"), seen=True, fitted=True),
-            Form("steer", fitted("steer"), sampled=True, fitted=True),
-            Form("stated value", attached("stated-value"), sampled=True, encodings=2.0),
-            Form("weighted values", fitted("weighted-values"), needs=ONCE, encodings=3.0, steps=1.5, seen=True,
-                 fitted=True),
+            Form("stated value", self.stated(), sampled=True, encodings=2.0),
             Form("cali", fitted("paper"), source="Chuang et al., 2023", seen=True, fitted=True),
             Form("stated mean", attached("each-value"), encodings=3.0),
             Form("suffix", attached("suffix"), encodings=2.0, source="users' habit", fits=1),
-            Form("fair diffusion", self.fair, gate=False, sampled=True, source="Friedrich et al., 2023", steps=2.0,
-                 fits=1),
-            Form("uce", fitted("uce"), needs=ONCE, source="Gandikota et al., 2024", fitted=True, fits=1),
-            Form("uce all", fitted("uce-all"), needs=ONCE, source="after Gandikota et al., 2024", fitted=True, fits=1),
             Form("leading", fitted(LEADING), fitted=True),
-            Form("fair pca", fitted("fair-pca"), sampled=True, source="Fu et al., 2025", fitted=True, fits=1),
-            Form("entigen", attached("entigen"), encodings=2.0, source="Bansal et al., 2022", fits=1),
+            Form("fair pca", fitted("fair-pca"), source="Fu et al., 2025", fitted=True, fits=1),
             Form("difference", fitted("difference"), fitted=True),
         ]  # fmt: skip
 
@@ -235,63 +213,27 @@ class Studio:
         def edits() -> Any:
             problem = Problem.of(self.pipe, sets)
             chosen = get_method(method)
-            if Need.JUDGED in chosen.needs:
-                chosen = chosen.read(problem, self.reader(chosen.name, sets, fit))
             with warnings.catch_warnings():  # of what the table shows: what becomes of prompts outside the fit
                 warnings.simplefilter("ignore", WideEditWarning)
                 return {role: problem.fit(chosen, role) for role in problem.host.roles}
 
         def draw(prompts: Sequence[str], generators: list[torch.Generator], seed: int) -> Drawn:
             context = nullcontext() if method is None else debias(self.pipe, edits())
-            with context as attachment:
-                if attachment is not None:
-                    attachment.seed = seed
-                pixels = self.call(generators, prompt=list(prompts))
-                return pixels, () if attachment is None else attachment.drawn
+            with context:
+                return self.call(generators, prompt=list(prompts)), ()
 
         return draw
 
-    def fair(self, prompts: Sequence[str], generators: list[torch.Generator], seed: int) -> Drawn:
-        """Guidance towards the value of each image and away from the other, as Fair Diffusion sets it."""
-        from diffusers import SemanticStableDiffusionPipeline
+    def stated(self, sets: Any = SET) -> Draw:
+        """Draw with balanced prompts, which are dealt anew for each seed."""
 
-        parts = {n: part for n, part in self.pipe.components.items() if n != "image_encoder"}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            pipe = SemanticStableDiffusionPipeline(**parts, requires_safety_checker=False)
-        pipe.set_progress_bar_config(disable=True)
-        female = np.array(Numbers(seed).take(list(prompts))) < 0.5
-        pixels: dict[int, Tensor] = {}
-        for value in (True, False):
-            places = np.flatnonzero(female == value)
-            if not len(places):
-                continue
-            drawn = self.call(
-                [generators[place] for place in places],
-                pipe,
-                prompt=[prompts[place] for place in places],
-                editing_prompt=["male person", "female person"],
-                reverse_editing_direction=[value, not value],
-                edit_warmup_steps=[1, 1],
-                edit_guidance_scale=[4.0, 4.0],
-                edit_threshold=[0.95, 0.95],
-                edit_momentum_scale=0.3,
-                edit_mom_beta=0.6,
-            )
-            pixels |= dict(zip(places.tolist(), drawn, strict=True))
-        return torch.stack([pixels[i] for i in range(len(prompts))]), np.where(female, "female", "male").tolist()
+        def draw(prompts: Sequence[str], generators: list[torch.Generator], seed: int) -> Drawn:
+            with debias(self.pipe, sets, method=Balanced(seed=seed)) as attachment:
+                pixels = self.call(generators, prompt=list(prompts))
+                values = [one if isinstance(one, tuple) else (one,) for one in attachment.sampled]  # one of each set
+                return pixels, [", ".join(filter(None, one)) for one in values]
 
-    def reader(self, name: str, sets: Any, fit: int) -> Show:
-        """Share of each value among the images of each prompt under a method, drawn for this alone; round by round."""
-        rounds = count(1)
-
-        def show(method: Method, prompts: Sequence[str]) -> dict[str, tuple[float, ...]]:
-            form = Form(f"{name} round {next(rounds)}", self.attached(method, sets))
-            pixels = self.pixels(form, f"readings-{fit}", prompts, READ, 9 + fit)
-            means = judged(pixels)["gender_probabilities"].view(len(prompts), READ, -1).mean(1).clamp(0, 1)
-            return {prompt: tuple(row) for prompt, row in zip(prompts, means.tolist(), strict=True)}
-
-        return show
+        return draw
 
 
 def measure(studio: Studio, chosen: Sequence[str] | None, parts: Sequence[str] = PARTS) -> Iterator[TaskResult]:
@@ -317,9 +259,15 @@ def measure(studio: Studio, chosen: Sequence[str] | None, parts: Sequence[str] =
     if "joint" not in parts:
         return
 
-    jointly = {"default": "default", "cali": "paper", "steer": "steer", "stated value": "stated-value"}
+    jointly = {"default": "default", "cali": "paper", "stated value": None}
+    sets = [SET, TONE]
     joint = [
-        replace(known[name], name=f"{name} jointly", draw=studio.attached(method, [SET, TONE]), fits=1)
+        replace(
+            known[name],
+            name=f"{name} jointly",
+            draw=studio.attached(method, sets) if method else studio.stated(sets),
+            fits=1,
+        )
         for name, method in jointly.items()
         if name in known
     ]
@@ -370,8 +318,8 @@ def _named(part: str, fit: int) -> str:
 
 
 def _stating(one: PromptSet) -> list[str]:
-    groups = value_groups(replace(one, groups=one.held_out_groups, held_out_groups=()))
-    return [text for group in groups for value in group for text in value]
+    groups = [list(one.by_value(group).values()) for group in one.held_out_groups]
+    return [text for group in groups if all(group) for value in group for text in value]
 
 
 def provenance(studio: Studio, task: str, sets: Sequence[str], forms: Sequence[Form]) -> TaskProvenance:
@@ -392,7 +340,7 @@ def provenance(studio: Studio, task: str, sets: Sequence[str], forms: Sequence[F
         },
         seeds=list(SEEDS),
         n={"images each and seed": studio.images, "trained": SEEN_IMAGES, "stated": STATED_IMAGES,
-           "outside": OUTSIDE_IMAGES, "read": READ},
+           "outside": OUTSIDE_IMAGES},
         settings={"steps": STEPS, "guidance": GUIDANCE, "batch size": BATCH, "sure": SURE, "resamples": 2000},
     )  # fmt: skip
 

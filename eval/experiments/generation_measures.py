@@ -27,11 +27,9 @@ from eval.metrics import (
 from vldebias.data import UNKNOWN
 from vldebias.evaluation.result import TaskResult
 from vldebias.metrics import Metric
-from vldebias.metrics.bootstrap import resampled_values
-from vldebias.metrics.discrepancy import discrepancies, squared_discrepancies
+from vldebias.metrics.shares import discrepancies, squared_discrepancies
 from vldebias.miniature import load_clip, load_judge
-from vldebias.miniature.portraits import GENDERS, PROFESSIONS, TONES
-from vldebias.miniature.world import WORLDS
+from vldebias.miniature.words import GENDERS, PROFESSIONS, TONES, WORLDS
 
 SURE = 0.8  # of the judge: below it an attribute is unknown
 Floats = NDArray[np.float64]
@@ -95,20 +93,27 @@ def divergence(counts: NDArray[np.int64]) -> Floats:
     return np.where(shares > 0, shares * np.log(np.where(shares > 0, shares, 1) * counts.shape[1]), 0).sum(1)
 
 
-def _ratio(own: Floats, none: Floats) -> Floats:
-    """Of the means over the last axis."""
-    return np.asarray(own.mean(-1) / none.mean(-1))
-
-
 def over_fits(result: TaskResult, metric: str | Metric, values: Mapping[str, Floats], fits: Fits, *, subset: str,
               n: Mapping[str, int], share: bool = False) -> None:  # fmt: skip
     """A row per method: of values (prompts,) the mean, or its share of that of "none", resampled over fits and prompts.
 
     Fits are resampled first, then the prompts of each.
     """
-    shared = (values["none"],) if share else ()
-    drawn = resampled_values(values, *shared, statistic=_ratio if share else None, clusters=fits)
-    result.add_draws(metric, *drawn, n=n, subset=subset)
+    rows, rng = {name: np.asarray(own, dtype=np.float64) for name, own in values.items()}, np.random.default_rng(0)
+
+    def of(places: NDArray[np.int64] | slice) -> dict[str, float]:
+        means = {name: float(own[places].mean()) for name, own in rows.items()}
+        return {name: mean / means["none"] if share else mean for name, mean in means.items()}
+
+    labels = np.arange(len(rows["none"])) if fits is None else fits
+    members = [np.flatnonzero(labels == one) for one in np.unique(labels)]
+    drawn: dict[str, list[float]] = {name: [] for name in rows}
+    for _ in range(2000):
+        chosen = [members[i] for i in rng.integers(len(members), size=len(members))]
+        places = np.concatenate([one[rng.integers(len(one), size=len(one))] for one in chosen])
+        for name, value in of(places).items():
+            drawn[name].append(value)
+    result.add_draws(metric, of(slice(None)), {name: np.array(own) for name, own in drawn.items()}, n=n, subset=subset)
 
 
 def measured(result: TaskResult, shown: Mapping[str, Seen], names: Sequence[str], fits: Fits,

@@ -1,4 +1,4 @@
-"""The table and the plot of docs/generation/figures.md, from what `generation.py` measured.
+"""The table and the plot of docs/generation.md, from what `generation.py` measured.
 
 python -m eval.experiments.generation_table   # writes eval/results/generation.png; `python -m eval.readme` the table
 """
@@ -9,9 +9,9 @@ import sys
 from collections.abc import Container, Sequence
 from pathlib import Path
 
-from eval.tables import RESULTS, fills, paragraph, read, rows_in, span, table
+from eval.tables import RESULTS, fills, read, rows_in, span, table
 from vldebias.evaluation.result import Measurement, Result
-from vldebias.miniature.portraits import GENDERS
+from vldebias.miniature.words import GENDERS
 from vldebias.pictures import save_png, subplots
 
 UNSEEN, FIT, STATED = "unseen professions", "professions of the fit", "stated, unseen professions"
@@ -24,15 +24,12 @@ OUTSIDE = ("outside the fit, portraits", "outside the fit, birds")
 REPORTED = {
     "none": "SD 1.5 .623 (Fair Diffusion); SD 2.1 .412, by people .472 (the paper); SD 3 .167 (FairImagen)",
     "cali": "SD 2.1 .354, by people .372 (the paper)",
-    "fair diffusion": "SD 1.5 .210 of .623 (its counts)",
     "fair pca": "SD 3 .560 of .167, higher is better; stated prompts right .732 (FairImagen)",
-    "uce": "SD 1.5 .34 of .71, deviation ratio",
     "suffix": "overcorrects, share of men: Grok-2 .60 to .18, SDXL-Turbo .60 to .22, Imagen 4 .42 to .16",
 }
 SHARES = ("", ", share of none", "_squared, share of none", "_squared, share of none by seed")
 
 
-@fills("docs/generation/figures.md", "generation")
 def block(name: str = "generation") -> str:
     """Markdown: a row per method, those of one attribute; who follows a drawn value; then two attributes."""
     result = read(name)
@@ -117,76 +114,31 @@ def _rows(subset: str, task: str = "generation gender") -> dict[tuple[str, str],
     return rows_in(read("generation"), task, subset)
 
 
-PAPER_DRAWN = (0.412, 0.354)  # Chuang et al., 2023: discrepancy on Stable Diffusion 2.1, before and after
+DRAWN = {  # row of the result -> what the page calls it
+    "none": "none",
+    "default": "`cali`, lam lowered (for sets not about persons)",
+    "cali": "`cali`, lam = 500 (`paper`)",
+    "difference": "`difference`",
+    "fair pca": "`fair-pca`",
+    "stated value": "a value stated for each image (as `balanced-prompts`)",
+}
 
 
 @fills("docs/generation.md", "sampled")
 def sampled_block() -> str:
-    """How far a deterministic form and sampling go in drawing, and what it costs prompts that no fit knows."""
-    rows = _rows(UNSEEN)
-    people = _rows(OUTSIDE[0])
-    default, (before, after) = rows["default", "discrepancy"], PAPER_DRAWN
-
-    def left(method: str, kind: str = "") -> str:
-        return span(rows[method, f"discrepancy{kind}, share of none"], ".0%")
-
-    kept = {m: row.value for (m, metric), row in people.items() if metric == "shows what was asked for"}
-    recognised = {m: row.value for (m, metric), row in rows.items() if metric == "recognised"}
-    return paragraph(
-        f"On {default.n['professions']} professions of the miniature world, each outside the fit that it is drawn",
-        f"under ({default.n['fits']} fits), the default {_verdict(default)} the parity gap between women and men:",
-        f"{left('default')} are left, of its square, corrected for the number of images, {left('default', '_squared')}",
-        f"(intervals over fits and professions). The paper's authors report {after / before:.0%} left on Stable",
-        f'Diffusion 2.1; here their weight, `method="paper"`, leaves {left("cali")}, and draws',
-        f"{1 - kept['cali']:.0%} of the people in prompts that name no profession as something else, the default",
-        f'{1 - kept["default"]:.0%}. One argument changes it: `method="stated-value"` draws a value for each image,',
-        f"states it in the prompt and leaves {left('stated value')}, with {recognised['stated value']:.3f} of the",
-        f"subjects recognised ({recognised['none']:.3f} without).",
-    )
-
-
-def _verdict(row: Measurement) -> str:
-    """What a change says of something that is better lower."""
-    assert row.change is not None
-    _, low, high = row.change
-    return "lowers" if high < 0 else "raises" if low > 0 else "does not clearly change"
-
-
-LEFT = ("none", "default", "cali", "leading", "difference", "midpoint", "stated mean", "balanced", "weighted values",
-        "uce", "uce all", "fair pca", "steer", "fair diffusion", "stated value")  # fmt: skip
-
-
-@fills("docs/generation.md", "left")
-def left_block() -> str:
-    """What each method of the page's first table leaves, and what it costs, over fits and professions."""
-    rows = _rows(UNSEEN)
-    outside = _rows(OUTSIDE[0])
+    """Write what each method leaves of the parity gap, and what it costs, over fits and professions."""
+    rows, outside = _rows(UNSEEN), _rows(OUTSIDE[0])
     costs = ["subject accuracy", "a person outside the fit stays one"]
-    lines = [["method", "parity gap left", "squared, corrected", *costs]]
-    measured = {method for method, _ in rows}
-    for method in (one for one in LEFT if one in measured):
+    lines = [["method", "share of the parity gap left", "squared, corrected", *costs]]
+    for method, name in DRAWN.items():
         shares = [rows[method, f"discrepancy{kind}, share of none"] for kind in ("", "_squared")]
         paid = (rows[method, "recognised"], outside[method, "shows what was asked for"])
-        name = called(method, measured)
         lines.append([name, *(span(one, ".2f") for one in shares), *(f"{one.value:.3f}" for one in paid)])
-    return table(*lines)
-
-
-@fills("docs/generation/figures.md", "joint")
-def joint_block() -> str:
-    """What each form leaves of two attributes at once, and of the subject; beside it the subject under gender alone."""
-    alone = _rows(UNSEEN)
-    gender, tone = (_rows(f"{UNSEEN}, {kind}", "generation gender and tone") for kind in ("gender", "tone"))
-    plain = alone["none", "recognised"].value
-    lines = [f"Gender and skin tone at once, on unseen professions ({plain:.3f} recognised without):", ""]
-    for method in dict.fromkeys(method for method, _ in gender if method != "none"):
-        left = [span(rows[method, "discrepancy, share of none"], ".0%") for rows in (gender, tone)]
-        name, both = method.removesuffix(" jointly"), gender[method, "recognised"]
-        lines.append(
-            f"- {name} leaves {left[0]} of gender's parity gap and {left[1]} of the tone's, with {span(both)} "
-            f"recognised; for gender alone {alone[name, 'recognised'].value:.3f}"
-        )
-    return "\n".join(lines) + "\n"
+    n = rows["default", "discrepancy"].n
+    note = (
+        f"{n['professions']} held-out professions of the miniature world, {n['fits']} fits; 95 % intervals over both."
+    )
+    return table(*lines, note=f"{note} From `eval/results/generation.json`.")
 
 
 if __name__ == "__main__":

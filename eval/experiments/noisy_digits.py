@@ -21,11 +21,11 @@ from torch.nn.functional import affine_grid, grid_sample, normalize
 
 from eval.experiments.cells import Cell, packed
 from eval.experiments.experiment import Experiment
+from eval.experiments.noise import class_noise
 from vldebias.errors import need
-from vldebias.evaluation.baselines.logistic import Scaling, logistic_regression
+from vldebias.evaluation.classifiers import Scaling, logistic_regression
 from vldebias.training.batches import Batch
 from vldebias.training.objective import build_objective
-from vldebias.training.pairs import class_noise
 from vldebias.training.sampling import numpy_generator
 from vldebias.training.settings import LossSettings
 

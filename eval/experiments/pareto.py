@@ -43,14 +43,14 @@ from eval.experiments.embeddings import (
 )  # fmt: skip
 from eval.experiments.run import parser, run, skip
 from eval.metrics import MISSED, REGRET, WORSE
-from eval.tables import shows_rows
 from vldebias.api import fit_projection
 from vldebias.errors import VldebiasWarning
 from vldebias.evaluation.result import Measurement, Result, TaskResult
 from vldebias.evaluation.texts import Texts
 from vldebias.methods import METHODS, Bound, Reference
-from vldebias.methods.auto import BOUND, LAMS, PredictedGap
+from vldebias.methods.auto import BOUND, LAMS
 from vldebias.methods.bounded import losses
+from vldebias.methods.gaps import PredictedGap
 from vldebias.metrics import bootstrap_interval
 from vldebias.metrics.metric import get_metric
 from vldebias.progress import Progress
@@ -409,9 +409,6 @@ def _panel(axis: Any, rows: Sequence[Measurement]) -> None:
     axis.set_ylabel(bias.replace("_", " "), fontsize=8, color=INK)
     axis.tick_params(labelsize=8, colors=INK)
     axis.spines[["top", "right"]].set_visible(False)
-
-
-shows_rows("docs/results.md", "pareto", [("auto", "missed"), ("auto", "worse_than_none")])
 
 
 def main() -> None:

@@ -45,11 +45,12 @@ from eval.metrics import ORDER_KEPT, SECONDS
 from vldebias.data import Embeddings, cross
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.evaluation.arrays import evaluate
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
+from vldebias.evaluation.run import evaluate
 from vldebias.evaluation.texts import Texts
-from vldebias.methods import METHODS, Leaning, Lian, Method, Need, Problem, Reference, ZeroShotLabels
-from vldebias.methods.closed_form import CALI, EQUALISE, LAM_OF_DEFAULT, PerHost
+from vldebias.methods import METHODS, Lian, Method, Need, Problem, Reference
+from vldebias.methods.closed_form import CALI, EQUALISE, ClosedForm
+from vldebias.methods.presets import LAM_OF_DEFAULT
 from vldebias.metrics import Metric
 from vldebias.metrics.metric import metric_of
 from vldebias.prompts import PromptSet, load_prompts
@@ -64,14 +65,39 @@ OURS = (
     "cali+equalise",
     "auto",
 )
-THEIRS = ("roboshot", "prism", "each-value", "lian")
-LABELLED = ("leace", "inlp", "spd", "clip-clip", "sfid", "dear", "bend-vlm")
-GATED = ("cali", "difference+equalise")  # and once more for texts that lean alone
-LIGHT, WEAKER = (  # at the lam of the default where it has a weight
-    PerHost(f"{form.name}, lam {LAM_OF_DEFAULT:g}", f"{form.title}, lam {LAM_OF_DEFAULT:g}", "this package", form.color,
-            model=form, pipeline=CALI, lam=LAM_OF_DEFAULT)
-    for form in (CALI, CALI + EQUALISE)
-)  # fmt: skip
+THEIRS = ("roboshot", "each-value", "lian")
+LABELLED = ("leace", "spd", "sfid", "bend-vlm")
+
+
+class _Light(Method):
+    """A closed form at the lam of the default."""
+
+    def __init__(self, form: ClosedForm) -> None:
+        self.form, self.color, self.delegates, self.source = form, form.color, True, "this package"
+        self.name, self.title = f"{form.name}, lam {LAM_OF_DEFAULT:g}", f"{form.title}, lam {LAM_OF_DEFAULT:g}"
+        self.needs = form.needs
+
+    def fit(self, problem: Problem, role: str) -> Edit:
+        return self.form.fit(replace(problem, lam=LAM_OF_DEFAULT), role)
+
+
+class ZeroShotLabels(Method):
+    """A method that needs labelled images, given the model's own zero-shot labels even where there are others."""
+
+    def __init__(self, name: str) -> None:
+        self.method = METHODS[name]
+        for own in ("source", "color", "pipelines", "side"):
+            setattr(self, own, getattr(self.method, own))
+        self.name, self.title = f"{name}, zero-shot labels", f"{self.method.title}, zero-shot labels"
+        self.needs = frozenset(self.method.needs - {Need.LABELS} | {Need.IMAGES})
+
+    def fit(self, problem: Problem, role: str) -> Edit:
+        assert problem.reference is not None
+        blind = replace(problem, reference=replace(problem.reference, labels={}))
+        return self.method.fit(blind, role).stamped(uses_images=True, labels="zero-shot")
+
+
+LIGHT, WEAKER = _Light(CALI), _Light(CALI + EQUALISE)
 SPLITS, SEEDS, RESAMPLES = 10, (9013, 9023, 9033), 300
 KEPT = ("max_skew", "ndkl", "query_cosine", "image_cosine", "recall", "worst_group", "average", "order_kept", "seconds")
 
@@ -79,9 +105,8 @@ KEPT = ("max_skew", "ndkl", "query_cosine", "image_cosine", "recall", "worst_gro
 def compared() -> list[Method]:
     """Ours, theirs, and those that need labels with the true and with the zero-shot ones."""
     sides = [Lian("text"), Lian("image")]
-    gated = [Leaning(name) for name in GATED]
     named = [METHODS[name] for name in (*OURS, *THEIRS, *LABELLED)]
-    return [*named, LIGHT, WEAKER, *sides, *gated, *(ZeroShotLabels(name) for name in LABELLED)]
+    return [*named, LIGHT, WEAKER, *sides, *(ZeroShotLabels(name) for name in LABELLED)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +135,7 @@ class Split:
             began = time.perf_counter()
             edit = Problem.of(self.texts.host, sets, reference=given, neutral=self.queries).fit(method, "joint")
             took = time.perf_counter() - began
-            if edit.reads_text:
+            if hasattr(edit, "wordings"):
                 try:
                     self.texts.under(self.queries or sets[0].classes, edit)
                 except InvalidInputError as error:
@@ -230,7 +255,7 @@ def facts(method: Method, edit: Edit) -> dict[str, Any]:
 
 def needs(method: Method) -> list[str]:
     """What it needs beyond words for the attribute."""
-    told = {Need.IMAGES: "images", Need.LABELS: "labels", Need.TRAINING: "training"}
+    told = {Need.IMAGES: "images", Need.LABELS: "labels"}
     return ["texts", *(word for need, word in told.items() if need in method.needs)]
 
 

@@ -15,37 +15,12 @@ from typing import Any
 from eval import tables
 from eval.tables import fills, moved, read, rows_in, span
 from vldebias.evaluation.result import Measurement, Result
+from vldebias.methods import METHODS
 
-SEARCH = (
-    ("NDKL", "ndkl"),
-    ("self-similarity of queries", "query_cosine"),
-    ("of images", "image_cosine"),
-    ("R@5", "recall@5"),
-)
+SEARCH = (("self-similarity of queries", "query_cosine"),)
 GROUPS = (("average", "average"),)
 MEASURED = ("rivals_real", "rivals_miniature")
 OURS, THEIRS, LABELLED = "#2a78b5", "#d9822b", "#7a7a7a"
-# What others report, as they report it. Waterbirds' worst group, ViT-L/14 at 336 pixels; FairFace MaxSkew@500 of gender
-# with the data set's prior, RN50 / B-16 / L-14 at 336 pixels, by the SEM paper's reproduction; where it says so, by the
-# method's authors. Flickr30K, L/14: MaxSkew@1000 of gender and R@5, by Lian et al.
-REPORTED = {
-    "none": "39.6; .351 / .346 / .326; Flickr30K .203, 91.0",
-    "orth": "47.7; .288 / .521 / .164; Flickr30K .141, 84.4",
-    "orth-cali": "48.2; .357 / .596 / .206",
-    "roboshot": "48.5; .445 / .508 / .519",
-    "prism-mini": "69.5 (its authors)",
-    "prism": "65.7 (84.2 its authors); .245 / .284 / .230",
-    "bend-vlm": "42.1; .081 / .105 / .080",
-    "sfid": "Flickr30K .136, 86.8",
-    "clip-clip": "Flickr30K .117, 87.7",
-}
-
-
-READERS = {"linear_probe": "gender read by a linear probe", "neighbour_probe": "by the nearest neighbour"}
-PROBED = {
-    "celeba professions": "probes celeba",
-    "professions": "probes portraits",
-}  # the same images, after each method
 
 
 # The forms that are attached where no method is named, and what a table says beside them.
@@ -69,17 +44,17 @@ class Rows:
         there = [method for metric, method in self.rows if metric == self.main]
         self.methods = sorted(there, key=lambda method: sign * self.rows[self.main, method].value)
 
-        if task in PROBED and tables.measured("features_probes"):
-            self.rows |= {
-                (row.metric, row.method): row for row in read("features_probes").rows if row.task == PROBED[task]
-            }
-
     def get(self, metric: str, method: str) -> Measurement | None:
         return self.rows.get((metric, method))
 
     def fact(self, method: str, name: str) -> Any:
         told = self.about.methods.get(method, {}).get(name)
         return RENAMED.get(told, told) if name == "name" else told
+
+    def there_is(self, method: str) -> bool:
+        """Tell whether the package still has a method; some that were measured went."""
+        called = str(self.fact(method, "name"))
+        return "leaning" not in called and all(name in METHODS for name in called.partition(",")[0].split("+"))
 
     def kind(self, method: str) -> str:
         """ "labels" of images, "ours" and "theirs" without."""
@@ -100,26 +75,19 @@ def needs(rows: Rows, method: str) -> str:
 
 
 def table(result: Result, task: str) -> str:
-    """One task as Markdown, the best first; what a method needs, gains and costs, and what others reported of it."""
+    """Write one task as Markdown, the best first: what each method that there still is needs, gains and costs."""
     rows = Rows(result, task)
     extra = [(title, metric) for title, metric in (SEARCH if rows.main == "max_skew" else GROUPS)]
     extra = [(title, metric) for title, metric in extra if any((metric, m) in rows.rows for m in rows.methods)]
     gain = "MaxSkew" if rows.main == "max_skew" else "worst group"
-    head = ["method", "needs", f"{gain} [95 %]", "change from none [95 %]", "lowest to highest split"]
-    extra += [(title, metric) for metric, title in READERS.items() if (metric, "none") in rows.rows]
-    head += [*(title for title, _ in extra), "rank correlation", "fit, s", "reported by others"]
-    lines = [head]
-    for method in rows.methods:
-        main, spread = rows.rows[rows.main, method], rows.rows[f"{rows.main}, splits", method]
-        called = rows.fact(method, "name")
+    lines = [["method", "needs", f"{gain} [95 %]", "change from none [95 %]", *(title for title, _ in extra)]]
+    for method in filter(rows.there_is, rows.methods):
+        main, called = rows.rows[rows.main, method], rows.fact(method, "name")
         attached = f", {ATTACHED[called]}" if called in ATTACHED else ""
-        name = f"{method} (`{called}`{attached})" if method != "none" else method
+        alone = method.rpartition(", ")[2] if method.endswith(" alone") else ""  # a side of a method for both
+        name = f"`{called}`{attached}{alone and ', '}{alone}"
         cells = [f"**{name}**" if rows.kind(method) == "ours" and method != "none" else name, needs(rows, method)]
-        cells += [span(main), moved(main)]
-        cells.append("{:.3f} to {:.3f}".format(*spread.interval))
-        cells += [number(rows.get(metric, method)) for _, metric in (*extra, ("", "order_kept"))]
-        cells.append("" if (one := rows.get("seconds", method)) is None else f"{one.value:.2g}")
-        lines.append([*cells, REPORTED.get(called, "")])
+        lines.append([*cells, span(main), moved(main), *(number(rows.get(metric, method)) for _, metric in extra)])
     return tables.table(*lines).strip()
 
 
@@ -127,14 +95,16 @@ def number(row: Measurement | None) -> str:
     return "" if row is None else f"{row.value:.3f}"
 
 
-def block(name: str, main: str = "") -> str:
-    """The tables of one result, or those of one measure, with what they are and where they come from."""
-    result, parts = read(name), []
-    for about in (one for one in result.provenance if Rows(result, one.task).main.startswith(main)):
+def block(*tasks: tuple[str, str]) -> str:
+    """Write the tables of tasks, (result, task) each, with what they are and where they come from."""
+    parts = []
+    for name, task in tasks:
+        result = read(name)
+        about = next(one for one in result.provenance if one.task == task)
         n = ", ".join(f"{count:,} {what}" for what, count in about.n.items() if count)
-        parts.append(f"## {about.title}\n\n{n}.\n\n{table(result, about.task)}")
-    note = f"From `eval/results/{name}.json`, commit {result.commit}."
-    return "\n" + "\n\n".join([*parts, note]) + "\n\n"
+        source = f"From `eval/results/{name}.json`, commit {result.commit}: {n}."
+        parts.append(f"## {about.title}\n\n{table(result, task)}\n\n{source}")
+    return "\n" + "\n\n".join(parts) + "\n\n"
 
 
 def draw(results: Mapping[str, Result], path: Path) -> Path:
@@ -178,12 +148,13 @@ def draw(results: Mapping[str, Result], path: Path) -> Path:
     return save_png(plot, path, {"results": {name: result.commit for name, result in results.items()}})
 
 
-fills("docs/methods/photographs.md", "rivals_real")(partial(block, "rivals_real"))
-fills("docs/methods/miniature-search.md", "rivals_search")(partial(block, "rivals_miniature", "max_skew"))
-fills("docs/methods/miniature-groups.md", "rivals_groups")(partial(block, "rivals_miniature", "worst_group"))
+fills("docs/methods/search.md", "rivals_real")(partial(block, ("rivals_real", "celeba professions")))
+fills("docs/methods/groups.md", "rivals_groups")(
+    partial(block, ("rivals_real", "celeba age"), ("rivals_miniature", "birds"))
+)
 
 
-@fills("docs/explanation/the-default.md", "few")
+@fills("docs/methods/search.md", "few")
 def few_block() -> str:
     """MaxSkew by the number of reference images, a row for each method."""
     result = read("rivals_few")

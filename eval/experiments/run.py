@@ -26,7 +26,6 @@ from eval.experiments.experiment import Experiment, names
 from eval.metrics import register_metrics
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.result import Result, TaskResult
-from vldebias.evaluation.sources import imported, refuse_uncommitted
 
 MANY = 100  # rows from which on a result is kept compact
 
@@ -85,11 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seeds, steps = given.seeds or experiment.seeds, given.steps or experiment.steps
         if seeds < 2:
             options.error("--seeds: an interval over seeds needs at least 2")
-        path, work = Experiment.path(given.experiment), given.work or Path(f"{experiment.name}-cells")
-        refuse_uncommitted(
-            given.out / path.name, imported([path, Path(str(experiment.module.__file__))])
-        )  # not at last
-        result = experiment.run(path, work, seeds=seeds, steps=steps, processes=given.processes)
+        work = given.work or Path(f"{experiment.name}-cells")
+        result = experiment.run(work, seeds=seeds, steps=steps, processes=given.processes)
         written = result.write(given.out / f"{experiment.name}.json")
     except InvalidInputError as error:
         options.exit(2, f"{error}\n")

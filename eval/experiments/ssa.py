@@ -1,7 +1,6 @@
 """SSA-CLR on miniature birds: what do flat minima and mixed amplitudes do for contrastive learning of two views?
 
 python -m eval.experiments.run ssa         # half an hour on one core
-python -m eval.experiments.run ssa_longer  # two arms, and four times the steps
 
 Tables 1 to 4 of SSA-CLR (with CIFAR and a ResNet-50 there) on renders of 48 species in front of any background. An arm
 learns from two views of each picture without labels: contrastive learning alone ("none"), with SAM, with ASAM, with

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from eval.experiments.ssa_training import Recipe, Views
-from vldebias.evaluation.baselines.logistic import Scaling, logistic_regression
+from eval.miniature.birds import Birds
+from vldebias.evaluation.classifiers import Scaling, logistic_regression
 from vldebias.hosts.towers import Towers
-from vldebias.metrics.robustness import robust_correct, shift_distances
-from vldebias.miniature.birds import SPECIES, Birds
+from vldebias.miniature.words import SPECIES
 from vldebias.training.augmentation import mix_amplitudes, most_similar
+from vldebias.training.monitor import image_features
 from vldebias.training.sampling import torch_generator
-from vldebias.training.scores import image_features
 
 ATTACKS = (1, 2, 8)  # in 1/255
 READINGS = {"": {}, ", power 1/2": {"exponent": 0.5}, ", index 1/2": {"norm": 0.5}}
@@ -53,7 +53,7 @@ def measure(read: Towers, train: Birds, test: Birds, recipe: Recipe, seed: int) 
     classifier = LinearClassifier(read, embed(read, train.images), train.species, len(SPECIES))
     found = {
         "accuracy" if by == 0 else f"robust_accuracy@{by}/255": robust_correct(
-            classifier, test.images, test.species, epsilon=by / 255
+            classifier, test.images, test.species, by / 255
         )
         for by in (0, *ATTACKS)
     }
@@ -85,9 +85,50 @@ def gaps(read: Towers, test: Birds, recipe: Recipe, seed: int) -> PerImage:
     found = {name: values.mean(1) for name, values in found.items()}
     for told, reading in READINGS.items():
         for name, views in shapes.items():
-            found[f"gap{told}, {name}"] = shift_distances(views, species, images=images, **reading)
+            found[f"gap{told}, {name}"] = shift_distances(views, species, images, **reading)
         found[f"gap{told}, change"] = found[f"gap{told}, mixed"] - found[f"gap{told}, original"]
     return found
+
+
+def fgsm(classifier: nn.Module, images: Tensor, labels: Tensor, epsilon: float) -> Tensor:
+    """clip(x + epsilon sign(grad_x CE(classifier(x), y)), 0, 1): fast gradient signs (Goodfellow et al., 2015).
+
+    With m = log sum_{j != y} e^{z_j} - z_y the cross-entropy is log(1 + e^m): both gradients have one sign. The one of
+    m is taken, because that of the cross-entropy underflows to 0 where the classifier is sure.
+    """
+    classifier.eval()
+    with torch.enable_grad():
+        pixels = images.detach().clone().requires_grad_()
+        logits = classifier(pixels)
+        true = F.one_hot(labels, logits.shape[1]).bool()
+        margins = logits.masked_fill(true, -torch.inf).logsumexp(1) - logits[true]
+        (gradient,) = torch.autograd.grad(margins.sum(), pixels)
+    return (images + epsilon * gradient.sign()).clamp(0, 1)
+
+
+def robust_correct(classifier: nn.Module, images: Tensor, labels: Tensor, epsilon: float) -> Tensor:
+    """Which images (n,) are still classified right after `fgsm`; at epsilon = 0 that is the accuracy."""
+    right = []
+    for some, of in zip(images.split(256), labels.split(256), strict=True):
+        attacked = fgsm(classifier, some, of, epsilon)
+        with torch.no_grad():
+            right.append(classifier(attacked).argmax(1) == of)
+    return torch.cat(right)
+
+
+def shift_distances(
+    views: NDArray[np.float64], labels: NDArray[np.int64], images: NDArray[np.float64], *, norm: float = 2.0,
+    exponent: float = 1.0,
+) -> NDArray[np.float64]:  # fmt: skip
+    """|| mu_c - mean_t f(t(x)) ||_norm ^ exponent (n,) of images of class c: views (n, t, d), images (n, d).
+
+    Their mean is the distribution shift gap of SSA-CLR, which prints the norm in three ways: to the power 1/2 (Theorem
+    4), with the index 1/2 (section 6.2), and Euclidean where it proves the bound (Theorem 9), which is the default.
+    """
+    sums = np.zeros((labels.max() + 1, images.shape[1]))
+    np.add.at(sums, labels, images.astype(np.float64))
+    centres = sums / np.maximum(np.bincount(labels), 1)[:, None]
+    return np.linalg.norm(centres[labels] - views.mean(axis=1), ord=norm, axis=1) ** exponent
 
 
 def view_pairs(test: Birds, recipe: Recipe, seed: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -12,13 +12,13 @@ from torch.nn import functional as F
 
 from eval.experiments.small_clip import build
 from eval.experiments.tensor_batches import TensorBatches
+from eval.miniature.birds import Birds, sample
 from vldebias.hosts.towers import Towers, towers
 from vldebias.miniature import Preprocess
-from vldebias.miniature.birds import Birds, sample
 from vldebias.training.loop import Entry, fit
+from vldebias.training.model import tune
 from vldebias.training.objective import Trainee, build_objective
-from vldebias.training.settings import LoopSettings, LossSettings, Partner
-from vldebias.training.tuning import tune
+from vldebias.training.settings import LoopSettings, LossSettings
 
 WORLD = 52_000  # seeds of the renders: two for each seed of a run
 
@@ -33,7 +33,7 @@ class Arm:
     sharpness: Literal["none", "sam", "asam"] = "none"
     rho: float | None = None
     fourier: float = 0.0
-    partner: Partner = "any"
+    partner: Literal["any", "other"] = "any"
 
 
 @dataclass(frozen=True)

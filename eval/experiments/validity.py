@@ -2,7 +2,6 @@
 
 python -m eval.experiments.validity --json eval/results/validity.json
 python -m eval.experiments.validity --model FOLDER      # another build of the miniature
-python -m eval.readme                                   # the tables of docs/explanation/validity.md, with all others
 
 Geometry is that of queries, of images (as many of each gender) and of the attribute in both. Ranking: Spearman's
 correlation over the linear methods between their MaxSkew on the miniature and on CLIP ViT-B/32 and CelebA
@@ -25,13 +24,12 @@ from eval.experiments.cells import RESULTS
 from eval.experiments.embeddings import Floats, Gallery, Rows, celeba, chance, file, protocol
 from eval.experiments.rivals import LIGHT, Split
 from eval.experiments.run import parser, run
-from eval.tables import Cells, shows
+from eval.miniature.people import MALE_SHARE, Life
 from vldebias.data import Embeddings
 from vldebias.evaluation.result import Result, TaskResult
 from vldebias.evaluation.texts import Texts
-from vldebias.methods import METHODS, get_method
+from vldebias.methods import get_method
 from vldebias.metrics import Metric
-from vldebias.miniature.people import MALE_SHARE, Life
 from vldebias.prompts import PromptSet, load_prompts
 
 LINEAR = (
@@ -44,7 +42,6 @@ LINEAR = (
     "cali+equalise",
     "difference+equalise",
     "leace",
-    "inlp",
     "roboshot",
     "bend-vlm",
 )
@@ -151,9 +148,10 @@ class Miniature:
     """The towers of a build, and the galleries they are asked about."""
 
     def __init__(self, folder: Path | None = None, *, images: int = IMAGES, reference: int = REFERENCE) -> None:
+        from eval.miniature.data import open_world
         from vldebias.data.cache import embed_images
         from vldebias.hosts.images import image_encoder
-        from vldebias.miniature import load_clip, open_world
+        from vldebias.miniature import load_clip
 
         model, preprocess, tokenizer = load_clip(folder)
         encoder, self.texts = image_encoder(model, preprocess), Texts(model, tokenizer)
@@ -250,35 +248,6 @@ TITLES = {
 
 def _values(result: Result) -> dict[tuple[str, str, str], float]:
     return {(row.task, row.metric.partition("@")[0], row.method): row.value for row in result.rows}
-
-
-@shows("docs/explanation/validity.md", "geometry", of="validity")
-def geometry_cells(result: Result) -> Cells:
-    """A row per figure: the range of real models, and what each block has."""
-    found = _values(result)
-    blocks = [name for name in TITLES if (name, next(iter(RANGES)), "none") in found]
-    lines = [["", "two real models", *(TITLES[name] for name in blocks)]]
-    for name, (low, high) in RANGES.items():
-        spread = f"{low:g}" if low == high else f"{low:g} to {high:g}"
-        lines.append([name, spread, *(f"{found[block, name, 'none']:.2f}" for block in blocks)])
-    leans = (found.get((block, LEAN, "none")) for block in blocks)
-    lines.append([LEAN, "0.80 (SD 1.5)", *("" if r is None else f"{r:.2f}" for r in leans)])
-    return lines
-
-
-@shows("docs/explanation/validity.md", "skews", of="validity")
-def skew_cells(result: Result) -> Cells:
-    """MaxSkew by method, and how well all linear methods rank as they do on the real model."""
-    found = _values(result)
-    blocks = [name for name in TITLES if any(task == name for task, _, _ in found)]
-    lines = [["MaxSkew", *(TITLES[name] for name in blocks)]]
-    for method in SHOWN:
-        title = METHODS[method].title
-        lines.append([f"`{method}`", *(f"{found[block, 'max_skew', title]:.3f}" for block in blocks)])
-    lines.append(["chance", *(f"{found[block, 'chance', 'none']:.3f}" for block in blocks)])
-    ranks = (found.get((block, RANK, "none")) for block in blocks)
-    lines.append(["correlation with the first", *("1" if rank is None else f"{rank:+.2f}" for rank in ranks)])
-    return lines
 
 
 def main() -> None:

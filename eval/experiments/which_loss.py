@@ -3,7 +3,7 @@
 python -m eval.experiments.run which_loss_heads      # the shipped CLIP, its two projections: seconds a cell
 python -m eval.experiments.run which_loss_scratch    # a small CLIP from random weights, 300 steps: half a minute a cell
 
-Data, noise and start are those of `does_it_pay`. Of every training that learned also the mean of its weights and those
+Data, noise and start are those of noisy_pairs.py. Of every training that learned also the mean of its weights and those
 that it began with is read (WiSE-FT), and of InfoNCE a training begun anew without the pairs that its early scores say
 fit least ("filtered"). Intervals are over seeds and held-out images together.
 """
@@ -11,16 +11,16 @@ fit least ("filtered"). Intervals are over seeds and held-out images together.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from eval.experiments.cells import Cell, packed
-from eval.experiments.does_it_pay import (
+from eval.experiments.experiment import Experiment
+from eval.experiments.noisy_pairs import (
     BASE,
     FILTERED,
-    HELD_OUT,
-    HELD_OUT_SEED,
     METRIC,
     SHIPPED,
     VALIDATION,
@@ -28,12 +28,10 @@ from eval.experiments.does_it_pay import (
     learned_from,
     learner,
     monitor,
-    named,
     seen,
     train,
 )
-from eval.experiments.experiment import Experiment
-from eval.experiments.small_clip import ARCHITECTURE
+from eval.experiments.small_clip import ARCHITECTURE, HELD_OUT, HELD_OUT_SEED
 
 MIXED = "WiSE-FT"
 
@@ -56,6 +54,11 @@ def work(cell: Cell) -> dict[str, Any]:
         again, *_ = filtered(cell, found, watch, images, texts, cell["kept"])
         figures |= named(FILTERED, worth(cell, again))
     return figures
+
+
+def named(arm: str, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Name figures of another arm than the cell's."""
+    return {f"{arm}: {name}": value for name, value in figures.items()}
 
 
 def worth(cell: Cell, found: Any) -> dict[str, Any]:

@@ -10,75 +10,69 @@ one. The picture is of one seed: densities of the scores.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 
 from eval.experiments import small_clip
 from eval.experiments.cells import Cell
 from eval.experiments.small_clip import TEXTS, captions, pixels, train, train_world
+from eval.miniature.birds import Birds
 from vldebias.evaluation.result import Result
 from vldebias.hosts.towers import Towers
 from vldebias.metrics import auroc
-from vldebias.miniature.birds import Birds
-from vldebias.training.pairs import Noise, Pairs, PairSource, mixture_noise
-from vldebias.training.report import score_histogram
-from vldebias.training.scores import image_features, rank_pairs, text_features
+from vldebias.pictures import save_png, subplots
+from vldebias.training.monitor import image_features, text_features
+from vldebias.training.pairs import mixture_noise
 
 PICTURED = 0.6  # eta of the picture
 description = small_clip.description
 
 
-def noisy(seed: int, eta: float) -> tuple[Birds, Noise]:
-    """The renders of a seed, and the noise of noisy_captions.yaml."""
+def noisy(seed: int, eta: float) -> tuple[Birds, NDArray[np.int64], NDArray[np.bool_]]:
+    """The renders of a seed, the row that each caption is taken from, and which captions are wrong."""
     world = train_world(seed)
-    return world, mixture_noise(len(world), eta, seed, captions(world))
+    source = mixture_noise(len(world), eta, seed)
+    species = world.species.numpy()
+    return world, source, species[source] != species
 
 
-def trained(loss: Mapping[str, Any], world: Birds, noise: Noise, seed: int, steps: int) -> Towers:
-    return train(loss, pixels(world), noise.applied(captions(world)), seed, steps).towers
+def trained(loss: Mapping[str, Any], world: Birds, source: NDArray[np.int64], seed: int, steps: int) -> Towers:
+    clean = captions(world)
+    return train(loss, pixels(world), [clean[row] for row in source], seed, steps).towers
 
 
-def scores(towers: Towers, world: Birds, noise: Noise) -> NDArray[np.float32]:
+def scores(towers: Towers, world: Birds, source: NDArray[np.int64]) -> NDArray[np.float32]:
     """(n,) cosine of each image with the caption that it was given."""
-    texts = text_features(towers, TEXTS, 64)[world.species[torch.from_numpy(noise.source)]]
+    texts = text_features(towers, TEXTS, 64)[world.species[torch.from_numpy(source)]]
     return (image_features(towers, pixels(world)) * texts).sum(dim=1).numpy()
 
 
 def work(cell: Cell) -> dict[str, float]:
     """One training: how well its scores tell wrong pairs from right ones, and how high they are."""
-    world, noise = noisy(cell["seed"], cell["eta"])
-    towers = trained(cell["settings"], world, noise, cell["seed"], cell["steps"])
-    found = scores(towers, world, noise)
+    world, source, wrong = noisy(cell["seed"], cell["eta"])
+    towers = trained(cell["settings"], world, source, cell["seed"], cell["steps"])
+    found = scores(towers, world, source)
     return {
-        "auroc": auroc(found, noise.wrong, resamples=2).value,
-        "score of right pairs": float(found[~noise.wrong].mean()),
-        "score of wrong pairs": float(found[noise.wrong].mean()),
+        "auroc": auroc(found, wrong, resamples=2).value,
+        "score of right pairs": float(found[~wrong].mean()),
+        "score of wrong pairs": float(found[wrong].mean()),
     }
 
 
 def draw(result: Result, path: Path, seed: int = 0) -> None:
-    """The densities, from a training of each loss on one seed."""
-    (told,), ranked = result.provenance, {}
-    world, noise = noisy(seed, PICTURED)
-    pairs = _pairs(world, noise)
-    for loss, settings in told.methods.items():
-        towers = trained(settings, world, noise, seed, told.settings["steps"])
-        ranked[f"{loss}, eta {PICTURED:g}"] = rank_pairs(pairs, scores(towers, world, noise))
-    score_histogram(ranked, path.with_name("wrong_pairs_scores.png"))
-
-
-def _pairs(world: Birds, noise: Noise) -> Pairs:
-    clean = captions(world)
-    ids = tuple(map(str, range(len(world))))
-    own = PairSource("birds", ids, tuple(clean), partial(_image, world))
-    return Pairs("birds", ids, noise.applied(clean), own.read, wrong=noise.wrong, own=own)
-
-
-def _image(world: Birds, index: int) -> Image.Image:
-    return Image.fromarray((world.images[index] * 255).byte().permute(1, 2, 0).numpy())
+    """Densities of the scores of right and wrong pairs, from a training of each loss on one seed."""
+    (told,) = result.provenance
+    world, source, wrong = noisy(seed, PICTURED)
+    figure, axes = subplots(1, len(told.methods), (1 + 3.6 * len(told.methods), 3.1))
+    for axis, (loss, settings) in zip(axes, told.methods.items(), strict=True):
+        found = scores(trained(settings, world, source, seed, told.settings["steps"]), world, source)
+        edges = np.histogram_bin_edges(found, bins=40)
+        for name, rows in (("right", ~wrong), ("wrong", wrong)):
+            axis.hist(found[rows], bins=edges, density=True, alpha=0.6, label=name)
+        axis.set(title=f"{loss}, eta {PICTURED:g}: AUROC {auroc(found, wrong, resamples=2).value:.3f}", xlabel="cosine")
+    axes[0].legend()
+    save_png(figure, path.with_name("wrong_pairs_scores.png"), {"kind": "scores of pairs", "eta": PICTURED})

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.benchmarks import projection, scale, speed, timing, whole
+from eval.benchmarks import projection, scale, speed, timing
 from eval.experiments.records import rows_of
 from vldebias.evaluation.result import Result
 
@@ -47,18 +47,3 @@ def test_fast_paths_give_what_the_plain_ways_give() -> None:
     assert speed.ranks(2000, queries=3, k=50, repetitions=1)["differ"] < 0.01
     assert speed.intervals(3000, queries=3, resamples=60)["standard_errors"] < 5
     assert speed.few_rows(2000, resamples=500)["difference"] < 0.03
-
-
-def test_growth_has_slopes_and_a_picture(tmp_path: Path) -> None:
-    grown = [{"what": "a", "over": "n", "seconds": {str(n): 1e-3 * n**2 for n in (1, 2, 4)}, "slope": 2.0}] * 6
-    speed.plot(grown, tmp_path / "growth.png")
-    assert (tmp_path / "growth.png").stat().st_size > 1000
-
-
-@pytest.mark.parametrize("task", whole.TASKS)
-def test_an_evaluation_is_measured_whole(task: str) -> None:
-    row = whole.measure(task, 2000, resamples=20)
-    assert (row["what"], row["rows"]) == (task, 2000)
-    assert row["seconds"] > 0
-    assert row["peak MB"] > row["features MB"] > 3
-    assert row["figures"] > 10

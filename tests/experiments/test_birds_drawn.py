@@ -16,7 +16,7 @@ from eval.experiments.birds_drawn import FIT, PARTS, VARIANTS, drawn_prompts, ho
 from vldebias.evaluation.drawing import DrawnSet
 from vldebias.evaluation.judges import FunctionJudge
 from vldebias.evaluation.result import TaskResult
-from vldebias.miniature.birds import BACKGROUNDS, CLASSES, SPECIES
+from vldebias.miniature.words import BACKGROUNDS, CLASSES, SPECIES
 from vldebias.progress import SILENT
 from vldebias.prompts import StatedWords
 
@@ -90,19 +90,6 @@ def test_prompts_that_name_the_background_are_copies_under_the_gate(parts: tuple
         assert copies["cali, stated not kept"] == 0
         plain = DrawnSet.open(work / part).select(variant="cali")
         assert not any(plain.about(image)["left_alone"] for image in plain)
-
-
-@pytest.mark.slow
-def test_the_picture_shows_the_same_noise_row_by_row_in_the_stated_order(
-    parts: tuple[Path, dict[str, TaskResult]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(birds_drawn, "PARTS", FEW)
-    rows = birds_drawn.strips(parts[0], "cali")
-    assert [label for label, _ in rows[::2]] == [*FEW["waterbird"], *FEW["landbirds"]]
-    assert {label for label, _ in rows[1::2]} == {"cali"}
-    plot, about = birds_drawn.picture(parts[0], "cali")
-    assert len(plot.axes) == len(rows)
-    assert "first 4 species" in about["rule"]
 
 
 def test_nothing_that_is_drawn_was_fitted_on_and_all_stated_prompts_are_known_as_such() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eval.experiments import fine_tuning_tables as made
-from vldebias.evaluation.result import Measurement, Result
+from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
 
 SHARES = (0.2, 0.4)
 
@@ -42,35 +42,15 @@ class TestVerdict:
             for arm, (value, change) in arms.items()
             for eta in (0.0, 0.4)
         ]
-        monkeypatch.setattr(made, "read", lambda name: Result.now("digits", told, [], seconds=None))
+        monkeypatch.setattr(
+            made,
+            "read",
+            lambda name: Result.of(
+                "digits", [TaskResult(TaskProvenance(task="t", description=""), told)], seconds=None
+            ),
+        )
         lines = made.verdicts_block().splitlines()
         assert sum("not measured yet" in line for line in lines) == 4
         clean, wrong = (line for line in lines if line.startswith("| images alone"))
         assert r"nothing is wrong | RINCE q=1 | 0.900 at 0 | +0.030\*" in clean
         assert r"| RINCE q=1 | 0.900 at 0.4 | +0.030\*" in wrong
-
-
-def test_the_tutorial_says_what_it_gains_and_loses(monkeypatch: pytest.MonkeyPatch) -> None:
-    changes = {"zero-shot": 0.0, "species": 0.05, "worst group, projection": -0.2, "zero-shot, projection": 0.03}
-    told = [row("heads (the tutorial)", 0.5 + change, change, metric) for metric, change in changes.items()]
-    told += [row("as shipped", 0.5, None, metric) for metric in changes]
-    monkeypatch.setattr(made, "read", lambda name: Result.now("tutorial", told, [], seconds=None))
-    words = " ".join(made.tutorial_words().split())
-    assert (
-        "gains in *species* and *zero-shot, projection*, and loses in *worst group, projection*; *zero-shot*" in words
-    )
-    assert "the worst group goes from 0.500 to 0.300, and accuracy from 0.500 to 0.530" in words
-
-
-def test_trainings_that_keep_a_projection_s_gain_are_told_from_those_that_lose_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    values = {"as shipped": 0.7, "fine-tuned": 0.705, "during": 0.6, "balanced": 0.8}
-    metrics = ("worst group, none", "worst group, before", "worst group, after", "zero-shot, after", "species")
-    told = [row(arm, value, None, metric, lr=0.001) for arm, value in values.items() for metric in metrics]
-    monkeypatch.setattr(made, "measured", lambda name: True)
-    monkeypatch.setattr(made, "read", lambda name: Result.now("keep", told, [], seconds=None))
-    words = " ".join(made.projection_words().split())
-    assert "from 0.700 to 0.705 without a projection" in words
-    assert "*balanced* ends above the model as shipped, beyond the interval, and *during* below it" in words
-    assert "best under a new one *balanced* (0.800; accuracy 0.700 as shipped and 0.800" in words

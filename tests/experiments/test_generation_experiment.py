@@ -1,4 +1,4 @@
-"""The experiment of docs/generation/figures.md: who is left out of which fit, and what its intervals are over."""
+"""The experiment of docs/generation.md: who is left out of which fit, and what its intervals are over."""
 
 from __future__ import annotations
 

@@ -85,14 +85,8 @@ def test_the_readme_keeps_its_figures_to_the_table() -> None:
     assert len(figures) <= 0.02 * len(prose.split()), figures
 
 
-def test_as_many_pipelines_as_the_page_counts() -> None:
-    page, read = ROOT / "docs" / "explanation" / "pipelines-counted.md", ROOT / "README.md"
-    counted = re.findall(r"(\d+) are known", page.read_text(encoding="utf-8"))
-    assert re.findall(r"\[(\d+) classes of diffusers pipelines\]", read.read_text(encoding="utf-8")) == counted
-
-
 def test_blocks_of_each_kind_are_there() -> None:
-    assert min(len(fenced("python")) - 20, len(fenced("bash")) - 5, len(fenced("console")) - 8) >= 0
+    assert min(len(fenced("python")) - 20, len(fenced("bash")) - 4, len(fenced("console")) - 8) >= 0
 
 
 @pytest.mark.parametrize("name", [*list_suites(), *list_data()])
@@ -113,8 +107,8 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> None:
     from diffusers import StableDiffusionPipeline
     from transformers import AutoTokenizer, CLIPModel
 
+    from eval.miniature.twin import load_transformers_clip
     from vldebias.miniature import load_clip, load_pipeline
-    from vldebias.miniature.models import load_transformers_clip
 
     def pipeline(name: str, **options: Any) -> Any:
         pipe = load_pipeline()
@@ -185,6 +179,14 @@ def test_commands_run_and_print_what_stands_beneath(
 )
 def test_outputs_are_alike_where_words_are_the_same_and_numbers_near(one: str, other: str, same: bool) -> None:
     assert alike(one, other) == same
+
+
+def test_no_page_is_longer_than_one_reads_at_a_time() -> None:
+    """1,200 words of a page, tables apart."""
+    texts = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")}
+    prose = {name: re.sub(r"^\|.*$", "", text, flags=re.MULTILINE).split() for name, text in texts.items()}
+    assert {name: len(words) for name, words in prose.items() if len(words) > 1200} == {}
+    assert sum(map(len, prose.values())) < 20_000
 
 
 def test_every_tutorial_has_a_picture() -> None:

@@ -1,7 +1,6 @@
 """eval/experiments/ssa.py: what it computes, on next to nothing, and what its committed result shows."""
 
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,13 +9,22 @@ from torch.nn import functional as F
 
 from eval.experiments import ssa_measures
 from eval.experiments.experiment import Experiment
-from eval.experiments.ssa_measures import READINGS, LinearClassifier, PerImage, embed, measure, view_pairs
+from eval.experiments.ssa_measures import (
+    READINGS,
+    LinearClassifier,
+    PerImage,
+    embed,
+    fgsm,
+    measure,
+    robust_correct,
+    shift_distances,
+    view_pairs,
+)
 from eval.experiments.ssa_training import Arm, Recipe, Views, fresh_towers, train, world
 from eval.experiments.tensor_batches import TensorBatches
+from eval.miniature.birds import sample
 from vldebias.hosts.towers import Towers
 from vldebias.losses import info_nce
-from vldebias.metrics.robustness import shift_distances
-from vldebias.miniature.birds import sample
 
 TINY = Recipe(items=96, test_items=64, batch_size=24, steps=2, views=4)
 LOOSE = 1e-3  # of the regression on 48 species
@@ -136,9 +144,9 @@ def test_the_gap_is_that_of_the_views_image_by_image(trained: Towers, done: PerI
         for i, feature in zip(index.repeat(2).tolist(), embed(trained, two), strict=True):
             seen[i].append(feature)
     assert {len(views) for views in seen} == {TINY.views}
-    views = torch.stack([torch.stack(one) for one in seen])
+    views, images = torch.stack([torch.stack(one) for one in seen]).numpy(), embed(trained, test.images).numpy()
     for name, reading in READINGS.items():
-        expected = shift_distances(views, test.species, images=embed(trained, test.images), **reading).mean()
+        expected = shift_distances(views, test.species.numpy(), images, **reading).mean()
         assert done[f"gap{name}, original"].mean() == pytest.approx(expected, rel=1e-4)
         assert np.array_equal(done[f"gap{name}, change"], done[f"gap{name}, mixed"] - done[f"gap{name}, original"])
         assert done[f"gap{name}, change"].any()
@@ -150,21 +158,58 @@ def test_partners_are_counted(done: PerImage) -> None:
     assert 0 < own.mean() < 1
 
 
-@pytest.mark.slow
-def test_a_longer_run_is_compared_with_one_of_as_many_steps(tmp_path: Path) -> None:
-    longer = Experiment.read("ssa_longer")
-    longer.given["recipe"] = {name: value for name, value in asdict(TINY).items() if name != "steps"}
-    (about,) = (result := longer.run(Experiment.path("ssa_longer"), tmp_path, seeds=2, steps=1, processes=1)).provenance
-    cells = about.settings["cells"]
-    assert [(cell["arm"], cell["steps"], cell["seed"]) for cell in cells] == [
-        (arm, steps, seed) for steps in (1, 4) for arm in ("none", "ssa-clr 0.2") for seed in (0, 1)
-    ]
-    short = replace(TINY, steps=1)
-    learned = train(Arm("asam", 2.0, 0.2), 1, short, world(1, short)[0].images)[0]
-    expected = {name: values.mean() for name, values in measure(learned, *world(1, short), short, 1).items()}
-    assert cells[3]["figures"] == pytest.approx(expected)
-    figures = {(c["arm"], c["steps"], c["seed"]): c["figures"]["accuracy"] for c in cells}
-    change = result.row("ssa_longer", "accuracy", "ssa-clr 0.2", subset="steps = 4").change
-    assert change is not None
-    apart = [figures["ssa-clr 0.2", 4, seed] - figures["none", 4, seed] for seed in (0, 1)]
-    assert change[0] == pytest.approx(np.mean(apart))
+# ---- attacks and gaps by definition ------------------------------------------------------------------------------
+
+
+class Linear(torch.nn.Module):
+    """logits = scale (W (x - 1/2) + b) in float64."""
+
+    def __init__(self, classes: int, scale: float = 1.0) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(1)
+        self.weight = torch.nn.Parameter(torch.randn(classes, 48, generator=generator, dtype=torch.float64))
+        self.bias = torch.nn.Parameter(torch.randn(classes, generator=generator, dtype=torch.float64))
+        self.scale = scale
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.scale * ((images.flatten(1).double() - 0.5) @ self.weight.T + self.bias)
+
+
+def noise(seed: int, n: int = 300) -> torch.Tensor:
+    """Images with a distance of .2 to black and white, so that clipping does not bite."""
+    return 0.2 + 0.6 * torch.rand(n, 3, 4, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.01, 0.1])
+def test_of_two_classes_and_a_linear_classifier_the_attack_is_the_worst_there_is(epsilon: float) -> None:
+    images, labels, classifier = noise(0), torch.arange(300) % 2, Linear(2)
+    with torch.no_grad():
+        logits, across = classifier(images), classifier.weight[1] - classifier.weight[0]
+    margin = (logits[:, 1] - logits[:, 0]) * (2 * labels - 1)
+    assert torch.equal(robust_correct(classifier, images, labels, epsilon), margin > epsilon * across.abs().sum())
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e5])
+def test_a_sure_classifier_is_attacked_as_well_and_the_budget_is_spent(scale: float) -> None:
+    images, sure = noise(1), Linear(5, scale)
+    labels = sure(images).argmax(1)
+    pixels = images.float().requires_grad_()
+    F.cross_entropy(sure(pixels), labels).backward()
+    attacked = fgsm(sure, images.float(), labels, 0.1)
+    if scale == 1:
+        assert torch.equal(attacked, (images.float() + 0.1 * pixels.grad.sign()).clamp(0, 1))
+    else:
+        assert pixels.grad.flatten(1).any(1).float().mean() < 0.1  # the gradient that is not taken is 0
+    assert torch.allclose((attacked - images).abs(), torch.tensor(0.1).double(), atol=1e-6)
+    assert robust_correct(sure, images.float(), labels, 0.1).sum() < 150
+
+
+@pytest.mark.parametrize("reading", [{}, *READINGS.values(), {"norm": 3.0}])
+def test_shift_distances_agree_with_the_definition(reading: dict[str, float]) -> None:
+    rng = np.random.default_rng(0)
+    views, labels, images = rng.normal(size=(12, 3, 5)), rng.integers(3, size=12), rng.normal(size=(12, 5))
+    for i, found in enumerate(shift_distances(views, labels, images, **reading)):
+        centre = np.mean([images[j] for j in range(12) if labels[j] == labels[i]], axis=0)
+        norm = reading.get("norm", 2.0)
+        length = sum(abs(a - b) ** norm for a, b in zip(centre, views[i].mean(0), strict=True)) ** (1 / norm)
+        assert found == pytest.approx(length ** reading.get("exponent", 1.0))

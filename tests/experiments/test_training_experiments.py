@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,12 +17,8 @@ from scipy import stats
 
 from eval import readme, tables
 from eval.experiments import (
-    does_it_pay,
     experiment,
-    finetune_and_debias,
-    out_of_fold,
     run,
-    skewed_captions,
     small_clip,
     wrong_pairs,
 )
@@ -31,6 +26,7 @@ from eval.experiments.cells import interval, packed, run_cells, summed_up, unpac
 from eval.experiments.experiment import Experiment, place_of, subset
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.result import Measurement, Result
+from vldebias.files import commit
 
 figures = st.floats(-1, 1, allow_nan=False)
 
@@ -132,7 +128,7 @@ class TestCells:
 
         first = run_cells(work, self.plan[:2], tmp_path, processes=1, title="")
         assert [one["figures"]["square"] for one in first] == [9.0, 1.0]
-        assert {"eval/experiments/cells.py", "vldebias/files.py"} <= first[0]["sources"].keys()
+        assert first[0]["commit"] == commit()
         again = run_cells(work, self.plan, tmp_path, processes=1, title="")
         assert again[:2] == first
         assert seen == [3, 1, 2]
@@ -165,17 +161,10 @@ def small() -> Iterator[None]:
     loop = small_clip.LOOP.model_copy(update={"batch_size": 16})
     for name, value in {"IMAGES": 48, "HELD_OUT": 96, "LOOP": loop}.items():
         patch.setattr(small_clip, name, value)
-    patch.setattr(skewed_captions, "IMAGES", 48)
-    patch.setattr(skewed_captions, "MOST_RENDERS", 30 * 48)
-    for name, value in {"IMAGES": 48, "HELD_OUT": 64, "BATCH": 16}.items():
-        patch.setattr(finetune_and_debias, name, value)
-    cached: list[Any] = [small_clip.held_out, skewed_captions.skewed, finetune_and_debias.held_out]
-    for function in cached:
-        function.cache_clear()
+    small_clip.held_out.cache_clear()
     yield
     patch.undo()
-    for function in cached:
-        function.cache_clear()
+    small_clip.held_out.cache_clear()
 
 
 def shares(found: Mapping[str, float], names: Sequence[str]) -> bool:
@@ -200,115 +189,20 @@ class TestEachOnNextToNothing:
         assert small_clip.loss_of({**place, "lam": 0.05}) == {**arm, "temperature": 0.1, "lam": 0.05}
         assert small_clip.loss_of({"settings": {"loss": "info_nce"}})["temperature"] == small_clip.T
 
-    def test_false_negatives(self, small: None) -> None:
-        place = {"seed": 0, "steps": 1, "tau_plus": 0.05}
-        corrected = small_clip.work({**place, "settings": {"loss": "debiased"}})
-        assert corrected.keys() == set(small_clip.SCORES)
-        assert shares(corrected, small_clip.SCORES)
-        flat = small_clip.work({**place, "settings": {"loss": "hard_negative"}, "beta": 0.0})
-        assert flat == pytest.approx(corrected, abs=0.05), "beta = 0 is the debiased loss"
-
-    def test_skewed_captions(self, small: None) -> None:
-        found = skewed_captions.work({"settings": {"loss": "nuclr"}, "seed": 1, "steps": 2, "popularity_lr": 1.0})
-        names = ["zero_shot_accuracy", "accuracy on common species", "accuracy on rare species"]
-        moved = {skewed_captions.FOLLOWS, "popularity, log, deviation"}
-        assert found.keys() == {*names, "share of the commonest"} | moved
-        assert found["popularity, log, deviation"] > 0
-        assert shares(found, names)
-        low, high = sorted(found[name] for name in names[1:])
-        assert low <= found["zero_shot_accuracy"] <= high
-        _, texts, order = skewed_captions.skewed(1)
-        counts = np.array([texts.count(small_clip.TEXTS[k]) for k in order])
-        wanted = np.round(48 / np.arange(1, 49) / (1 / np.arange(1, 49)).sum())
-        assert counts.tolist() == wanted.tolist()
-
-    def test_how_far_the_popularity_went(self) -> None:
-        texts = ["a", "a", "a", "a", "b", "b", "c"]
-        shares = torch.tensor([4.0, 4, 4, 4, 2, 2, 1]).log()
-        assert skewed_captions.moved(2 * shares - 3, texts)[skewed_captions.FOLLOWS] == pytest.approx(1, abs=1e-5)
-        assert skewed_captions.moved(-shares, texts)[skewed_captions.FOLLOWS] == pytest.approx(-1, abs=1e-5)
-        still = skewed_captions.moved(torch.full((7,), -0.1), texts)
-        assert still[skewed_captions.FOLLOWS] == 0
-
-    @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
-    @pytest.mark.parametrize("model", ["as shipped", "RINCE q=0.5"])
-    def test_finetune_and_debias(self, small: None, model: str) -> None:
-        found = finetune_and_debias.work(
-            {"captions": "species", "settings": arms("finetune_and_debias")[model], "seed": 0, "steps": 1}
-        )
-        told = {f"{metric}, {name}" for metric in ("worst_group", "average") for name in finetune_and_debias.METHODS}
-        assert found.keys() == {"species_accuracy", *finetune_and_debias.SCORES, *told}
-        assert shares(found, [name for name in found if name != "positive_score"])
-        assert all(found[f"worst_group, {m}"] <= found[f"average, {m}"] for m in finetune_and_debias.METHODS)
-
-    @pytest.mark.parametrize(("folds", "learned"), [(1, [48]), (3, [32, 32, 32])])
-    def test_out_of_fold(self, small: None, monkeypatch: pytest.MonkeyPatch, folds: int, learned: list[int]) -> None:
-        for name, value in {"IMAGES": 48, "BATCH": 16}.items():
-            monkeypatch.setattr(out_of_fold, name, value)
-        train: Callable[..., Any] = out_of_fold.train
-        read: Callable[..., torch.Tensor] = out_of_fold.image_features
-        pixels: list[torch.Tensor] = []
-
-        def noting(loss: Any, images: torch.Tensor, *rest: Any, **options: Any) -> Any:
-            pixels.append(images)
-            return train(loss, images, *rest, **options)
-
-        def reading(towers: Any, images: torch.Tensor) -> torch.Tensor:
-            known = {one.numpy().tobytes() for one in pixels[-1]}
-            own = sum(one.numpy().tobytes() in known for one in images)
-            assert own == (len(images) if folds == 1 else 0)
-            return read(towers, images)
-
-        monkeypatch.setattr(out_of_fold, "train", noting)
-        monkeypatch.setattr(out_of_fold, "image_features", reading)
-        given = Experiment.read("out_of_fold").given
-        found = out_of_fold.work({**given, "settings": {"folds": folds}, "seed": 0, "steps": 4})
-        assert [len(images) for images in pixels] == learned
-        assert list(found) == ["auroc after 1", "auroc after 2", "auroc after 4"]
-        assert shares(found, list(found))
-
     def test_wrong_pairs_are_scored_by_cosines_with_the_caption_that_was_given(self, small: None) -> None:
         found = wrong_pairs.work({"settings": arms("wrong_pairs")["InfoNCE"], "eta": 0.5, "seed": 0, "steps": 1})
         assert found.keys() == {"auroc", "score of right pairs", "score of wrong pairs"}
         assert 0 <= found["auroc"] <= 1
-        world, noise = wrong_pairs.noisy(0, 0.9)
-        towers = wrong_pairs.trained(arms("wrong_pairs")["InfoNCE"], world, noise, 0, 1)
-        monitor = small_clip.TensorMonitor(small_clip.pixels(world), captions=noise.applied(small_clip.captions(world)))
-        expected = monitor.rows(towers)["positive_score"].numpy()
-        np.testing.assert_allclose(wrong_pairs.scores(towers, world, noise), expected, atol=1e-5)
+        world, source, wrong = wrong_pairs.noisy(0, 0.9)
+        towers = wrong_pairs.trained(arms("wrong_pairs")["InfoNCE"], world, source, 0, 1)
+        own = small_clip.captions(world)
+        given = [own[row] for row in source]
+        assert wrong.tolist() == [new != old for new, old in zip(given, own, strict=True)]
+        expected = small_clip.Monitor(small_clip.pixels(world), captions=given).rows(towers)["positive_score"].numpy()
+        np.testing.assert_allclose(wrong_pairs.scores(towers, world, source), expected, atol=1e-5)
 
 
 class TestExperiment:
-    def test_every_arm_is_asked_alike_and_what_depends_on_nothing_is_done_once(self) -> None:
-        pay = Experiment.read("does_it_pay")
-        tuning = [{**cell, "figures": {"validation": cell["temperature"]}} for cell in pay.tried(10)]
-        plan = pay.plan(pay.chosen(tuning), 5, 10)
-        for table in pay.tables:
-            own = [one for one in plan if one.table == table]
-            cells = experiment.combinations(table.columns)
-            assert len(own) == len(cells) * min(5, table.seeds or 5)
-            assert {one.cell["steps"] for one in own} == {round((table.steps or 100) / 10)}
-        done = {experiment._key(one.done_as): one.done_as for one in plan}
-        untrained = [cell for cell in done.values() if cell["arm"] == does_it_pay.SHIPPED]
-        assert len(untrained) == 5 + 3
-        assert not any("temperature" in cell for cell in untrained)
-        assert not any(cell["share"] == 0 and cell["noise"] != "mixture" for cell in done.values())
-        trained = [cell for cell in done.values() if cell["arm"] != does_it_pay.SHIPPED]
-        assert {(cell["start"], cell["temperature"]) for cell in trained} == {
-            ("heads", 0.5),
-            ("all", 0.2),
-            ("scratch", 0.5),
-        }
-        told = {"zero_shot_accuracy": 0.5, "linear evaluation": 0.6}
-        rivals = {f"{arm}: {name}": 0.9 for arm in pay.also for name in told}
-        cells = [{**cell, "figures": told | (rivals if cell["arm"] == "InfoNCE" else {})} for cell in done.values()]
-        rows = pay.rows(plan, cells)
-        heads = {row.method for row in rows if row.task == "heads" and "share = 0.6" in row.subset}
-        assert heads == {*pay.arms, *pay.also}
-        for row in rows:
-            if row.metric == "zero_shot_accuracy":
-                assert row.value == pytest.approx(0.9 if row.method in pay.also else 0.5)
-
     def test_settings_are_chosen_by_the_highest_figure_the_first_of_equal_ones(self) -> None:
         noisy = Experiment.read("noisy_captions")
         values = {0.1: 0.3, 0.2: 0.7, 0.5: 0.7, 1.0: 0.1}
@@ -328,9 +222,7 @@ class TestExperiment:
         assert place_of(row) == {**place, "task": "t", "metric": "m", "method": "x"}
 
     def test_an_unknown_one_and_a_wrong_field_are_told(self, tmp_path: Path) -> None:
-        with pytest.raises(
-            InvalidInputError, match=r"noisy_caption; expected one of \['coarse_to_fine', 'does_it_pay'"
-        ):
+        with pytest.raises(InvalidInputError, match=r"noisy_caption; expected one of \['noisy_captions'"):
             Experiment.read("noisy_caption")
         (tmp_path / "a.yaml").write_text("name: a\nabout: b\nmethod: c\ntables: []\nmetrics: {}\nlosses: 1\n")
         with pytest.raises(InvalidInputError, match=r"a\.yaml: losses: Extra inputs are not permitted"):
@@ -366,8 +258,6 @@ class TestStranger:
         assert run.main([str(mine / "mine.yaml"), *self.given(mine)]) == 0
         result = Result.read(mine / "mine.json")
         assert {(row.method, row.subset) for row in result.rows} == {("InfoNCE", "eta = 0.5"), ("RINCE", "eta = 0.5")}
-        assert result.sources is not None
-        assert "eval/experiments/small_clip.py" in result.sources.files
         shown = readme.render(mine / "page.md")
         assert "| loss | zero_shot_accuracy |" in shown
         assert shown.count("±") == 2
@@ -375,13 +265,13 @@ class TestStranger:
         assert run.main(["mine", *self.given(mine)]) == 0
         assert len(list((mine / "cells").iterdir())) == done == 4
         assert Result.read(mine / "mine.json").rows == result.rows
-        (cell, *_) = (mine / "cells").iterdir()  # of other sources
+        (cell, *_) = (mine / "cells").iterdir()  # of another commit
         told = json.loads(cell.read_text())
-        told["sources"]["vldebias/files.py"] = "0" * 64
+        told["commit"] = "0" * 12
         cell.write_text(json.dumps(told))
         with pytest.raises(SystemExit):
             run.main(["mine", *self.given(mine)])
-        assert "got cells of other sources (vldebias/files.py changed since)" in capsys.readouterr().err
+        assert f"got cells of commit {'0' * 12}" in capsys.readouterr().err
 
     def test_the_command_lists_what_there_is_and_refuses_one_seed(
         self, mine: Path, capsys: pytest.CaptureFixture[str]

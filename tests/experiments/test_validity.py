@@ -11,9 +11,10 @@ import torch
 from eval.experiments import validity
 from eval.experiments.embeddings import celeba, file
 from eval.experiments.validity import LEAN, PROFESSIONS, RANGES, RANK, correlation, gaps, geometry, lean, unmet
+from eval.miniature import people, portraits
 from vldebias.evaluation.result import Result
 from vldebias.evaluation.texts import Texts
-from vldebias.miniature import load_clip, people, portraits
+from vldebias.miniature import load_clip
 from vldebias.prompts import load_prompts
 
 COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "validity.json"
@@ -78,7 +79,7 @@ def test_geometry_of_the_real_model_is_in_its_range():
 
 def test_references_are_drawn_as_their_gallery_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """But of other seeds; those that lean are drawn as nothing that is ranked."""
-    monkeypatch.setattr("vldebias.miniature.open_world", lambda _, n, seed, **how: (seed, how))
+    monkeypatch.setattr("eval.miniature.data.open_world", lambda _, n, seed, **how: (seed, how))
     monkeypatch.setattr("vldebias.data.cache.embed_images", lambda drawn, _: drawn)
     mini = validity.Miniature(images=4, reference=2)
     jobs = load_prompts("professions-gender")

@@ -1,0 +1,154 @@
+"""How often do the 95 % intervals of shares, parity gaps and MaxSkew hold the truth, by a judge alone and corrected?
+
+python -m eval.experiments.coverage_shares --json eval/results/coverage_shares.json   # about four minutes of one core
+python -m eval.experiments.coverage_shares --sets 100                                 # a quick look
+
+Simulated. "counted": n images whose value everybody sees, as a judge that is always right would count them, four times
+as many data sets. "corrected": 1,000 images, a judge that errs and calls every third one of the second value the first,
+and people who labelled n images chosen at random; 3 % of the images show no value. Coverage of shares is that of the
+value that is covered least. "gallery": MaxSkew of the first fifth of n images, mean over 8 queries that lean to groups
+at random; the groups have the shares of the task, and the truth is the mean over 2,000 galleries of that size.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+
+from eval.experiments.run import parser, run
+from vldebias.data import Labels
+from vldebias.errors import SuspectInputWarning
+from vldebias.evaluation.result import TaskProvenance, TaskResult
+from vldebias.evaluation.retrieval import Gallery, SkewOptions
+from vldebias.metrics import Metric, corrected_shares
+from vldebias.metrics.bootstrap import Interval, recentred_interval, wilson_interval
+from vldebias.metrics.rankings import rankings
+from vldebias.metrics.shares import NOT_LABELLED, discrepancies, shares_radius
+
+TRUTH = {
+    "2 values, even": (0.5, 0.5),
+    "2 values, skewed": (0.95, 0.05),
+    "5 values, even": (0.2,) * 5,
+    "5 values, skewed": (0.6, 0.2, 0.1, 0.07, 0.03),
+}
+LABELS, IMAGES, UNKNOWN, RIGHT = (30, 100, 300), 1000, 0.03, 0.8
+GALLERIES, QUERIES, LEAN, TRUTHS = (100, 400), 8, 0.3, 2000
+COVERAGE = Metric("coverage", "share of data sets whose interval holds the truth", "fact", "neither", (0.0, 1.0))
+WIDTH = Metric("width", "mean width of the intervals", "fact", "neither")
+GAP, SKEW = "parity gap", "MaxSkew"
+Bounds = tuple[float, float]
+Found = dict[str, Bounds]  # the interval of the share of each value, of the parity gap and of MaxSkew
+
+
+def counted(truth: np.ndarray, n: int, rng: np.random.Generator) -> Found:
+    """Intervals of n images whose value is known."""
+    counts = rng.multinomial(n, truth)
+    gap, reach = float(discrepancies(counts[None])[0]), float(shares_radius(counts[None], resamples=1000)[0])
+    return {f"share {i}": wilson_interval(int(c), n) for i, c in enumerate(counts)} | {GAP: (gap - reach, gap + reach)}
+
+
+def corrected(truth: np.ndarray, n: int, rng: np.random.Generator) -> Found:
+    """Intervals of a judge's answers about many images with n labels."""
+    k = len(truth)
+    judge = np.full((k + 1, k + 1), (1 - RIGHT) / k)
+    np.fill_diagonal(judge, RIGHT)
+    judge[1] = 0
+    judge[1, [0, 1, k]] = 1 / 3, 0.6, 2 / 3 - 0.6
+    shown = rng.choice(k + 1, size=IMAGES, p=[*(truth * (1 - UNKNOWN)), UNKNOWN])
+    said = np.minimum((rng.random(IMAGES)[:, None] > judge.cumsum(1)[shown]).sum(1), k)
+    people, asked = np.full(IMAGES, NOT_LABELLED), rng.choice(IMAGES, n, replace=False)
+    people[asked] = shown[asked]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SuspectInputWarning)
+        of = corrected_shares(said, people, k + 1, resamples=1000, seed=int(rng.integers(1 << 30)))
+    ends: dict[str, Interval] = {f"share {i}": of.interval(i) for i in range(k)}
+    ends |= {GAP: of.discrepancy(k), SKEW: of.max_skew(k)}
+    return {name: (one.low, one.high) for name, one in ends.items()}
+
+
+class Population:
+    """Galleries of n images in groups of given shares, and queries that lean to groups at random."""
+
+    def __init__(self, truth: np.ndarray, n: int) -> None:
+        self.truth, self.n, self.k = truth, n, n // 5
+        self.leans = LEAN * np.random.default_rng(5).normal(size=(QUERIES, len(truth)))
+
+    def open(self, rng: np.random.Generator, resamples: int) -> tuple[Gallery, np.ndarray]:
+        """A gallery and the rankings (q, n) of the queries; one with a group that nothing shows is drawn again."""
+        group = rng.choice(len(self.truth), size=self.n, p=self.truth)
+        while len(np.unique(group)) < len(self.truth):
+            group = rng.choice(len(self.truth), size=self.n, p=self.truth)
+        scores = self.leans[:, group] + 0.7 * rng.normal(size=self.n) + rng.normal(size=(QUERIES, self.n))
+        options = SkewOptions(k=[self.k], resamples=resamples, seed=int(rng.integers(1 << 31)))
+        return Gallery(Labels(group, tuple(map(str, range(len(self.truth))))), options), rankings(scores)
+
+    def value(self, gallery: Gallery, ranked: np.ndarray) -> float:
+        """MaxSkew, the mean over queries."""
+        return float(gallery.values(ranked)[f"max_skew@{self.k}"].mean())
+
+    def interval(self, rng: np.random.Generator) -> Bounds:
+        """The interval over images of a new gallery."""
+        gallery, ranked = self.open(rng, 500)
+        drawn = gallery.resampled({"none": ranked})["none"][f"max_skew@{self.k}"].mean(axis=0)
+        return recentred_interval(self.value(gallery, ranked), drawn, (0.0, np.inf))
+
+
+def measure(sets: int) -> Iterator[TaskResult]:
+    """A task for each truth, a method for each way and number of labels or images, subsets share, gap and MaxSkew."""
+    for name, shares in TRUTH.items():
+        truth = np.array(shares)
+        gap = float(np.linalg.norm(truth - 1 / len(truth)))
+        skew = float(np.log(truth.max() * len(truth)))
+        settings = {"shares": list(shares), "unknown": UNKNOWN, "judge right": RIGHT, "level": 0.95}
+        done = TaskResult(
+            TaskProvenance(
+                task=name,
+                description="How often intervals of data sets that are drawn from a known truth hold it.",
+                model="none",
+                split="simulated",
+                seeds=[0],
+                n={"data sets": sets},
+                settings=settings | {"queries": QUERIES, "lean": LEAN, "k": "a fifth of the gallery"},
+            )
+        )
+        for way, draw in (("counted", counted), ("corrected", corrected)):
+            images = truth if way == "counted" else truth * (1 - UNKNOWN)
+            true = {f"share {i}": share for i, share in enumerate(images.tolist())} | {GAP: gap, SKEW: skew}
+            for n in LABELS:
+                rng, times = np.random.default_rng(n), 4 * sets if way == "counted" else sets
+                drawn = [draw(truth, n, rng) for _ in range(times)]
+                add(done, f"{way}, {n} labels", {of: [one[of] for one in drawn] for of in drawn[0]}, true)
+        for n in GALLERIES:
+            population, rng = Population(truth, n), np.random.default_rng(n)
+            true = {SKEW: float(np.mean([population.value(*population.open(rng, 1)) for _ in range(TRUTHS)]))}
+            add(done, f"gallery of {n}", {SKEW: [population.interval(rng) for _ in range(2 * sets)]}, true)
+        yield done
+
+
+def add(done: TaskResult, method: str, intervals: dict[str, list[Bounds]], true: dict[str, float]) -> None:
+    """Rows of coverage and mean width; of the shares those of the value that is covered least, and the mean."""
+    cells: dict[str, list[tuple[float, float]]] = {}
+    for name, ends in intervals.items():
+        low, high = np.array(ends).T
+        held = float(((low <= true[name] + 1e-9) & (true[name] <= high + 1e-9)).mean())
+        width = float((high - np.maximum(low, 0)).mean())
+        cells.setdefault("share" if name.startswith("share") else name, []).append((held, width))
+    for subset, found in cells.items():
+        covered, width = min(held for held, _ in found), float(np.mean([width for _, width in found]))
+        times = len(next(iter(intervals.values())))
+        n = {"data sets": times}
+        done.add(COVERAGE, method, covered, wilson_interval(round(covered * times), times), n=n, subset=subset)
+        done.add(WIDTH, method, width, subset=subset, n=n)
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--sets", type=int, default=500, help="data sets of each setting")
+    given = options.parse_args()
+    run("coverage_shares", lambda: measure(given.sets), given.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""The command that compares this version with another one."""
+
+import json
+
+import numpy as np
+import pandas as pd
+
+from eval.against import compare, rows_of
+
+
+def test_sorts_figures_into_equal_moved_went_and_came():
+    old = {"a": np.ones((3, 3)), "b": [0.5, float("nan")], "c": [1.0], "d": "ValueError", "e": [1.0]}
+    new = {"a": np.ones((3, 3)), "b": [0.5, float("nan")], "c": [1.1], "d": [2.0], "f": [1.0]}
+    found = compare(old, new, 1e-6)
+    assert found.equal == 2
+    assert [line.split(":")[0] for line in found.moved] == ["c", "d"]
+    assert (found.went, found.came) == (["e"], ["f"])
+
+
+def test_another_shape_and_a_small_move_are_moves():
+    assert compare({"a": np.ones(3)}, {"a": np.ones(4)}, 1e-6).moved
+    assert compare({"a": np.zeros(9)}, {"a": np.full(9, 1e-5)}, 1e-6).moved
+    assert not compare({"a": np.zeros(9)}, {"a": np.full(9, 1e-8)}, 1e-6).moved
+
+
+def test_reads_rows_from_json_and_parquet_alike(tmp_path):
+    row = {"task": "groups", "metric": "gap", "method": "cali", "value": 0.25, "change": None}
+    given = row | {"interval": [0.1, 0.4]}
+    (tmp_path / "one.json").write_text(json.dumps({"figures": [given]}))
+    pd.DataFrame([row | {"low": 0.1, "high": 0.4}]).to_parquet(tmp_path / "two.parquet")
+    files = sorted(map(str, tmp_path.iterdir()))
+    rows = rows_of("\n".join(files), lambda name: (tmp_path / name).read_bytes())
+    assert set(rows) == {"one: groups gap cali", "two: groups gap cali"}
+    for values in rows.values():
+        np.testing.assert_allclose(values, [0.25, 0.1, 0.4, np.nan, np.nan, np.nan])

@@ -14,14 +14,12 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = {  # page -> its title and the commands whose help it has, with all below them; `commands` has the others
-    "commands": ("Commands: debias and merge", ()),
-    "commands/train": ("Commands: train", ("train", "pairs")),
-    "commands/audit": ("Commands: audit, demo and label", ("audit", "diagnose", "demo", "label")),
-    "commands/eval": ("Commands: evaluate", ("eval",)),
-    "commands/results": ("Commands: read results", ("eval shares", "eval report", "eval verify", "eval compare")),
-    "commands/sets": ("Commands: prompts, shelf, miniature", ("prompts", "shelf", "miniature")),
+    "commands": ("Commands", ()),
+    "commands/train": ("Commands: train", ("train",)),
+    "commands/audit": ("Commands: audit, diagnose, demo, label", ("audit", "diagnose", "demo", "label")),
+    "commands/eval": ("Commands: eval", ("eval",)),
 }
-WIDE = ("methods/", "explanation/pipelines-", "generation/figures", "fine-tuning/earlier", "fine-tuning/measured")
+WIDE = ("methods/", "fine-tuning")
 
 
 def on_files(files: Files, config: Any) -> Files:

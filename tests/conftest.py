@@ -3,7 +3,6 @@
 import functools
 import gc
 import os
-import random
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
@@ -57,41 +56,10 @@ def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs leave their charts out, which take longer than the measuring; the tests of runs and pages draw them."""
-    monkeypatch.setattr("vldebias.evaluation.run.draw_charts", lambda *_: [])
-
-
-@pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same of trainings, whose two steps take less than their pictures."""
-    monkeypatch.setattr("vldebias.training.run.draw_curves", lambda path, history: path)
-    monkeypatch.setattr("vldebias.training.run.draw_held_out", lambda *_: {})
-
-
-@pytest.fixture
-def two_noises(monkeypatch: pytest.MonkeyPatch) -> None:
-    """First steps are looked at from two noises, which is the same code as from eight."""
-    monkeypatch.setattr("vldebias.hosts.first_step.NOISES", 2)
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--shuffle", type=int, metavar="SEED", help="run files, and the tests of each, in another order")
-    parser.addoption("--no-collector", action="store_true", help="without the garbage collector of Python")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--no-collector"):
-        gc.disable()
+    monkeypatch.setattr("vldebias.evaluation.pages.charts", lambda block: [])
+    monkeypatch.setattr("vldebias.evaluation.pages.dots", lambda rows: None)
+    monkeypatch.setattr("vldebias.evaluation.pages._png", lambda plot: "")
 
 
 def pytest_unconfigure() -> None:
     gc.unfreeze()  # extensions say at exit what was never freed
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Files stay together: what a module or a session shares is made once, as in the usual order."""
-    seed = config.getoption("--shuffle")
-    if seed is not None:
-        order = random.Random(seed)
-        places = {path: order.random() for path in dict.fromkeys(item.path for item in items)}
-        items.sort(key=lambda item: (places[item.path], order.random()))

@@ -1,32 +1,29 @@
-"""Projections on disk and on a hub that is a folder: bit-exact, complete, and closed to anything else."""
+"""Edits on disk and on a hub that is a folder: bit-exact, complete, and closed to anything else."""
 
-import base64
 import json
 import math
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import pytest
 import torch
-from huggingface_hub import HfApi, constants
-from huggingface_hub.errors import RepositoryNotFoundError
+from huggingface_hub import constants
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import vldebias
-from tests.refusals import refused
-from vldebias import edit_folder
-from vldebias.edit import Edit
+from vldebias.edit import Edit, _digest
 from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.methods.rivals.edits import TwoTowers
+from vldebias.methods import load_edit, load_edits
 from vldebias.projection import CalibratedProjection
 from vldebias.provenance import Fingerprint, Provenance
 
@@ -36,7 +33,7 @@ FILES = {"projection.safetensors", "config.json", "README.md"}
 def fitted(lam: float | list[float] = 1000.0) -> CalibratedProjection:
     generator = torch.Generator().manual_seed(0)
     pairs = [torch.randn(4, 2, 12, generator=generator) for _ in range(2)]
-    projection = CalibratedProjection.fit(pairs, torch.randn(3, 12, generator=generator), lam)
+    projection = CalibratedProjection(lam=lam).fit(pairs, torch.randn(3, 12, generator=generator))
     return projection.stamped(
         space="open_clip.joint",
         model_id="ViT-B-32/openai",
@@ -48,14 +45,19 @@ def fitted(lam: float | list[float] = 1000.0) -> CalibratedProjection:
     )
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return fitted().save_pretrained(tmp_path / "saved")
+
+
 @pytest.mark.parametrize("lam", [1000.0, [500.0, 0.125]])
 def test_round_trip_is_exact(tmp_path: Path, lam: float | list[float]) -> None:
     saved = fitted(lam)
     assert saved.save_pretrained(tmp_path / "a" / "b") == tmp_path / "a" / "b"
+    assert {path.name for path in (tmp_path / "a" / "b").iterdir()} == FILES
     loaded = CalibratedProjection.from_pretrained(tmp_path / "a" / "b")
     assert torch.equal(loaded.left, saved.left)
     assert torch.equal(loaded.right, saved.right)
-    assert loaded.left.dtype == torch.float64
     assert loaded.provenance == saved.provenance
     assert loaded.spurious_rank == saved.spurious_rank == 3
     z = torch.randn(3, 12)
@@ -72,7 +74,7 @@ class Shift(Edit):
 
     dim = property(lambda self: len(self.by))
 
-    def __call__(self, z: torch.Tensor, strength: float = 1.0, rows: object = None) -> torch.Tensor:
+    def __call__(self, z: torch.Tensor, strength: float = 1.0) -> torch.Tensor:
         return z + strength * self.by.to(z)
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -89,7 +91,7 @@ def test_values_that_are_not_finite_are_refused(bad: float, tmp_path: Path, monk
     left = fitted().left.clone()
     left[3, 1] = bad
     with pytest.raises(InvalidInputError, match=r"'left' \(12, \d+\) holds 1 NaN or infinite values"):
-        replace(fitted(), left=left)
+        CalibratedProjection.of(left, fitted().right, fitted().provenance)
     shift = Shift(torch.tensor([bad, 1.0]), Provenance("shift"))
     with pytest.raises(InvalidInputError, match=r"'by' \(2,\) holds 1 NaN or infinite values"):
         shift.save_pretrained(tmp_path)
@@ -112,167 +114,187 @@ def test_values_that_are_not_finite_are_refused(bad: float, tmp_path: Path, monk
         (dict.fromkeys(("images.left", "images.right", "images.shift")), ""),
     ],
 )
-def test_axes_have_one_size_in_a_part_and_the_width_is_that_of_all(change: dict, text: str) -> None:
+def test_axes_have_one_size_in_a_part_and_the_width_is_that_of_all(change: dict[str, Any], text: str) -> None:
     """The ranks of two towers differ, their width does not; a part may be left out, a tensor of it may not."""
+    kind = Edit.kinds["two-towers"]
     shapes = {"texts.left": (3, 2), "texts.right": (3, 2), "texts.shift": (3,)}
     shapes |= {"images.left": (3, 1), "images.right": (3, 1), "images.shift": (3,)} | change
     tensors = {name: torch.ones(shape) for name, shape in shapes.items() if shape is not None}
     if text:
         with pytest.raises(InvalidInputError, match=text):
-            TwoTowers.build(tensors, {}, Provenance("both"))
+            kind.build(tensors, {}, Provenance("both"))
     else:
-        edit = TwoTowers.build(tensors, {}, Provenance("both"))
+        edit: Any = kind.build(tensors, {}, Provenance("both"))
         assert (edit.images, edit.dim, edit.tensors().keys()) == (None, 3, tensors.keys())
-
-
-def test_what_is_written(tmp_path: Path) -> None:
-    fitted().save_pretrained(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == FILES
-    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
-    assert (config["dim"], config["rank"], config["format"]) == (12, 11, 2)
-    card = (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert card.startswith("---\n")
-    assert "library_name: vldebias" in card
-    assert "measure before and after" in card
 
 
 def test_nothing_in_the_package_unpickles() -> None:
     root = Path(vldebias.__file__).parent
     banned = ("import pickle", "torch.load(", "allow_pickle=True", "import dill", "import joblib", "pickle_load")
-    found = [
-        f"{path.relative_to(root)}: {word}"
-        for path in root.rglob("*.py")
-        for word in banned
-        if word in path.read_text(encoding="utf-8")
-    ]
-    assert found == []
+    texts = {path: path.read_text(encoding="utf-8") for path in root.rglob("*.py")}
+    found = [f"{path.relative_to(root)}: {word}" for path, text in texts.items() for word in banned if word in text]
+    assert found == ["training/loop.py: torch.load("]  # a run's own state, with weights_only alone
+    (call,) = re.findall(r"torch\.load\([^\n]*", texts[root / "training/loop.py"])
+    assert "weights_only=True" in call
 
 
-# --- the hub, as a folder
+# ---- the hub, as a folder
 
 
-class FolderHub(HfApi):
+class FolderHub(huggingface_hub.HfApi):
     """Stands in for the hub: repositories are folders, and calls are written down."""
 
     root: Path
-    calls: list[tuple[str, dict]]
+    calls: list[dict[str, Any]]
 
-    def create_repo(self, repo_id: str, **options):
-        self.calls.append(("create_repo", {"repo_id": repo_id, "token": self.token, **options}))
+    def create_repo(self, repo_id: str, **options: Any) -> Any:
+        self.calls.append({"repo_id": repo_id, "token": self.token, **options})
         return type("Repo", (), {"repo_id": repo_id})
 
-    def upload_folder(self, *, repo_id: str, folder_path: Path, **options) -> str:
-        self.calls.append(("upload_folder", {"repo_id": repo_id, **options}))
+    def upload_folder(self, *, repo_id: str, folder_path: str, commit_message: str) -> str:
         shutil.copytree(folder_path, self.root / repo_id)
         return f"https://hub.example/{repo_id}/commit/1"
 
 
 @pytest.fixture
-def folder_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[FolderHub]:
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     FolderHub.root, FolderHub.calls = tmp_path / "hub", []
 
-    def download(repo_id: str, *, revision: str | None, token: str | None, allow_patterns: list[str]) -> str:
-        FolderHub.calls.append(("download", {"repo_id": repo_id, "revision": revision, "token": token}))
-        assert set(allow_patterns) == FILES - {"README.md"}
+    def download(repo_id: str, **options: Any) -> str:
+        FolderHub.calls.append({"repo_id": repo_id, **options})
         return str(FolderHub.root / repo_id)
 
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(huggingface_hub, "HfApi", FolderHub)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    return FolderHub
+    return FolderHub.root
 
 
-def test_push_and_pull(folder_hub: type[FolderHub], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    saved = fitted()
-    url = saved.push_to_hub("someone/gender", private=True, token="hf_made_up")
+def test_push_and_pull(hub: Path) -> None:
+    url = fitted().push_to_hub("someone/gender", private=True, token="hf_made_up")
     assert url == "https://hub.example/someone/gender/commit/1"
-    assert {path.name for path in (folder_hub.root / "someone/gender").iterdir()} == FILES
-    (_, created), (_, uploaded) = folder_hub.calls
-    assert created == {"repo_id": "someone/gender", "token": "hf_made_up", "private": True, "exist_ok": True}
-    assert uploaded["commit_message"].startswith("Upload orth-cali projection (vldebias ")
     loaded = CalibratedProjection.from_pretrained("someone/gender", revision="v1", token="hf_made_up")
-    assert torch.equal(loaded.matrix(), saved.matrix())
-    assert folder_hub.calls[-1][1] == {"repo_id": "someone/gender", "revision": "v1", "token": "hf_made_up"}
+    assert torch.equal(loaded.matrix(), fitted().matrix())
+    created, downloaded = FolderHub.calls
+    assert created == {"repo_id": "someone/gender", "token": "hf_made_up", "private": True, "exist_ok": True}
+    patterns = ["projection.safetensors", "config.json"]
+    assert downloaded == {k: created[k] for k in ("repo_id", "token")} | {"revision": "v1", "allow_patterns": patterns}
+
+
+def test_only_its_own_files_go_with_a_card(hub: Path, folder: Path) -> None:
+    (folder / ".env").write_text("TOKEN=1")
+    (folder / "link").symlink_to("/etc/hostname")
+    assert vldebias.push_to_hub(folder, "user/mine").endswith("user/mine/commit/1")
+    assert {str(path.relative_to(hub)) for path in hub.rglob("*") if not path.is_dir()} == {
+        f"user/mine/{n}" for n in FILES
+    }
+    card = (hub / "user/mine/README.md").read_text()
+    assert card.startswith("---\n")
+    assert all(text in card for text in ("library_name: vldebias", "ViT-B-32/openai", "measure before and after"))
+
+
+def test_edits_by_role_go_together(hub: Path) -> None:
+    edits = {"sequence": fitted(1.0), "pooled": fitted(2.0)}
+    vldebias.push_to_hub(edits, "user/both")
+    back = load_edits("user/both")
+    assert {role: edit.provenance for role, edit in back.items()} == {r: edit.provenance for r, edit in edits.items()}
+
+
+@pytest.mark.parametrize("given", [{}, {"joint": 3}])
+def test_what_is_no_edit_is_not_pushed(given: Any, hub: Path) -> None:
+    with pytest.raises(InvalidInputError, match="fitted edits"):
+        vldebias.push_to_hub(given, "user/mine")
+
+
+def test_a_damaged_edit_stays_here(hub: Path, folder: Path) -> None:
+    weights = folder / "projection.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-3] ^= 1
+    weights.write_bytes(bytes(content))
+    with pytest.raises(InvalidInputError, match="damaged"):
+        vldebias.push_to_hub(folder, "user/mine")
+    assert not hub.exists()
 
 
 def test_offline_and_unknown_repositories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert constants.HF_HUB_OFFLINE, "the tests must never reach the network"
-    with pytest.raises(InvalidInputError, match="no-one/nothing: neither a folder nor a repository that can be read"):
-        CalibratedProjection.from_pretrained("no-one/nothing")
-    with pytest.raises(InvalidInputError, match="expected a folder written by save_pretrained or the name of a hub"):
-        CalibratedProjection.from_pretrained("not a name")
-
-    def missing(*_: object, **__: object) -> str:
-        response = type("Response", (), {"headers": {}, "request": None, "status_code": 404, "text": ""})()
-        raise RepositoryNotFoundError("404: no such repository", response=response)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", missing)
-    with pytest.raises(InvalidInputError, match="404: no such repository"):
-        CalibratedProjection.from_pretrained("no-one/nothing")
+    for name in ("no-one/nothing", "not a name"):
+        with pytest.raises(InvalidInputError, match=f"{name}: neither a folder nor a repository that can be read"):
+            CalibratedProjection.from_pretrained(name)
+    for place in ("/nowhere/at/all", "./nothing", "a/b/c"):
+        with pytest.raises(InvalidInputError, match=f"{place}: no such folder"):
+            CalibratedProjection.from_pretrained(place)
 
 
-@pytest.mark.parametrize("place", ["/nowhere/at/all", "./nothing", "a/b/c"])
-def test_a_path_that_is_no_folder(place: str) -> None:
-    with pytest.raises(InvalidInputError, match=f"{place}: no such folder; expected one written by save_pretrained"):
-        CalibratedProjection.from_pretrained(place)
+# ---- damaged folders
 
 
-# --- damaged folders
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return fitted().save_pretrained(tmp_path / "saved")
+def tamper(folder: Path, config: dict[str, Any], tensors: dict[str, Any], *, signed: bool) -> None:
+    """Change a saved edit; signed: as somebody does who knows how the digest is made."""
+    path = folder / "projection.safetensors"
+    with safe_open(path, "pt") as file:
+        plain = json.loads(file.metadata()["config"])
+    plain |= {"provenance": plain["provenance"] | config.pop("provenance", {})} | config
+    content = load_file(path) | tensors
+    if signed:
+        plain["sha256"] = _digest(plain, content)
+    save_file(content, path, {"config": json.dumps(plain)})
+    (folder / "config.json").write_text(json.dumps(plain))
 
 
 @pytest.mark.parametrize(
-    ("change", "text"),
+    ("change", "key"),
     [
-        ({"lam": -1.0}, "lam"),
-        ({"lam": float("nan")}, "got the number NaN"),
-        ({"lam": "1000"}, "lam"),
-        ({"method": ""}, "method"),
-        ({"dim": "12"}, "dim"),
-        ({"rank": -1}, "rank"),
-        ({"lam": math.inf}, "got the number Infinity"),
-        ({"format": 3}, "format"),
-        ({"sha256": None}, "sha256"),
+        ({"provenance": {"lam": -1.0}}, "lam"),
+        ({"provenance": {"lam": math.nan}}, "NaN"),
+        ({"provenance": {"lam": "1000"}}, "lam"),
+        ({"provenance": {"lam": math.inf}}, "Infinity"),
+        ({"provenance": {"method": ""}}, "method"),
+        ({"provenance": {"extra": 1}}, "extra"),
+        ({"provenance": {"stated_words": [1]}}, "stated_words"),
+        ({"provenance": {"fingerprint": {"norms": [1.0]}}}, "fingerprint"),
+        ({"provenance": {"space": 3}}, "space"),
+        ({"provenance": {"max_loss": 1.0}}, "max_loss"),
+        ({"format": 2}, "format"),
         ({"extra": 1}, "extra"),
-        ({"stated_words": [1]}, "stated_words"),
-        ({"fingerprint": {"norms": [1.0]}}, "fingerprint"),
-        ({"space": 3}, "space"),
-        ("", "expected JSON"),
-        ("{", "expected JSON"),
-        ("null", "object"),
-        ('{"dim": 12}', "lam"),
+        ({"settings": 1}, "settings"),
+        ({"settings": {"spurious_rank": "x"}}, "spurious_rank|integer"),
+        ({"kind": "target-shares"}, "'target-shares'; expected projection"),
     ],
 )
-def test_a_config_that_is_none(folder: Path, change: dict | str, text: str) -> None:
+def test_a_config_that_is_none_is_refused_by_its_key(folder: Path, change: dict[str, Any], key: str) -> None:
+    tamper(folder, change, {}, signed=True)
+    with pytest.raises(InvalidInputError, match=rf"(?s){key}"):
+        CalibratedProjection.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("tensors", [{"bias": torch.zeros(1)}, {"left": torch.ones(12, 11).double()}])
+def test_what_has_not_its_digest_is_damaged(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
+    tamper(folder, {}, tensors, signed=False)
+    with pytest.raises(InvalidInputError, match=r"projection.safetensors: damaged"):
+        load_edit(folder)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[NaN]"])
+def test_a_config_json_that_is_no_json(folder: Path, text: str) -> None:
+    (folder / "config.json").write_text(text)
+    with pytest.raises(InvalidInputError, match=r"config.json: .*JSON"):
+        load_edit(folder)
+
+
+def test_a_config_json_that_says_something_else_does_not_count_and_is_told(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(change if isinstance(change, str) else json.dumps({**config, **change}))
-    with pytest.raises(InvalidInputError, match=rf"config.json: not the config of a projection: (?s:.*){text}"):
-        CalibratedProjection.from_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps(config | {"kind": "other"}))
+    with pytest.warns(VldebiasWarning, match="describes another projection"):
+        assert load_edit(folder).provenance == fitted().provenance
 
 
-def test_an_edit_of_another_kind_is_refused_and_the_kind_that_fits_is_named(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text()) | {"kind": "shares"}
-    tensors = load_file(folder / "projection.safetensors")
-    config["sha256"] = edit_folder._digest(config, tensors)
-    (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(
-        InvalidInputError, match=r"holds an edit of kind 'shares'; expected projection; vldebias\.load_"
-    ):
-        CalibratedProjection.from_pretrained(folder)
-
-
-@refused(
-    ("config.json", r"config.json: missing; expected a folder written by CalibratedProjection.save_pretrained"),
-    ("projection.safetensors", r"projection.safetensors: unreadable .*; save the projection again"),
-)
+@pytest.mark.parametrize("name", ["config.json", "projection.safetensors"])
 def test_a_missing_file(folder: Path, name: str) -> None:
     (folder / name).unlink()
-    CalibratedProjection.from_pretrained(folder)
+    with pytest.raises(InvalidInputError, match=name):
+        load_edit(folder)
 
 
 @pytest.mark.parametrize(
@@ -282,107 +304,7 @@ def test_factors_that_are_no_safetensors(folder: Path, damage: Callable[[bytes],
     path = folder / "projection.safetensors"
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(InvalidInputError, match=r"projection\.safetensors: unreadable"):
-        CalibratedProjection.from_pretrained(folder)
-
-
-def tamper(folder: Path, damage: Callable[[dict], dict]) -> None:
-    path = folder / "projection.safetensors"
-    with safe_open(path, "pt") as file:
-        header = file.metadata()
-    save_file(damage(load_file(path)), path, header)
-
-
-@pytest.mark.parametrize("change", [{"bias": torch.zeros(1)}, {"left": torch.ones(12, 11).double()}])
-def test_tampered_factors(folder: Path, change: dict[str, torch.Tensor]) -> None:
-    tamper(folder, lambda factors: factors | change)
-    with pytest.raises(InvalidInputError, match=r"projection.safetensors: damaged: its content has not the"):
-        CalibratedProjection.from_pretrained(folder)
-
-
-# --- folders of the first format, which has neither kind nor digest
-
-OLD = {
-    "projection.safetensors": """
-mAAAAAAAAAB7Il9fbWV0YWRhdGFfXyI6eyJmb3JtYXQiOiJwdCJ9LCJsZWZ0Ijp7ImR0eXBlIjoiRjY0Iiwic2hhcGUiOlszLDJdLCJkYXRhX29mZnNl
-dHMiOlswLDQ4XX0sInJpZ2h0Ijp7ImR0eXBlIjoiRjY0Iiwic2hhcGUiOlszLDJdLCJkYXRhX29mZnNldHMiOls0OCw5Nl19fQAAAAAAAAAATI6RnseM
-5T8AAAAAAAAAAEyOkZ7HjOW/AAAAAAAA8D8AAAAAAAAAAAAAAAAAAAAAzTt/Zp6g5j8AAAAAAAAAAMw7f2aeoOa/AAAAAAAA8D8AAAAAAAAAAA==
-""",
-    "config.json": """{"dim": 3, "fingerprint": {"norms": [1.0], "structure": "ab", "waves": [0.5]}, "format": 1,
-"image_fingerprint": null, "lam": 10.0, "method": "orth-cali", "model_id": "m", "prompts": "gender",
-"prompts_hash": "0123", "rank": 2, "space": "open_clip.joint", "stated_words": ["man"], "vldebias_version": "0.1.0"}""",
-}
-"""As the first edition wrote it, of one pair (e1, e2), the spurious e3 and lam = 10."""
-
-
-@pytest.fixture
-def old_folder(tmp_path: Path) -> Path:
-    (tmp_path / "projection.safetensors").write_bytes(base64.b64decode(OLD["projection.safetensors"]))
-    (tmp_path / "config.json").write_text(OLD["config.json"])
-    return tmp_path
-
-
-def test_an_old_folder_is_read(old_folder: Path, tmp_path: Path) -> None:
-    with pytest.warns(VldebiasWarning, match=r"is of the first edition and has no digest.* write it again"):
-        loaded = CalibratedProjection.from_pretrained(old_folder)
-    axes = torch.eye(3, dtype=torch.float64)
-    torch.testing.assert_close(loaded.matrix(), CalibratedProjection.fit(axes[None, :2], axes[2:], 10.0).matrix())
-    expected = Provenance(
-        "orth-cali",
-        10.0,
-        space="open_clip.joint",
-        model_id="m",
-        fingerprint=Fingerprint("ab", (1.0,), (0.5,)),
-        prompts="gender",
-        prompts_hash="0123",
-        stated_words=("man",),
-    )
-    assert loaded.provenance == expected
-    again = vldebias.load_edit(loaded.save_pretrained(tmp_path / "new"))
-    assert again.provenance == expected
-    assert torch.equal(again.matrix(), loaded.matrix())
-    (old_folder / "config.json").write_text(OLD["config.json"].replace("orth-cali", "cali+equalise"))
-    with pytest.warns(VldebiasWarning, match="first edition"):
-        assert CalibratedProjection.from_pretrained(old_folder).provenance.uses_images
-
-
-def test_a_new_folder_that_calls_itself_old_is_held_to_its_digest(tmp_path: Path) -> None:
-    """A config that lost its digest would let damaged factors pass for those of the first edition."""
-    saved = fitted()
-    saved.save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    for name in ("sha256", "kind", "settings", "choice", "labels", "max_loss", "uses_images"):
-        del config[name]
-    (tmp_path / "config.json").write_text(json.dumps(config | {"format": 1, "lam": 10.0}))
-    with pytest.warns(VldebiasWarning, match=r"config.json: describes another projection .* or the file was edited"):
-        assert CalibratedProjection.from_pretrained(tmp_path).provenance == saved.provenance
-    content = bytearray((tmp_path / "projection.safetensors").read_bytes())
-    content[-1] ^= 1
-    (tmp_path / "projection.safetensors").write_bytes(content)
-    with pytest.raises(InvalidInputError, match="damaged"):
-        CalibratedProjection.from_pretrained(tmp_path)
-
-
-@pytest.mark.parametrize("change", [{"rank": 0}, {"rank": None}, {"method": "auto: none"}])
-def test_a_rank_that_does_not_go_with_the_method(old_folder: Path, change: dict) -> None:
-    (old_folder / "config.json").write_text(json.dumps(json.loads(OLD["config.json"]) | change))
-    with pytest.raises(InvalidInputError, match=r"rank: expected"):
-        CalibratedProjection.from_pretrained(old_folder)
-
-
-@pytest.mark.filterwarnings("ignore:.*first edition:vldebias.errors.VldebiasWarning")
-@refused(
-    (lambda f: {"right": f["right"]}, r"expected factors {'left': \(3, 2\), 'right': \(3, 2\)} as .*, got {'right'"),
-    (lambda f: f | {"bias": torch.zeros(1)}, r"expected factors .* got .*'bias': \(1,\)"),
-    (lambda f: f | {"right": f["right"].T.contiguous()}, r"expected factors .* got .*'right': \(2, 3\)"),
-    (lambda f: f | {"right": f["right"] * torch.nan}, r"'right' \(3, 2\) holds 6 NaN .*; fit and save the projection"),
-    (lambda f: f | {"left": f["left"].half()}, r"left: expected torch.float64, got torch.float16; fit and save the"),
-)
-def test_tampered_factors_of_an_old_folder(old_folder: Path, damage: Callable[[dict], dict]) -> None:
-    tamper(old_folder, damage)
-    CalibratedProjection.from_pretrained(old_folder)
-
-
-# --- kills and flipped bits
+        load_edit(folder)
 
 
 def save_forever(folder: Path, edits: list[CalibratedProjection]) -> None:
@@ -418,24 +340,21 @@ def test_a_killed_save_leaves_the_old_edit_or_the_new(tmp_path: Path) -> None:
     assert interrupted, "no kill came between the two files: the test tries nothing"
 
 
-def one_bit(data: bytes, place: int, bit: int) -> bytes:
-    return data[:place] + bytes([data[place] ^ (1 << bit)]) + data[place + 1 :]
-
-
 @pytest.mark.parametrize("name", ["projection.safetensors", "config.json"])
 def test_a_flipped_bit_never_gives_another_edit(folder: Path, name: str) -> None:
-    """Of every byte of the text and of each number one bit: refused, or with a warning what was saved, or that."""
+    """Of every second byte of the text and of each number one bit: refused, or what was saved."""
     path, saved = folder / name, fitted()
-    data, chance = (folder / name).read_bytes(), random.Random(0)
+    data, chance = path.read_bytes(), random.Random(0)
     text = len(data) - 8 * (saved.left.numel() + saved.right.numel()) if name.endswith(".safetensors") else len(data)
     places = [*range(0, text, 2), *(place + chance.randrange(8) for place in range(text, len(data), 8))]
     refused = 0
     for place in places:
-        path.write_bytes(one_bit(data, place, chance.randrange(8)))
+        flipped = bytes([data[place] ^ (1 << chance.randrange(8))])
+        path.write_bytes(data[:place] + flipped + data[place + 1 :])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", VldebiasWarning)
             try:
-                loaded = vldebias.load_edit(folder)
+                loaded: Any = load_edit(folder)
             except InvalidInputError:
                 refused += 1
                 continue

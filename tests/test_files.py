@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.refusals import refused
-from vldebias import files
+from vldebias import CalibratedProjection, files
 from vldebias.errors import InvalidInputError, PromptSetError
+from vldebias.evaluation.result import Result
 from vldebias.files import (
     LOCK,
     commit,
@@ -26,7 +28,6 @@ from vldebias.files import (
     parse_yaml,
     prompt_file,
     prompt_names,
-    prompts_dir,
     read_json,
     read_yaml,
     shielded,
@@ -36,41 +37,30 @@ from vldebias.files import (
 )
 
 
-def layout(folder: Path, *sets: str) -> Path:
-    for name in sets:
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("")
-    return folder / "vldebias"
-
-
-def test_this_installation_has_its_prompts() -> None:
-    assert prompt_names()
-    assert all((prompts_dir() / f"{name}.yaml").is_file() for name in prompt_names())
-    assert prompt_file("gender") == prompts_dir() / "gender.yaml"
-
-
 @pytest.mark.parametrize(
     ("there", "found"),
     [
         (("vldebias/_resources/prompts/x.yaml", "prompts/stranger.yaml"), ["x"]),
         (("prompts/b.yaml", "prompts/a.yaml", "prompts/README.md"), ["a", "b"]),
+        (("prompts/README.md",), []),
     ],
 )
-def test_a_wheel_carries_them_inside_and_a_checkout_beside(
+def test_a_wheel_carries_prompts_inside_and_a_checkout_beside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: tuple[str, ...], found: list[str]
 ) -> None:
-    monkeypatch.setattr(files, "_PACKAGE", layout(tmp_path, *there))
-    assert prompt_names() == found
-
-
-def test_a_folder_without_sets_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_PACKAGE", layout(tmp_path, "prompts/README.md"))
-    with pytest.raises(PromptSetError, match=r"got no prompt sets .*_resources/prompts or .*prompts; .*reinstall"):
-        prompts_dir()
+    for name in there:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    monkeypatch.setattr(files, "_PACKAGE", tmp_path / "vldebias")
+    if found:
+        assert prompt_names() == found
+    else:
+        with pytest.raises(PromptSetError, match=r"got no prompt sets .*_resources/prompts or .*prompts; .*reinstall"):
+            prompt_names()
 
 
 def test_a_name_is_not_a_way_out_of_the_folder() -> None:
+    assert all(prompt_file(name).is_file() for name in prompt_names())
     with pytest.raises(PromptSetError, match=r"got the prompt set '\.\./secret'; expected one of"):
         prompt_file("../secret")
 
@@ -208,6 +198,20 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, read: Any) -> None:
         read("a\0b")
 
 
+@pytest.mark.parametrize("load", [read_json, CalibratedProjection.from_pretrained, Result.read])
+def test_a_json_file_of_gigabytes_is_refused_before_it_is_read(tmp_path: Path, load: Any) -> None:
+    """A sparse config.json of 3 GB took 4.7 GB of memory."""
+    with (tmp_path / "config.json").open("wb") as file:
+        file.truncate(3 << 30)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidInputError, match=r"\.json: .*bytes"):
+            load(tmp_path if load == CalibratedProjection.from_pretrained else tmp_path / "config.json")
+        assert tracemalloc.get_traced_memory()[1] < 10**7
+    finally:
+        tracemalloc.stop()
+
+
 @refused(
     ("[" * 100_000, "log, line 3: got .*recursion.*expected JSON in UTF-8"),
     ("9" * 5000, "got .*digits.*"),
@@ -224,15 +228,12 @@ def test_json_of_strangers_is_refused_in_words(text: str | bytes) -> None:
 # ---- what ran ----------------------------------------------------------------------------------------------
 
 
-def test_versions_name_what_figures_depend_on() -> None:
-    assert {"python", "torch", "numpy"} <= set(versions())
-
-
 def test_the_commit_says_where_the_tree_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def git(*words: str) -> str:
         named = ["-c", "user.name=a", "-c", "user.email=a@b"]
         return subprocess.run(["git", *named, *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
 
+    assert {"python", "torch", "numpy"} <= set(versions())
     monkeypatch.setattr(files, "_PACKAGE", tmp_path / "vldebias")
     assert commit() is None
     git("init", "-q")
@@ -373,7 +374,7 @@ def test_a_file_system_without_locks_is_told_of(tmp_path: Path, monkeypatch: pyt
     def flock(handle: int, how: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(fcntl, "flock", flock)
+    monkeypatch.setattr(fcntl, "lockf", flock)
     said: list[str] = []
     with only_writer(tmp_path, said.append):
         pass

@@ -33,12 +33,12 @@ def test_a_thing_is_found_by_its_name_and_another_of_the_same_name_refused(lette
     assert dict(letters) == {"a": "alpha"}
 
 
-@pytest.mark.parametrize("name", ["A", "b", 3, None, ["a"]])
-def test_an_unknown_name_is_told_with_all_there_are(letters: Registry[str], name: Any) -> None:
+def test_an_unknown_name_is_told_with_all_there_are(letters: Registry[str]) -> None:
     letters.register("alpha")
     letters.register("gamma")
-    with pytest.raises(InvalidInputError, match="letter: expected one of a, g, got"):
-        letters.named(name)
+    for name in ("A", "b", 3, None, ["a"]):
+        with pytest.raises(InvalidInputError, match="letter: expected one of a, g, got"):
+            letters.named(name)
 
 
 def test_entry_points_are_read_once_and_a_broken_one_is_told(
@@ -69,7 +69,7 @@ def test_an_entry_point_that_names_a_class(instances: bool, monkeypatch: pytest.
 
 
 def registries() -> dict[str, tuple[Registry[Any], Any]]:
-    from vldebias.evaluation.judge_kinds import JUDGES, register_judge
+    from vldebias.evaluation.judges import JUDGES, register_judge
     from vldebias.evaluation.task import TASKS, register_task
     from vldebias.hosts import HOSTS, register_host
     from vldebias.methods import METHODS, register_method
@@ -93,14 +93,3 @@ def test_everything_that_can_be_added_is_added_in_the_same_words() -> None:
             registry.named("no such thing")
         with pytest.raises(InvalidInputError, match=kind):
             register(3)
-
-
-def test_a_model_of_another_library_is_not_written_as_if_it_were_of_one_that_is_known() -> None:
-    from types import SimpleNamespace
-
-    from vldebias.errors import UnsupportedHostError
-    from vldebias.hosts.checkpoints import check_checkpoint
-
-    towers: Any = SimpleNamespace(library="acme", model=object())
-    with pytest.raises(UnsupportedHostError, match=r"a model of acme is written .* known are those of open_clip"):
-        check_checkpoint(towers, {}, name="acme")

@@ -3,27 +3,35 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 if TYPE_CHECKING:
     from vldebias import losses, methods, metrics
-    from vldebias.api import debias, fit_projection, fit_projections, fit_shares, inspect, steer
+    from vldebias.api import debias, fit_projection, fit_projections, fit_shares, inspect
     from vldebias.evaluation import audit, compare, diagnose, evaluate, grid
     from vldebias.hosts import Attachment, attachment_of, attachments
+    from vldebias.hub import push_to_hub
     from vldebias.loading import load_host
     from vldebias.methods import Bound, Reference, load_edit
     from vldebias.projection import CalibratedProjection
-    from vldebias.prompts import PromptSet, list_prompts, load_prompts, make_prompt_set
-    from vldebias.shelf import from_hub, push_to_hub
+    from vldebias.prompts import (
+        BalancedPrompts,
+        PromptSet,
+        balance_prompts,
+        list_prompts,
+        load_prompts,
+        make_prompt_set,
+    )
 
 # Name -> where it lives. Loaded when first asked for, so that the command line starts without torch.
 _HOMES = {
-    **dict.fromkeys(("debias", "fit_projection", "fit_projections", "fit_shares", "inspect", "steer"), "api"),
+    **dict.fromkeys(("debias", "fit_projection", "fit_projections", "fit_shares", "inspect"), "api"),
     **dict.fromkeys(("audit", "compare", "diagnose", "evaluate", "grid"), "evaluation"),
     **dict.fromkeys(("Attachment", "attachment_of", "attachments"), "hosts"),
     **dict.fromkeys(("Bound", "Reference", "load_edit"), "methods"),
     **dict.fromkeys(("PromptSet", "list_prompts", "load_prompts", "make_prompt_set"), "prompts"),
-    **dict.fromkeys(("from_hub", "push_to_hub"), "shelf"),
+    **dict.fromkeys(("BalancedPrompts", "balance_prompts"), "prompts"),
+    "push_to_hub": "hub",
     "CalibratedProjection": "projection",
     "load_host": "loading",
 }
@@ -31,6 +39,7 @@ _MODULES = ("losses", "methods", "metrics")
 
 __all__ = [
     "Attachment",
+    "BalancedPrompts",
     "Bound",
     "CalibratedProjection",
     "PromptSet",
@@ -38,6 +47,7 @@ __all__ = [
     "attachment_of",
     "attachments",
     "audit",
+    "balance_prompts",
     "compare",
     "debias",
     "diagnose",
@@ -45,7 +55,6 @@ __all__ = [
     "fit_projection",
     "fit_projections",
     "fit_shares",
-    "from_hub",
     "grid",
     "inspect",
     "list_prompts",
@@ -57,7 +66,6 @@ __all__ = [
     "methods",
     "metrics",
     "push_to_hub",
-    "steer",
 ]
 
 

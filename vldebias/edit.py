@@ -1,72 +1,45 @@
-"""What a method gives: an edit of embeddings, which declares its tensors and so can be checked, saved and loaded."""
+"""What a method gives: an edit of embeddings, which declares its tensors and so can be checked, saved and loaded.
+
+A folder holds `projection.safetensors`, in whose header a config says how the edit is built, with a digest over it and
+the tensors; a copy of the config for people, `config.json`; and a model card. What is read is the one file, which is
+replaced in one move: a save that was killed leaves either the old edit or the new one, and a flipped bit is noticed.
+"""
 
 from __future__ import annotations
 
-import tempfile
+import hashlib
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Self, get_type_hints
+from typing import Any, ClassVar, Literal, Self, get_type_hints
 
 import torch
-from pydantic import TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
 
-from vldebias import __version__, gone
-from vldebias.axes import check_axes, fields_from, tensors_of, width_of
-from vldebias.edit_folder import WEIGHTS, Config, find_folder, read_folder, write_folder
-from vldebias.errors import InvalidInputError, VldebiasError
+from vldebias import __version__
+from vldebias.errors import InvalidInputError, VldebiasError, warn
+from vldebias.files import MAX_BYTES, add_tensors, parse_json, read_bytes, write_atomically
+from vldebias.hub import asked_once, card, reason
 from vldebias.provenance import Candidate as Candidate
 from vldebias.provenance import Choice as Choice
 from vldebias.provenance import Fingerprint as Fingerprint
 from vldebias.provenance import Provenance as Provenance
 
-Guidance = Callable[[int, Tensor, Tensor], Tensor]
-"""The number of a pass of a denoiser, what it predicts for some texts (k, b, ...) and for none (b, ...) -> what is
-added to what it predicts for the prompts (b, ...)."""
-
-
-@dataclass(frozen=True)
-class Rows:
-    """What is known of the rows of a batch: the prompt of each, and the seed of the image that it is for.
-
-    numbers: in [0, 1), what decides about a draw where no seeds are told.
-    embed: other prompts -> their rows (n, d) of length 1 in the same space, never edited; for edits that ask for them.
-    states: of a pipeline: other prompts -> all their states (n, tokens, d) as it reads them, never edited.
-    begun: of a pipeline: pairs of prompts -> how near to the first of each it begins to draw the mean of their states,
-        (n,) in [0, 1].
-    guide: of a pipeline whose denoiser can be guided, where the rows are those of a whole call: takes states
-        (k, tokens, d) of texts, the number of images, and what is made of the predictions (`Host.guide`).
-    kept: what a prompt states itself is kept.
-    """
-
-    texts: tuple[str, ...]
-    seeds: tuple[int, ...] | None = None
-    embed: Callable[[Sequence[str]], Tensor] | None = None
-    numbers: tuple[float, ...] | None = None
-    states: Callable[[Sequence[str]], Tensor] | None = None
-    begun: Callable[[Sequence[tuple[str, str]]], Tensor] | None = None
-    guide: Callable[[Tensor, int, Guidance], None] | None = None
-    kept: bool = True
-
-    def at(self, places: Sequence[int]) -> Rows:
-        """Some of them."""
-
-        def some(values: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
-            return None if values is None else tuple(values[i] for i in places)
-
-        texts = tuple(self.texts[i] for i in places)
-        return replace(self, texts=texts, seeds=some(self.seeds), numbers=some(self.numbers), guide=None)
+WEIGHTS, CONFIG = "projection.safetensors", "config.json"
+_NOTHING = {"nothing": torch.zeros(1)}  # in the place of tensors where an edit has none: the file asks for some
 
 
 class Edit(ABC):
-    """A change of embeddings, fitted once: z + strength (edit(z) - z).
+    """A pure map of embeddings, fitted once: z + strength (edit(z) - z).
 
     A subclass is a dataclass that names a `kind`, under which it is saved, the `axes` of its tensors and what it does;
     its other fields are saved as settings. One that has something of its own for images says so by `side`, and gives
-    `image`. None holds a number that is not finite.
+    `image`. One that is the mean over other wordings of a prompt gives `wordings(prompt)` and `combined(z, each,
+    strength)`, and the host encodes them. None holds a number that is not finite.
 
     >>> @dataclass(frozen=True, eq=False, repr=False)
     ... class Shift(Edit):
@@ -74,14 +47,15 @@ class Edit(ABC):
     ...     axes = {"by": "d"}
     ...     by: Tensor
     ...     provenance: Provenance
-    ...     def __call__(self, z, strength=1.0, rows=None):
+    ...     def __call__(self, z, strength=1.0):
     ...         return z + strength * self.by.to(z)
 
     Attributes:
         provenance: method, weights and prompts that it was fitted with.
-        axes, parts, dtype: its tensors; see `vldebias.axes`.
-        sampled: it draws something for each image, and so needs the seed of every row, or a number.
-        reads_text: it needs the prompt of every row. guides: it leaves embeddings as they are and guides the denoiser.
+        axes: field -> axes of its tensor, as {"left": "d rank"}. A number is that size; "d" is the width of the
+            embeddings, one in all parts; other letters have one size in a class.
+        parts: field -> a class with axes of its own; the field may be None where that is its default.
+        dtype: of all its tensors, or None.
     """
 
     kind: ClassVar[str]
@@ -89,9 +63,6 @@ class Edit(ABC):
     axes: ClassVar[Mapping[str, str]] = {}
     parts: ClassVar[Mapping[str, type]] = {}
     dtype: ClassVar[torch.dtype | None] = None
-    sampled: ClassVar[bool] = False
-    reads_text: ClassVar[bool] = False
-    guides: ClassVar[bool] = False
     provenance: Provenance
 
     @property
@@ -113,74 +84,47 @@ class Edit(ABC):
         Raises:
             InvalidInputError: axes or a dtype that do not fit, NaN or infinite values; the message names the tensor.
         """
-        tensors = self.tensors()
-        if self.axes or self.parts:
-            check_axes(type(self), tensors)
-        for name, tensor in tensors.items():
-            if not bool(tensor.isfinite().all()):
-                raise InvalidInputError(
-                    f"{type(self).__name__} ({self.method}): {name!r} {tuple(tensor.shape)} holds "
-                    f"{int((~tensor.isfinite()).sum())} NaN or infinite values; expected finite ones: look for rows "
-                    "that are zero or not finite in what it was fitted to"
-                )
+        _check(type(self), self.tensors(), self.method)
 
     @property
     def dim(self) -> int:
         """Width d of the embeddings it acts on."""
-        return width_of(self)
+        tensors = self.tensors()
+        specs = ((name, spec.split()) for name, spec, _, _ in _declared(type(self)) if name in tensors)
+        return next(int(tensors[name].shape[axes.index("d")]) for name, axes in specs if "d" in axes)
 
     @abstractmethod
-    def __call__(self, z: Tensor, strength: float = 1.0, rows: Rows | None = None) -> Tensor:
-        """Embeddings (b, ..., d), changed, in the shape, dtype and device of `z`; strength 0 gives `z` itself."""
-
-    def draw(self, rows: Rows) -> list[str]:
-        """What is drawn for each row, of an edit that samples.
-
-        Raises:
-            InvalidInputError: rows without seeds or numbers.
-        """
-        raise VldebiasError(f"{type(self).__name__} ({self.method}) draws nothing")
-
-    def leaves(self, text: str) -> bool:
-        """Is a prompt that names one of `stated_words` left alone? Else the edit keeps what it states (`Rows.kept`)."""
-        return True
+    def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
+        """Return changed embeddings (b, ..., d) in the shape, dtype and device of `z`; strength 0 gives `z` itself."""
 
     def image(self, x: Tensor, strength: float = 1.0) -> Tensor:
-        """Image embeddings (b, d), changed, as `__call__` changes texts; here by the same map."""
+        """Return changed image embeddings (b, d); here by the map of the texts."""
         return self(x, strength)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What is saved of it: name -> tensor on the CPU."""
-        return tensors_of(self)
+        """Return what is saved of it: name -> tensor."""
+        return _tensors_of(self)
 
     def settings(self) -> dict[str, Any]:
-        """What is saved beside the tensors: plain values for JSON."""
+        """Return what is saved beside the tensors: plain values for JSON."""
         types = _settings_of(type(self))
         return {name: one.dump_python(getattr(self, name), mode="json") for name, one in types.items()}
 
     @classmethod
-    def fields_of(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields that `settings()` came from; one that a file does not say has its default.
-
-        Raises:
-            ValueError: values of other types.
-        """
-        types = _settings_of(cls)
-        return {name: one.validate_python(settings[name]) for name, one in types.items() if name in settings}
-
-    @classmethod
     def build(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], provenance: Provenance) -> Self:
-        """The edit that `tensors()` and `settings()` came from.
+        """Return the edit that `tensors()` and `settings()` came from.
 
         Raises:
             InvalidInputError, KeyError, TypeError, ValueError: they are not of this kind.
         """
-        check_axes(cls, tensors)
-        given = fields_from(cls, tensors, provenance=provenance) | cls.fields_of(settings)
-        return cls(**given | {"provenance": provenance})
+        _check(cls, tensors, provenance.method)
+        types = _settings_of(cls)
+        own = {name: one.validate_python(settings[name]) for name, one in types.items() if name in settings}
+        edit: Self = _built(cls, tensors, "", own, provenance)
+        return edit
 
     def folded(self) -> Any:
-        """The `CalibratedProjection` that weights can hold in the place of this edit (`Attachment.merge`).
+        """Return the `CalibratedProjection` that weights can hold in the place of this edit (`Attachment.merge`).
 
         Raises:
             VldebiasError: weights cannot hold it.
@@ -191,7 +135,7 @@ class Edit(ABC):
         )
 
     def stamped(self, **fields: Any) -> Self:
-        """The same edit with some fields of its provenance replaced."""
+        """Return the same edit with some fields of its provenance replaced."""
         return replace(self, provenance=replace(self.provenance, **fields))  # type: ignore[type-var]
 
     @property
@@ -225,37 +169,38 @@ class Edit(ABC):
             raise InvalidInputError(f"strength: expected a number in [0, 1], got {strength!r}")
 
     def where(self) -> str:
-        """Width, space and model, for messages."""
+        """Return width, space and model, for messages."""
         return f"dim {self.dim}, space {self.space or 'unknown'}, model {self.model_id or 'unknown'}"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.method}, lam={self.lam}, {self.where()})"
 
-    # ---- on disk and on the hub ------------------------------------------------------------------------------
-
     def save_pretrained(self, directory: str | Path) -> Path:
-        """Write tensors, config.json and a model card into `directory` (made if missing); returns it.
+        """Write tensors, config.json and a model card into `directory` (made if missing); return it.
 
         A save that is killed leaves what was there before, or the new edit, never a mixture.
 
         Raises:
             InvalidInputError: NaN or infinite values.
         """
+        from safetensors.torch import save
+
         self.check_tensors()
-        own = {"kind": self.kind, "dim": self.dim, "rank": getattr(self, "rank", None), "settings": self.settings()}
-        write_folder(Path(directory), Config.of(self.provenance, **own), self.tensors())
-        return Path(directory)
+        folder = Path(directory)
+        tensors = {name: one.detach().cpu().contiguous().clone() for name, one in (self.tensors() or _NOTHING).items()}
+        config = _Config(kind=self.kind, provenance=self.provenance, settings=self.settings())
+        plain = config.model_dump(mode="json") | {"dim": self.dim, "rank": getattr(self, "rank", None)}
+        plain["sha256"] = _digest(plain, tensors)
+        write_atomically(folder / "README.md", card(self))
+        write_atomically(folder / WEIGHTS, save(tensors, metadata={"format": "pt", "config": json.dumps(plain)}))
+        write_atomically(folder / CONFIG, json.dumps(plain, ensure_ascii=False, indent=2) + "\n")
+        return folder
 
     def push_to_hub(self, repo_id: str, *, private: bool | None = None, token: str | None = None) -> str:
-        """Upload to the Hugging Face hub; returns the URL of the commit."""
-        import huggingface_hub
+        """Upload to the Hugging Face hub with a card; return the URL of the commit."""
+        from vldebias.hub import push_to_hub
 
-        hub = huggingface_hub.HfApi(token=token)
-        repo = hub.create_repo(repo_id=repo_id, private=private, exist_ok=True).repo_id
-        message = f"Upload {self.method} projection (vldebias {__version__})"
-        with tempfile.TemporaryDirectory() as folder:
-            self.save_pretrained(folder)
-            return str(hub.upload_folder(repo_id=repo, folder_path=folder, commit_message=message))
+        return push_to_hub(self, repo_id, private=private, token=token)
 
     @classmethod
     def from_pretrained(
@@ -267,13 +212,8 @@ class Edit(ABC):
             InvalidInputError: no such folder or repository, damaged files, or an edit of another kind.
         """
         folder = find_folder(directory_or_repo, revision, token)
-        config, tensors = read_folder(folder)
+        config, tensors = _read(folder)
         kind = Edit.kinds.get(config.kind)
-        if kind is None and config.kind in gone.KINDS:
-            raise InvalidInputError(
-                f"{folder}: holds an edit of kind {config.kind!r}, of method {config.method!r}, which went: "
-                f"{gone.KINDS[config.kind]}"
-            )
         if kind is None or not issubclass(kind, cls):
             known = sorted(name for name, one in Edit.kinds.items() if issubclass(one, cls))
             raise InvalidInputError(
@@ -288,9 +228,167 @@ class Edit(ABC):
         return edit
 
 
+# ---- the tensors that a class declares --------------------------------------------------------------------------
+
+
+def _declared(kind: Any, prefix: str = "") -> Iterator[tuple[str, str, str, Any]]:
+    """Name, axes, prefix and dtype of each tensor; those of a part are named "part.tensor"."""
+    for name, spec in kind.axes.items():
+        yield prefix + name, spec, prefix, getattr(kind, "dtype", None)
+    for field, part in getattr(kind, "parts", {}).items():
+        yield from _declared(part, f"{prefix}{field}.")
+
+
+def _tensors_of(given: Any) -> dict[str, Tensor]:
+    tensors = {name: getattr(given, name) for name in given.axes}
+    for field in getattr(given, "parts", {}):
+        if (part := getattr(given, field)) is not None:
+            tensors |= {f"{field}.{name}": tensor for name, tensor in _tensors_of(part).items()}
+    return tensors
+
+
+def _built(kind: Any, tensors: Mapping[str, Tensor], prefix: str, own: dict[str, Any], provenance: Provenance) -> Any:
+    for name in kind.axes:
+        own[name] = tensors[prefix + name]
+    for field, part in getattr(kind, "parts", {}).items():
+        inner = f"{prefix}{field}."
+        there = any(name.startswith(inner) for name in tensors)
+        own[field] = _built(part, tensors, inner, {}, provenance) if there else None
+    if any(one.name == "provenance" for one in fields(kind)):
+        own["provenance"] = provenance
+    return getattr(kind, "of", kind)(**own)  # `of`: what is made by something else than its constructor
+
+
+def _check(kind: Any, tensors: Mapping[str, Tensor], method: str) -> None:
+    """Refuse tensors that are not those that `kind` declares, and numbers that are not finite."""
+    if kind.axes or kind.parts:
+        _check_axes(kind, tensors)
+    for name, tensor in tensors.items():
+        if not bool(tensor.isfinite().all()):
+            raise InvalidInputError(
+                f"{kind.__name__} ({method}): {name!r} {tuple(tensor.shape)} holds {int((~tensor.isfinite()).sum())} "
+                "NaN or infinite values; expected finite ones: look for rows that are zero or not finite in what it "
+                "was fitted to"
+            )
+
+
+def _check_axes(kind: Any, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse tensors that are not those that `kind` declares: missing, undeclared, of other axes or another dtype."""
+    declared = list(_declared(kind))
+    names = [name for name, *_ in declared]
+    if strangers := sorted(tensors.keys() - set(names)):
+        raise InvalidInputError(f"{', '.join(strangers)}: not among the tensors {', '.join(names)}")
+    optional = {f"{one.name}." for one in fields(kind) if one.default is None}
+    sizes: dict[str, int] = {}
+    for name, spec, prefix, dtype in declared:
+        if prefix in optional and not any(other.startswith(prefix) for other in tensors):
+            continue
+        axes, tensor = spec.split(), tensors.get(name)
+        shape = None if tensor is None else tuple(tensor.shape)
+        keys = [axis if axis == "d" or axis.isdigit() else prefix + axis for axis in axes]
+        sizes |= {axis: int(axis) for axis in axes if axis.isdigit()}
+        fits = shape is not None and len(shape) == len(axes)
+        for key, size in zip(keys, shape or (), strict=False):
+            fits = fits and sizes.setdefault(key, size) == size
+        if tensor is None or not fits:
+            known = ", ".join(f"{axis} = {sizes[key]}" for axis, key in zip(axes, keys, strict=True) if key in sizes)
+            told = f" with {known}" if known else ""
+            raise InvalidInputError(f"{name}: expected a tensor ({', '.join(axes)}){told}, got {shape}")
+        if dtype not in (None, tensor.dtype):
+            raise InvalidInputError(f"{name}: expected {dtype}, got {tensor.dtype}")
+
+
 @cache
 def _settings_of(kind: type[Edit]) -> dict[str, TypeAdapter[Any]]:
     """The fields of a dataclass that are no tensors, parts nor provenance, and how they are read and written."""
     own: list[str] = [one.name for one in fields(kind) if one.init] if is_dataclass(kind) else []
     types = get_type_hints(kind) if own else {}
     return {name: TypeAdapter(types[name]) for name in own if name not in {*kind.axes, *kind.parts, "provenance"}}
+
+
+# ---- the folder ------------------------------------------------------------------------------------------------
+
+
+class _Config(BaseModel):
+    """What it takes to build an edit, beside its tensors. dim and rank are there for people."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    format: Literal[3] = 3
+    kind: str
+    provenance: Provenance
+    settings: dict[str, Any] = {}
+    dim: int | None = None
+    rank: int | None = None
+    vldebias_version: str = __version__
+    sha256: str = ""
+
+
+def _digest(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over a config, but for its own digest, and the tensors."""
+    content = {key: value for key, value in config.items() if key != "sha256"}
+    total = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
+    add_tensors(total, sorted(tensors.items()))
+    return total.hexdigest()
+
+
+def _read(folder: Path) -> tuple[_Config, dict[str, Tensor]]:
+    from safetensors import SafetensorError, safe_open
+
+    path, weights = folder / CONFIG, folder / WEIGHTS
+    if not path.is_file():
+        raise InvalidInputError(f"{path}: missing; expected a folder written by CalibratedProjection.save_pretrained")
+    beside = parse_json(read_bytes(path, max_bytes=MAX_BYTES), str(path))
+    try:
+        with safe_open(weights, framework="pt") as file:
+            header = file.metadata() or {}
+            # A mapped file is not aligned as torch allocates, which would change products in the last bit.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise InvalidInputError(f"{weights}: unreadable ({error}); save the projection again") from None
+    plain = parse_json(header.get("config", ""), f"{weights}: config")
+    if not isinstance(plain, dict) or _digest(plain, tensors) != plain.get("sha256"):
+        raise InvalidInputError(
+            f"{weights}: damaged: its content has not the digest that was saved with it; save or fetch it again"
+        )
+    try:
+        config = _Config.model_validate_json(json.dumps(plain))
+    except (ValidationError, RecursionError) as error:
+        raise InvalidInputError(f"{weights}: not the config of a projection: {error}") from None
+    if beside != plain:
+        warn(
+            f"{path}: describes another projection than {WEIGHTS} holds: a save was interrupted, or the file was "
+            f"edited. What {WEIGHTS} says of itself counts; save the projection again"
+        )
+    return config, {} if tensors.keys() == _NOTHING.keys() else tensors
+
+
+def find_folder(
+    directory_or_repo: str | Path,
+    revision: str | None = None,
+    token: str | None = None,
+    patterns: Sequence[str] = (WEIGHTS, CONFIG),
+) -> Path:
+    """Return a folder as it is, or that of a hub repository, downloaded; patterns: the files that are wanted.
+
+    Raises:
+        InvalidInputError: neither.
+    """
+    folder, name = Path(directory_or_repo), str(directory_or_repo)
+    if len(name) < 4000 and folder.is_dir():
+        return folder
+    if folder.is_absolute() or name.startswith(".") or name.count("/") > 1:
+        raise InvalidInputError(f"{name[:200]}: no such folder; expected one written by save_pretrained")
+    import huggingface_hub
+
+    try:
+        with asked_once():
+            fetched = huggingface_hub.snapshot_download(
+                name, revision=revision, token=token, allow_patterns=list(patterns)
+            )
+    except (OSError, ValueError) as error:  # every error of the hub is one of the two
+        raise InvalidInputError(
+            f"{name[:200]}: neither a folder nor a repository that can be read ({reason(error)[:300]}); "
+            "expected a folder written by save_pretrained or the name of a hub repository"
+        ) from error
+    return Path(fetched)

@@ -23,7 +23,7 @@ EXTRA_OF = {
     "torch_fidelity": "fid",
     "peft": "lora",
     "ray": "ray",
-    "sklearn": "rivals",
+    "sklearn": "eval",
     "tensorboard": "track",
 }
 
@@ -89,25 +89,18 @@ class WideEditWarning(VldebiasWarning):
 
 
 def fail(key: str, came: str, expected: str, remedy: str, error: type[VldebiasError] = InvalidInputError) -> NoReturn:
-    """Raise an error of the form "key: got ...; expected ...; remedy."
-
-    Args:
-        key: the argument, the key of a file, or the file that is wrong.
-        came, expected: both in a few words; `came` as `repr` shows it.
-        remedy: what to do, such as `did_you_mean(...)`; gets a full stop where it has no end.
-        error: what to raise.
-    """
+    """Raise an error of the form "key: got ...; expected ...; remedy.": the key of a file, an argument, or a file."""
     end = "" if remedy.endswith((".", "?", "!")) else "."
     raise error(f"{key}: got {came}; expected {expected}; {remedy}{end}")
 
 
 def shortened(text: str, most: int) -> str:
-    """A text, cut where it has more than `most` characters."""
+    """Return a text, cut where it has more than `most` characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def need(module: str) -> Any:
-    """`module` of a package that only some installations have, imported.
+    """Import and return `module` of a package that only some installations have.
 
     Raises:
         MissingPackageError: its package is not installed; the message is the command that installs it.
@@ -135,7 +128,7 @@ class Lazily:
 
 
 def did_you_mean(name: object, names: Iterable[str], otherwise: str = "choose one of them.") -> str:
-    """ "did you mean 'x' or 'y'?" for up to three of `names` that are close to `name`, else the advice `otherwise`.
+    """Return "did you mean 'x' or 'y'?" for up to three of `names` that are close to `name`, else `otherwise`.
 
     >>> did_you_mean("gendre", ["age", "gender", "race"])
     "did you mean 'gender'?"
@@ -150,17 +143,14 @@ def warn(message: str, category: type[Warning] = VldebiasWarning) -> None:
     That is the innermost frame outside of this package and of installed libraries; where there is none (a library
     that uses this one), the innermost outside of this package.
     """
+    frames = []
     frame: FrameType | None = sys._getframe(1)
-    at: FrameType | None = None
     while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith((_PACKAGE, "<frozen")):
-            at = at or frame
-            if not name.startswith(_LIBRARIES):
-                at = frame
-                break
+        frames.append(frame)
         frame = frame.f_back
-    at = at or sys._getframe(1)
+    outside = [one for one in frames if not one.f_code.co_filename.startswith((_PACKAGE, "<frozen"))]
+    users = (one for one in outside if not one.f_code.co_filename.startswith(_LIBRARIES))
+    at = next(users, (outside or frames)[0])
     registry = at.f_globals.setdefault("__warningregistry__", {})
     module = at.f_globals.get("__name__", "unknown")
     warnings.warn_explicit(message, category, at.f_code.co_filename, at.f_lineno, module, registry)

@@ -1,4 +1,4 @@
-"""Files: those that come with the package, the one way to write, to digest, and to read YAML and JSON of strangers."""
+"""Files: those that come with the package, the one way to write, to hash, and to read YAML and JSON of strangers."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ import re
 import secrets
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextvars import ContextVar
 from datetime import datetime
-from functools import cache
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import yaml
 
 from vldebias.errors import InvalidInputError, PromptSetError, VldebiasError, did_you_mean, fail, shortened, warn
 
 LOCK = ".vldebias.lock"  # of a folder that a run writes
-
 MAX_BYTES = 1_000_000  # of a YAML file, which people write
-MAX_DEPTH = 32  # of lists and mappings in each other
+_MAX_JSON = 50_000_000  # of a JSON file, which programs write: results of a large suite have 3 MB
+_MAX_DEPTH = 32  # of lists and mappings in each other
 _MAX_DIGITS = 19  # of an integer: any int64
 
 _FORMULA = "'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"  # what a spreadsheet runs, full-width signs among it
@@ -39,44 +38,33 @@ _PACKAGE = Path(__file__).resolve().parent
 
 # ---- what comes with the package ---------------------------------------------------------------------------
 
-
-class _Packaged(NamedTuple):
-    """YAML files of one kind: inside the package in a wheel; beside it in a checkout, or an editable install of one."""
-
-    kind: str
-    packed: str
-    beside: str
-    error: type[VldebiasError]
-
-    def folder(self) -> Path:
-        """The folder with the files; raises where neither place has any."""
-        places = (_PACKAGE / "_resources" / self.packed, _PACKAGE.parent / self.beside)
-        for place in places:
-            if any(place.glob("*.yaml")):
-                return place
-        raise self.error(
-            f"got no {self.kind}s (*.yaml) in {places[0]} or {places[1]}; expected them in one of the two; "
-            "reinstall vldebias."
-        )
-
-    def names(self) -> list[str]:
-        """Those that come with the package, sorted: the stems of their files."""
-        return sorted(path.stem for path in self.folder().glob("*.yaml"))
-
-    def file(self, name: str) -> Path:
-        """The file of one; for an unknown name the error lists the names, the likely ones first."""
-        names = self.names()
-        if name in names:
-            return self.folder() / f"{name}.yaml"
-        listed, hint = ", ".join(names), did_you_mean(name, names)
-        raise self.error(f"got the {self.kind} {name!r}; expected one of {listed}, or the path of a .yaml file; {hint}")
+_KINDS = {"prompt set": ("prompts", "prompts", PromptSetError), "suite": ("suites", "eval/suites", InvalidInputError)}
 
 
-_PROMPTS = _Packaged("prompt set", "prompts", "prompts", PromptSetError)
-prompts_dir, prompt_names, prompt_file = _PROMPTS.folder, _PROMPTS.names, _PROMPTS.file
+def _packaged(kind: str) -> dict[str, Path]:
+    """Name -> YAML file: inside the package in a wheel; beside it in a checkout, or an editable install of one."""
+    packed, beside, error = _KINDS[kind]
+    places = (_PACKAGE / "_resources" / packed, _PACKAGE.parent / beside)
+    for place in places:
+        if found := sorted(place.glob("*.yaml"), key=lambda path: path.stem):
+            return {path.stem: path for path in found}
+    raise error(f"got no {kind}s (*.yaml) in {places[0]} or {places[1]}; expected them in one; reinstall vldebias.")
 
-_SUITES = _Packaged("suite", "suites", "eval/suites", InvalidInputError)
-suites_dir, suite_names, suite_file = _SUITES.folder, _SUITES.names, _SUITES.file
+
+def _names(kind: str) -> list[str]:
+    return list(_packaged(kind))
+
+
+def _file(kind: str, name: str) -> Path:
+    files = _packaged(kind)
+    if name in files:
+        return files[name]
+    listed, hint = ", ".join(files), did_you_mean(name, files)
+    raise _KINDS[kind][2](f"got the {kind} {name!r}; expected one of {listed}, or the path of a .yaml file; {hint}")
+
+
+prompt_names, prompt_file = partial(_names, "prompt set"), partial(_file, "prompt set")
+suite_names, suite_file = partial(_names, "suite"), partial(_file, "suite")
 
 
 # ---- writing -----------------------------------------------------------------------------------------------
@@ -87,11 +75,7 @@ def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], o
 
     Args:
         path: where to; its folder is made. A file that is there already keeps its mode.
-        content: text (as UTF-8), bytes, or a function that writes the file whose path it is given, such as
-            `lambda partial: image.save(partial, format="png")`; that path ends in ".partial", whatever `path` ends in.
-
-    Returns:
-        `path`.
+        content: text (as UTF-8), bytes, or a function that writes the file whose path it is given.
 
     Raises:
         OSError: it cannot be written; nothing is left behind.
@@ -99,17 +83,14 @@ def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], o
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name[:200]}.{secrets.token_hex(6)}.partial")
-    file = os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o666)  # less the umask
     try:
-        mode = os.fstat(file).st_mode
-        with contextlib.suppress(FileNotFoundError):
-            mode = path.stat().st_mode
-        with os.fdopen(file, "wb") as opened:
-            if not callable(content):
-                opened.write(content.encode() if isinstance(content, str) else content)
+        partial.touch(exist_ok=False)  # its mode is that of the umask
+        mode = (path if path.exists() else partial).stat().st_mode
         if callable(content):
             content(partial)
-        partial.chmod(mode & 0o777)  # also where a library has made the file anew
+        else:
+            partial.write_bytes(content.encode() if isinstance(content, str) else content)
+        partial.chmod(mode & 0o777)  # also where a library has made the file itself
         sync(partial)
         os.replace(partial, path)
     except BaseException:
@@ -117,33 +98,6 @@ def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], o
         raise
     sync(path.parent)
     return path
-
-
-def readable_json(value: Any, depth: int = 0) -> str:
-    """JSON in which a list or mapping that fits into 400 characters has one line: small, and readable in a diff."""
-    line = json.dumps(value, ensure_ascii=False)
-    if len(line) <= 400 - depth or not isinstance(value, (dict, list, tuple)) or not value:
-        return line
-    if isinstance(value, dict):
-        parts = [f"{json.dumps(str(k), ensure_ascii=False)}: {readable_json(v, depth + 1)}" for k, v in value.items()]
-    else:
-        parts = [readable_json(one, depth + 1) for one in value]
-    (first, last), indent = "{}" if isinstance(value, dict) else "[]", "\n" + " " * depth
-    return first + ",".join(f"{indent} {part}" for part in parts) + indent + last
-
-
-def shielded(text: str) -> str:
-    """A text for CSV that no spreadsheet runs: an apostrophe before a leading =, +, -, @, tab or line break.
-
-    "=1+1" -> "'=1+1"; one that begins so by itself gets one more, so that `unshielded` gives every text back. Source:
-    OWASP, "CSV Injection". Numbers are not for this: -0.5 is one.
-    """
-    return f"'{text}" if re.match(_FORMULA, text) else text
-
-
-def unshielded(cell: str) -> str:
-    """The text of which `shielded` made a cell."""
-    return re.sub(SHIELDED, r"\1", cell)
 
 
 def sync(path: Path) -> None:
@@ -157,14 +111,41 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def readable_json(value: Any, depth: int = 0) -> str:
+    """Return JSON in which a list or mapping that fits into 400 characters has one line: readable in a diff."""
+    line = json.dumps(value, ensure_ascii=False)
+    if len(line) <= 400 - depth or not isinstance(value, (dict, list, tuple)) or not value:
+        return line
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(str(k), ensure_ascii=False)}: {readable_json(v, depth + 1)}" for k, v in value.items()]
+    else:
+        parts = [readable_json(one, depth + 1) for one in value]
+    (first, last), indent = "{}" if isinstance(value, dict) else "[]", "\n" + " " * depth
+    return first + ",".join(f"{indent} {part}" for part in parts) + indent + last
+
+
+def shielded(text: str) -> str:
+    """Return a text for CSV that no spreadsheet runs: an apostrophe before a leading =, +, -, @, tab or line break.
+
+    "=1+1" -> "'=1+1"; one that begins so by itself gets one more, so that `unshielded` gives every text back. Source:
+    OWASP, "CSV Injection". Numbers are not for this: -0.5 is one.
+    """
+    return f"'{text}" if re.match(_FORMULA, text) else text
+
+
+def unshielded(cell: str) -> str:
+    """Return the text of which `shielded` made a cell."""
+    return re.sub(SHIELDED, r"\1", cell)
+
+
 def digest(path: str | Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def add_tensors(state: Any, tensors: Iterable[tuple[str, Any]]) -> None:
-    """Names, types, shapes and contents of tensors into a hash of hashlib; mapped ones are not copied."""
+    """Hash names, types, shapes and contents of tensors into a state of hashlib; mapped ones are not copied."""
     import torch
 
     for name, tensor in tensors:
@@ -175,17 +156,15 @@ def add_tensors(state: Any, tensors: Iterable[tuple[str, Any]]) -> None:
 # ---- one writer --------------------------------------------------------------------------------------------
 
 _held: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())
-_handles: set[int] = set()
-_FAR = 1 << 30  # Windows keeps others from reading the byte that it locks
+_ours: set[Path] = set()  # folders that some thread of this process writes
 
 
 @contextlib.contextmanager
 def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iterator[None]:
-    """While it lasts, no other process writes this folder, nor another thread of this one; it may be entered again.
+    """Let no other process write this folder meanwhile, nor another thread of this one; it may be entered again.
 
-    The lock is the system's (flock; on Windows a locked byte), so that it ends with the process that has it, however
-    that ends, and no process that it forks keeps it. The file beside the results says whose it is, for people.
-    Of several processes that make up one run, one takes it for all.
+    The lock is the system's (of POSIX records; on Windows a locked byte), so that it ends with the process that has it,
+    however that ends, and no process that it forks keeps it. The file beside the results says whose it is, for people.
 
     Args:
         folder: made with its parents.
@@ -195,98 +174,82 @@ def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iter
         InvalidInputError: another run writes there; the message says which, since when, and what to do.
         OSError: the folder cannot be written.
     """
-    folder = Path(folder).resolve()
+    folder, process = Path(folder).resolve(), os.getpid()
     if folder in _held.get():
         yield
         return
     folder.mkdir(parents=True, exist_ok=True)
-    handle = _taken(folder, say)
+    if folder in _ours:  # to open and close the file once more would end a lock of POSIX
+        _refuse_second(folder, f"process {process}")
+    file = _locked(folder, say)
+    _ours.add(folder)
     outer = _held.set(_held.get() | {folder})
     try:
         yield
     finally:
-        if handle in _handles:  # or this is a fork, which has no part in it
+        if os.getpid() == process:  # a fork has no part in it
             _held.reset(outer)
-            _handles.discard(handle)
-            if sys.platform == "win32":  # where a file that is open cannot go
-                os.close(handle)
+            _ours.discard(folder)
+            if os.name != "posix":  # where an open file cannot go
+                file.close()
             with contextlib.suppress(OSError):
                 (folder / LOCK).unlink()
-            if sys.platform != "win32":
-                os.close(handle)
+            file.close()
 
 
-def _taken(folder: Path, say: Callable[[str], object]) -> int:
+def _refuse_second(folder: Path, who: str) -> NoReturn:
+    expected = f"one at a time: {who or 'another process'} writes there"
+    fail(str(folder), "a second run", expected, "wait until it has ended, stop it, or choose another folder (--out)")
+
+
+def _locked(folder: Path, say: Callable[[str], object]) -> Any:
     """The open lock file of a folder, which says that this process has it."""
     path = folder / LOCK
-    while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
-        try:
-            free = _lock(handle, folder, say)
-            if free and not (path.exists() and os.path.samestat(os.fstat(handle), path.stat())):
-                os.close(handle)  # whoever had it has just ended, and taken the file away
-                continue
-            os.lseek(handle, 0, os.SEEK_SET)
-            before = " ".join(os.read(handle, 300).decode(errors="replace").split())
-            if not free:
-                fail(
-                    str(folder),
-                    "a second run",
-                    f"one at a time: {before or 'another process'} writes there",
-                    "wait until it has ended, stop it, or choose another folder (--out)",
-                )
-            if before:
-                say(f"{folder}: {before} did not come to its end there (killed?); this run takes over what it left")
-            now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-            os.ftruncate(handle, 0)
-            os.lseek(handle, 0, os.SEEK_SET)
-            os.write(handle, f"process {os.getpid()} on {socket.gethostname()}, since {now}\n".encode())
-            _handles.add(handle)
-            return handle
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.close(handle)
-            raise
+    file = open(path, "a+b", buffering=0)  # noqa: SIM115
+    try:
+        free = _lock(file, folder, say)
+        if free and not (path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())):
+            file.close()  # whoever had it has just ended, and taken the file away
+            return _locked(folder, say)
+        file.seek(0)
+        before = " ".join(file.read(300).decode(errors="replace").split())
+        if not free:
+            _refuse_second(folder, before)
+        if before:
+            say(f"{folder}: {before} did not come to its end there (killed?); this run takes over what it left")
+        now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}, since {now}\n".encode())
+        return file
+    except BaseException:
+        file.close()
+        raise
 
 
-def _lock(handle: int, folder: Path, say: Callable[[str], object]) -> bool:
+def _lock(file: Any, folder: Path, say: Callable[[str], object]) -> bool:
     """Whether the file is this process's now; a file system without locks is told of, and does without."""
     try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            os.lseek(handle, _FAR, os.SEEK_SET)
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        else:
+        if os.name == "posix":
             import fcntl
 
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):  # the latter on Windows
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        else:
+            import msvcrt
+
+            file.seek(1 << 30)  # Windows keeps others from reading the byte that it locks
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+    except (BlockingIOError, PermissionError):
         return False
     except OSError as error:
         say(f"{folder}: cannot be locked ({error.strerror}); start no second run there while this one lasts")
     return True
 
 
-def _let_go() -> None:
-    """A process that was forked has no part in the lock, and may outlive the one that has."""
-    for handle in _handles:
-        os.close(handle)
-    _handles.clear()
-    _held.set(frozenset())
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go)
-
-
 # ---- reading what people write -----------------------------------------------------------------------------
 
 
-def read_yaml(
-    path: str | Path, *, error: type[VldebiasError] = InvalidInputError, max_bytes: int = MAX_BYTES
-) -> dict[Any, Any]:
-    """The mapping in a YAML file from anywhere, without what YAML does behind one's back.
+def read_yaml(path: str | Path, *, error: type[VldebiasError] = InvalidInputError) -> dict[Any, Any]:
+    """Return the mapping in a YAML file from anywhere, without what YAML does behind one's back.
 
     No anchors that are repeated (a few lines can stand for gigabytes), no tags, no key twice, dates stay text.
 
@@ -294,76 +257,80 @@ def read_yaml(
         error: the file cannot be read, is too large or too deep, is no mapping, or has one of those; the message
             names the file, and the key or the line.
     """
-    path = Path(path)
-    return parse_yaml(_text(path, error, max_bytes), str(path), error=error, mapping=True)
-
-
-def parse_yaml(text: str, where: str, *, error: type[VldebiasError] = InvalidInputError, mapping: bool = False) -> Any:
-    """As `read_yaml`, of a text that comes from `where`; anything but a mapping is fine unless `mapping`."""
-    try:
-        content = _Yaml(text, where, error).content()
-    except (yaml.YAMLError, ValueError, RecursionError) as reason:
-        if isinstance(reason, VldebiasError):
-            raise
-        came = " ".join(str(reason).split())[:300]
-        fail(f"{where}: file", came, "YAML in UTF-8", "correct the file at that place", error)
-    if mapping and not isinstance(content, dict):
+    content = parse_yaml(_text(path, error, MAX_BYTES), str(path), error=error)
+    if not isinstance(content, dict):
         shown = f"{shortened(repr(content), 60)} ({type(content).__name__})"
-        fail(f"{where}: file", shown, "a mapping of keys to values", "write 'key: value' lines", error)
+        fail(f"{path}: file", shown, "a mapping of keys to values", "write 'key: value' lines", error)
     return content
 
 
-def read_json(
-    path: str | Path, *, error: type[VldebiasError] = InvalidInputError, max_bytes: int = 1_000_000_000
-) -> Any:
-    """The content of a JSON file from anywhere; the law of `read_yaml` holds, and numbers are finite.
+def parse_yaml(text: str, where: str, *, error: type[VldebiasError] = InvalidInputError) -> Any:
+    """Return what a YAML text that comes from `where` holds; the law of `read_yaml` holds."""
+    try:
+        return _Yaml(text, where, error).get_single_data()
+    except VldebiasError:
+        raise
+    except (yaml.YAMLError, ValueError, RecursionError) as reason:
+        came = " ".join(str(reason).split())[:300]
+        fail(f"{where}: file", came, "YAML in UTF-8", "correct the file at that place", error)
+
+
+def read_json(path: str | Path) -> Any:
+    """Return the content of a JSON file from anywhere; the law of `read_yaml` holds, and numbers are finite.
 
     Raises:
-        error: the file cannot be read, is too large, or is not JSON; the message names the file and the place.
+        InvalidInputError: the file cannot be read, is too large, or is not JSON; the message names file and place.
     """
-    path = Path(path)
-    return parse_json(_text(path, error, max_bytes), str(path), error=error)
+    return parse_json(_text(path, InvalidInputError, _MAX_JSON), str(path))
 
 
-def parse_json(text: str | bytes, where: str, *, error: type[VldebiasError] = InvalidInputError) -> Any:
-    """As `read_json`, of a text that comes from `where`, such as a file and its line."""
+def parse_json(text: str | bytes, where: str) -> Any:
+    """Return what a JSON text that comes from `where` holds, such as a file and its line; the law of `read_json`."""
     try:
         return json.loads(text, parse_float=_finite, parse_constant=_finite, object_pairs_hook=_each_once)
     except (ValueError, RecursionError) as reason:
-        fail(where, " ".join(str(reason).split())[:300], "JSON in UTF-8", "correct the file at that place", error)
+        fail(where, " ".join(str(reason).split())[:300], "JSON in UTF-8", "correct the file at that place")
 
 
 def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
+    if not math.isfinite(value := float(text)):
         raise ValueError(f"the number {text[:40]}")
     return value
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        names = [name for name, _ in pairs]
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
         raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} twice")
-    return content
+    return dict(pairs)
 
 
-def _text(path: Path, error: type[VldebiasError], max_bytes: int) -> str:
-    key = f"{path}: file"
+def read_bytes(
+    path: str | Path, *, error: type[VldebiasError] = InvalidInputError, max_bytes: int = _MAX_JSON
+) -> bytes:
+    """Return the content of a file from anywhere, after a look at how long it is.
+
+    Raises:
+        error: the file cannot be read, or has more than `max_bytes`; the message names it.
+    """
     try:
-        with path.open("rb") as file:
-            data = file.read(max_bytes + 1)
-    except FileNotFoundError:
-        fail(key, "no such file", "a file that can be read", "check the path", error)
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            data = file.read(max_bytes + 1) if size <= max_bytes else b""
     except (OSError, ValueError) as reason:  # ValueError: a path with a NUL in it
         problem = f"{type(reason).__name__} ({getattr(reason, 'strerror', None) or reason})"
-        fail(key, problem, "a file that can be read", "check the path", error)
-    if len(data) > max_bytes:
-        fail(key, f"more than {max_bytes:,} bytes", "a short file", "split it", error)
+        came = "no such file" if isinstance(reason, FileNotFoundError) else problem
+        fail(f"{path}: file", came, "a file that can be read", "check the path", error)
+    if max(size, len(data)) > max_bytes:
+        fail(f"{path}: file", f"more than {max_bytes:,} bytes", "a short file", "split it", error)
+    return data
+
+
+def _text(path: str | Path, error: type[VldebiasError], max_bytes: int) -> str:
     try:
-        return data.decode("utf-8-sig")
+        return read_bytes(path, error=error, max_bytes=max_bytes).decode("utf-8-sig")
     except UnicodeDecodeError as reason:
-        fail(key, str(reason), "UTF-8", "save it in that encoding", error)
+        fail(f"{path}: file", str(reason), "UTF-8", "save it in that encoding", error)
 
 
 class _Yaml(yaml.SafeLoader):
@@ -372,12 +339,6 @@ class _Yaml(yaml.SafeLoader):
     def __init__(self, text: str, where: str, error: type[VldebiasError]) -> None:
         super().__init__(text)
         self._where, self._error, self._depth = where, error, 0
-
-    def content(self) -> Any:
-        try:
-            return self.get_single_data()
-        finally:
-            self.dispose()
 
     def refuse(self, mark: Any, came: str, expected: str, remedy: str, key: str = "file") -> NoReturn:
         fail(f"{self._where}: {key}", f"{came} in line {mark.line + 1}", expected, remedy, self._error)
@@ -388,8 +349,8 @@ class _Yaml(yaml.SafeLoader):
             self.refuse(event.start_mark, f"the alias *{event.anchor}", "no aliases", "write the value out")
         if getattr(event, "tag", None) not in (None, "!"):
             self.refuse(event.start_mark, f"the tag {event.tag}", "no tags", "take it out")
-        if self._depth == MAX_DEPTH:
-            came = f"more than {MAX_DEPTH} levels"
+        if self._depth == _MAX_DEPTH:
+            came = f"more than {_MAX_DEPTH} levels"
             self.refuse(event.start_mark, came, "lists and mappings less deep in each other", "write it flatter")
         self._depth += 1
         node = super().compose_node(parent, index)
@@ -407,11 +368,10 @@ class _Yaml(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def construct_yaml_int(self, node: Any) -> Any:
-        text = node.value
-        if ":" in text:  # to YAML 1.1, 12:30 is 750
-            return text
-        if len(text.lstrip("+-").replace("_", "")) > _MAX_DIGITS:
-            came = f"a number of {len(text)} digits"
+        if ":" in node.value:  # to YAML 1.1, 12:30 is 750
+            return node.value
+        if len(node.value.lstrip("+-").replace("_", "")) > _MAX_DIGITS:
+            came = f"a number of {len(node.value)} digits"
             self.refuse(node.start_mark, came, f"at most {_MAX_DIGITS}", "put quotes around what is text")
         return super().construct_yaml_int(node)
 
@@ -427,27 +387,21 @@ _Yaml.yaml_implicit_resolvers = {
 # ---- what ran ----------------------------------------------------------------------------------------------
 
 
-@cache
-def _version(name: str) -> str | None:
-    with contextlib.suppress(PackageNotFoundError):  # run from a checkout that is not installed
-        return version(name)
-    return None
-
-
 def versions() -> dict[str, str]:
-    """Versions of what the figures depend on, by the names of the packages."""
-    names = ("vldebias", "torch", "open_clip_torch", "transformers", "diffusers", "numpy")
-    return {"python": platform.python_version()} | {name: own for name in names if (own := _version(name))}
+    """Return the versions of what the figures depend on, by the names of the packages."""
+    found = {"python": platform.python_version()}
+    for name in ("vldebias", "torch", "open_clip_torch", "transformers", "diffusers", "numpy"):
+        with contextlib.suppress(PackageNotFoundError):  # run from a checkout that is not installed
+            found[name] = version(name)
+    return found
 
 
 def commit() -> str | None:
-    """Commit of the checkout this package runs from, with "-dirty" where tracked files differ; None for a wheel.
+    """Return the commit of the checkout this package runs from, "-dirty" where tracked files differ; None for a wheel.
 
     Results that were written before (eval/results) change nothing of what is measured, and are not looked at.
     """
     root = _PACKAGE.parent
-    if not (root / ".git").exists():
-        return None
     git = ["git", "-C", str(root)]
     try:
         named = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
@@ -455,6 +409,6 @@ def commit() -> str | None:
         clean = subprocess.run(changed, capture_output=True, check=False).returncode == 0
     except OSError:  # no git
         return None
-    if named.returncode:  # nothing was committed yet
+    if named.returncode or not (root / ".git").exists():  # nothing was committed yet, or this is no checkout
         return None
     return named.stdout.strip() + ("" if clean else "-dirty")

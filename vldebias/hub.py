@@ -7,82 +7,83 @@ from __future__ import annotations
 
 import logging
 import socket
+import tempfile
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from logging.handlers import BufferingHandler
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from vldebias.errors import warn
+from vldebias import __version__
+from vldebias.errors import InvalidInputError, warn
 
-PATIENCE = 3.0
-"""Seconds for the hub to answer; the libraries ask for a minute before they give up."""
+if TYPE_CHECKING:
+    from vldebias.edit import Edit
+
+_PATIENCE = 3.0  # seconds for the hub to answer; the libraries ask for a minute before they give up
 
 NO_CODE: dict[str, Any] = {"trust_remote_code": False}
 """For every `from_pretrained`: left out, transformers asks on the terminal, and runs a folder's code at a "y"."""
 
 
-def away() -> str:
+def _away() -> str:
     """Why the hub cannot be asked, in words; "" where it answers."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE is set"
-    server = urlsplit(constants.ENDPOINT)
+    server, answered = urlsplit(constants.ENDPOINT), threading.Event()
     port = server.port or (80 if server.scheme == "http" else 443)
-    answered = threading.Event()
 
     def ask() -> None:
         with suppress(OSError):
-            socket.create_connection((server.hostname or "", port), timeout=PATIENCE).close()
+            socket.create_connection((server.hostname or "", port), timeout=_PATIENCE).close()
             answered.set()
 
-    if not urllib.request.getproxies().get("https"):  # a proxy knows names that this machine does not
-        thread = threading.Thread(target=ask, daemon=True)  # looking up a name has no time limit of its own
-        thread.start()
-        thread.join(PATIENCE)
-        if not answered.is_set():
-            return f"{server.hostname} does not answer"
-    return ""
+    if urllib.request.getproxies().get("https"):  # a proxy knows names that this machine does not
+        return ""
+    thread = threading.Thread(target=ask, daemon=True)  # looking up a name has no time limit of its own
+    thread.start()
+    thread.join(_PATIENCE)
+    return "" if answered.is_set() else f"{server.hostname} does not answer"
+
+
+class _Told(logging.Handler):
+    """open_clip logs to the root, which would set it up and print what other libraries have printed once more."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name == "root":  # libraries with a name print their own
+            warn(record.getMessage())
 
 
 @contextmanager
 def asked_once(name: str | Path | None = None) -> Iterator[str]:
-    """`away`; where that is not "", libraries look in their caches alone inside, and say at once what is not there.
+    """Ask whether the hub answers and yield why not, or ""; without it libraries look in their caches alone inside.
 
-    name: what is loaded, of which nobody is asked where it is a file or a folder. What libraries log is told as
-    warnings if the way leads somewhere; else the error says it.
+    name: what is loaded, of which nobody is asked where it is a file or a folder. What libraries log to the root is
+    told as warnings, unless somebody has set up logging.
     """
     if name is not None and Path(name).exists():
         yield ""
         return
     from huggingface_hub import constants
 
-    why, before = away(), constants.HF_HUB_OFFLINE
+    root, told = logging.getLogger(), _Told(logging.WARNING)
+    why, before = _away(), constants.HF_HUB_OFFLINE
     constants.HF_HUB_OFFLINE = bool(why)  # read at every request
+    if not root.handlers:
+        root.addHandler(told)
     try:
-        with _logged_as_warnings():
-            yield why
+        yield why
     finally:
+        root.removeHandler(told)
         constants.HF_HUB_OFFLINE = before
 
 
-def not_cached(error: BaseException | None) -> bool:
-    """Whether an error comes of what the hub would have, and its cache has not."""
-    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
-
-    while error is not None:
-        if isinstance(error, (LocalEntryNotFoundError, OfflineModeIsEnabled)):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
 def reason(error: BaseException) -> str:
-    """Why something could not be loaded, in one line, whatever its library has raised."""
+    """Return why something could not be loaded, in one line, whatever its library has raised."""
     if type(error).__name__ == "UnpicklingError":  # torch, which advises to run the code
         return (
             "it holds Python objects beside its tensors (a pickle), which can run code where they are loaded; convert "
@@ -93,23 +94,67 @@ def reason(error: BaseException) -> str:
     return first if understood else f"{type(error).__name__}: {first}"
 
 
-@contextmanager
-def _logged_as_warnings() -> Iterator[None]:
-    """open_clip logs to the root, which prints all that other libraries have printed once more from then on.
+def push_to_hub(
+    edits: Edit | Mapping[str, Edit] | str | Path,
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    token: str | None = None,
+) -> str:
+    """Upload fitted edits with a card, and nothing else; return the URL of the commit.
 
-    Whoever has set up logging gets the records as ever.
+    Args:
+        edits: one edit, edits by role, or a folder that holds either; it is loaded first, so that a damaged one stays
+            here, and only what was loaded is uploaded.
+        repo_id, private, token: as of `huggingface_hub`.
+
+    Raises:
+        InvalidInputError: no edits or damaged ones, or a hub that cannot be reached or does not let one write.
     """
-    root = logging.getLogger()
-    if root.handlers:
-        yield
-        return
-    kept = BufferingHandler(capacity=1 << 30)
-    kept.setLevel(logging.WARNING)
-    root.addHandler(kept)
-    try:
-        yield
-    finally:
-        root.removeHandler(kept)
-    for record in kept.buffer:
-        if record.name == "root":  # libraries with a name print their own
-            warn(record.getMessage())
+    import huggingface_hub
+
+    from vldebias.edit import Edit
+    from vldebias.methods import load_edit, load_edits
+
+    if isinstance(edits, str | Path):
+        edits = load_edit(edits) if (Path(edits) / "config.json").is_file() else load_edits(edits)
+    given: Mapping[str, Edit] = {"": edits} if isinstance(edits, Edit) else edits
+    if not given or not all(isinstance(one, Edit) for one in given.values()):
+        raise InvalidInputError(f"edits: expected fitted edits, one or by role, got {edits!r}")
+    hub = huggingface_hub.HfApi(token=token)
+    with tempfile.TemporaryDirectory() as made:
+        for role, edit in given.items():
+            edit.save_pretrained(Path(made) / role)
+        shown = card(next(iter(given.values())), [role for role in given if role])
+        (Path(made) / "README.md").write_text(shown, encoding="utf-8")
+        try:
+            repo = hub.create_repo(repo_id=repo_id, private=private, exist_ok=True).repo_id
+            message = f"Upload an edit (vldebias {__version__})"
+            return str(hub.upload_folder(repo_id=repo, folder_path=made, commit_message=message))
+        except (OSError, huggingface_hub.errors.HfHubHTTPError) as error:
+            raise InvalidInputError(
+                f"{repo_id}: not uploaded: {reason(error)}; expected the hub within reach and a token that may write "
+                "there (`hf auth login`, or token=)"
+            ) from error
+
+
+def card(edit: Edit, roles: Sequence[str] = ()) -> str:
+    """Write the model card: which model the edit belongs to, and how it is attached."""
+    origin, load = edit.provenance, "load_edits" if roles else "load_edit"
+    return f"""---
+library_name: vldebias
+tags:
+- fairness
+- vision-language
+---
+# {origin.prompts or "An edit"} for {origin.model_id or "a model without a name"}
+
+An edit of text embeddings ({origin.method}) that mitigates what its prompt set describes, made with vldebias
+{__version__}. It mitigates and does not remove bias: measure before and after on your own data.
+
+    import vldebias
+    attachment = vldebias.debias(model, vldebias.methods.{load}("this repository or folder"))
+
+It is refused for weights other than those it was fitted on. Roles: {", ".join(roles) or "one"}. Prompt set:
+`{origin.prompts}` (hash `{origin.prompts_hash}`). `config.json` has the rest.
+"""

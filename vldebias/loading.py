@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from vldebias.errors import InvalidInputError, VldebiasError, need
-from vldebias.hub import NO_CODE, asked_once, not_cached, reason
+from vldebias.hub import NO_CODE, asked_once, reason
 
-_LOCAL = "local-dir:"
-_HUB = "hf-hub:"
-_SCHEMAS = (_HUB, _LOCAL)  # names by which open_clip finds a model without a list of its own
+_SCHEMAS = ("hf-hub:", "local-dir:")  # names by which open_clip finds a model without a list of its own
 _HUB_ID = r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?"
 _FIRST_FILES = ("config.json", "model_index.json", "open_clip_config.json")  # what a library reads before anything else
-_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ def load_host(
     device: str = "cpu",
     dtype: str | None = None,
 ) -> Loaded:
-    """The model or pipeline that the options name.
+    """Open the model or pipeline that the options name.
 
     Args:
         model: an open_clip architecture (with `pretrained`); without, a transformers id, an open_clip "hf-hub:..." or
@@ -61,22 +58,21 @@ def load_host(
         raise InvalidInputError("--pretrained names open_clip weights and goes with --model, not with --pipeline")
     if dtype not in (None, *_DTYPES):
         raise InvalidInputError(f"dtype: expected one of {', '.join(_DTYPES)}, got {dtype!r}")
-    weight_type = _DTYPES[dtype or "float32"]
-    name = pipeline or model or ""
+    name, weight_type = pipeline or model or "", _DTYPES[dtype or "float32"]
     shown = repr(name) + (f" with {pretrained!r}" if pretrained else "")
-    with asked_once("." if name == "miniature" else pretrained or name.removeprefix(_LOCAL)) as why:
+    with asked_once("." if name == "miniature" else pretrained or name.removeprefix("local-dir:")) as why:
         if why:
             _check_cached(name, pretrained, shown, why)
         try:
             if pipeline is not None:
-                return _pipeline(pipeline, device, weight_type)
-            assert model is not None
-            asked = _Asked(model, pretrained, Path(model))
-            return next(read for takes, read in _READERS if takes(asked))(asked, device, weight_type)
+                return _pipeline(name, device, weight_type)
+            loaded = _model(name, pretrained)
+            loaded.host.to(device, weight_type)
+            return loaded
         except VldebiasError:
             raise
         except Exception as error:  # on damaged files the libraries raise whatever they stumble over
-            if why and not_cached(error):
+            if why and isinstance(error, OSError):
                 raise InvalidInputError(_not_there(shown, why)) from error
             raise InvalidInputError(
                 f"cannot load {shown}: {reason(error)}. Expected an open_clip architecture with --pretrained, a "
@@ -84,95 +80,62 @@ def load_host(
             ) from error
 
 
-def _check_cached(name: str, pretrained: str | None, given: str, why: str) -> None:
+def _check_cached(name: str, pretrained: str | None, shown: str, why: str) -> None:
     """Refuse weights of which the cache of the hub has nothing, before a model is made for them."""
     from huggingface_hub import try_to_load_from_cache
 
-    repo, files = name.removeprefix(_HUB), list(_FIRST_FILES)
+    repo: str = name.removeprefix("hf-hub:")
+    files: tuple[str, ...] = _FIRST_FILES
     if pretrained is not None:
-        open_clip = need("open_clip")
-
-        repo = "/".join(open_clip.get_pretrained_cfg(name, pretrained).get("hf_hub", "").split("/")[:2])
-        files = list(_WEIGHTS)
+        known = need("open_clip").get_pretrained_cfg(name, pretrained)
+        repo, files = "/".join(known.get("hf_hub", "").split("/")[:2]), _WEIGHTS
     if re.fullmatch(_HUB_ID, repo) and not any(isinstance(try_to_load_from_cache(repo, f), str) for f in files):
-        raise InvalidInputError(_not_there(given, why, f" (`hf download {repo} --local-dir DIR`)"))
+        raise InvalidInputError(_not_there(shown, why, f" (`hf download {repo} --local-dir DIR`)"))
 
 
-def _not_there(given: str, why: str, how: str = "") -> str:
+def _not_there(shown: str, why: str, how: str = "") -> str:
     from huggingface_hub import constants
 
     return (
-        f"cannot load {given}: there is no such folder, it is not in {constants.HF_HUB_CACHE}, and {why}; fetch it "
+        f"cannot load {shown}: there is no such folder, it is not in {constants.HF_HUB_CACHE}, and {why}; fetch it "
         f"where there is a network{how} and give that folder, or of open_clip the file as --pretrained; offline use a "
         "local folder or 'miniature'"
     )
-
-
-def _placed(pipe: Any, device: str, dtype: torch.dtype) -> Any:
-    """The pipeline on `device` in `dtype`; a cast that changes nothing would only make diffusers warn."""
-    pipe = pipe.to(device)
-    return pipe if pipe.dtype == dtype else pipe.to(dtype)
 
 
 def _pipeline(name: str, device: str, dtype: torch.dtype) -> Loaded:
     if name == "miniature":
         from vldebias.miniature import load_pipeline
 
-        return Loaded(_placed(load_pipeline(), device, dtype), name)
-    DiffusionPipeline = need("diffusers").DiffusionPipeline
-
-    # Cast afterwards: the name of the argument differs between releases of diffusers and transformers.
-    pipe = DiffusionPipeline.from_pretrained(name, **NO_CODE)
-    return Loaded(_placed(pipe, device, dtype), name)
-
-
-def _miniature_clip(device: str, dtype: torch.dtype, folder: Path | None = None) -> Loaded:
-    from vldebias.miniature import load_clip
-
-    model, preprocess, tokenizer = load_clip(folder)
-    return Loaded(model.to(device, dtype), "miniature" if folder is None else str(folder), tokenizer, preprocess)
+        pipe: Any = load_pipeline()
+    else:
+        pipe = need("diffusers").DiffusionPipeline.from_pretrained(name, **NO_CODE)
+    # Cast afterwards: the name of the argument differs between releases of diffusers and transformers. A cast that
+    # changes nothing would only make diffusers warn.
+    pipe = pipe.to(device)
+    return Loaded(pipe if pipe.dtype == dtype else pipe.to(dtype), name)
 
 
-def _open_clip(name: str, pretrained: str | None, device: str, dtype: torch.dtype) -> Loaded:
-    open_clip = need("open_clip")
+def _model(name: str, pretrained: str | None) -> Loaded:
+    folder = Path(name)
+    # transformers' config.json goes first, since repositories often serve two libraries
+    held = () if (folder / "config.json").is_file() else ("open_clip_config.json", "clip.safetensors")
+    first = next((file for file in held if (folder / file).is_file()), None)
+    if name == "miniature" or (first == "clip.safetensors" and pretrained is None):
+        from vldebias.miniature import load_clip
 
-    if name not in open_clip.list_models() and not name.startswith(_SCHEMAS):
-        raise InvalidInputError(f"{name!r} is not an open_clip architecture; see open_clip.list_models()")
-    model, _, preprocess = open_clip.create_model_and_transforms(name, pretrained=pretrained)
-    known_as = name if pretrained is None else f"{name}/{pretrained}"
-    return Loaded(model.to(device, dtype).eval(), known_as, open_clip.get_tokenizer(name), preprocess)
+        model, preprocess, tokenizer = load_clip(None if name == "miniature" else folder)
+        return Loaded(model, name, tokenizer, preprocess)
+    if pretrained is not None or name.startswith(_SCHEMAS) or first is not None:
+        open_clip = need("open_clip")
 
-
-def _transformers(name: str, device: str, dtype: torch.dtype) -> Loaded:
+        called = name if pretrained is not None or name.startswith(_SCHEMAS) else f"local-dir:{name}"
+        if called not in open_clip.list_models() and not called.startswith(_SCHEMAS):
+            raise InvalidInputError(f"{name!r} is not an open_clip architecture; see open_clip.list_models()")
+        made, _, preprocess = open_clip.create_model_and_transforms(called, pretrained=pretrained)
+        shown = name if pretrained is None else f"{name}/{pretrained}"
+        return Loaded(made.eval(), shown, open_clip.get_tokenizer(called), preprocess)
     transformers = need("transformers")
-
-    model = transformers.AutoModel.from_pretrained(name, **NO_CODE).to(device, dtype).eval()
+    tower = transformers.AutoModel.from_pretrained(name, **NO_CODE).eval()
     processor = transformers.AutoProcessor.from_pretrained(name, **NO_CODE)
-    return Loaded(model, name, processor.tokenizer, processor.image_processor)
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """What `--model` and `--pretrained` say; folder: of that name, if there is one."""
-
-    name: str
-    pretrained: str | None
-    folder: Path
-
-    def holds(self, file: str) -> bool:
-        """A file of the folder; transformers' config.json goes first, since repositories often serve two libraries."""
-        return (self.folder / file).is_file() and not (self.folder / "config.json").is_file()
-
-
-_READERS: tuple[tuple[Callable[[_Asked], bool], Callable[[_Asked, str, torch.dtype], Loaded]], ...] = (
-    (lambda one: one.name == "miniature", lambda one, *how: _miniature_clip(*how)),
-    (lambda one: one.pretrained is not None, lambda one, *how: _open_clip(one.name, one.pretrained, *how)),
-    (lambda one: one.name.startswith(_SCHEMAS), lambda one, *how: _open_clip(one.name, None, *how)),
-    (
-        lambda one: one.holds("open_clip_config.json"),
-        lambda one, *how: replace(_open_clip(f"{_LOCAL}{one.name}", None, *how), name=one.name),
-    ),
-    (lambda one: one.holds("clip.safetensors"), lambda one, device, dtype: _miniature_clip(device, dtype, one.folder)),
-    (lambda one: True, lambda one, *how: _transformers(one.name, *how)),
-)
-"""Which model is of which library, first come, first served -> how it is read."""
+    return Loaded(tower, name, processor.tokenizer, processor.image_processor)

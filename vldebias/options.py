@@ -60,10 +60,7 @@ class Options:
     table: Annotated[Path | None, Flag("Images", "FILE", "Labels of .npy shards, row by row; or 'meta/*.parquet'.")] = (
         None
     )
-    ray: Annotated[
-        str | None, Flag("Run", "ADDRESS", "Embed and pass over shards on Ray: local, auto or a cluster's address.")
-    ] = None
-    texts: Annotated[Path | None, Flag("Images", "FILE", "Text embeddings of your own (see eval texts).")] = None
+    texts: Annotated[Path | None, Flag("Images", "FILE", "Text embeddings of your own (see eval show --texts).")] = None
     keys: Annotated[
         Mapping[str, str], Flag("Images", "A=B", "Field A is called B in a file of embeddings. *", "--key")
     ] = field(default_factory=dict)
@@ -71,19 +68,10 @@ class Options:
     cache: Annotated[Path | None, Flag("Images", "DIR", "Embedding cache. Default: ~/.cache/vldebias.")] = None
     feature_dtype: Annotated[str, Flag("Images", "NAME", "How features are kept there.")] = "float16"
     images: Annotated[int | None, Flag("Drawn images", "N", "Of each prompt and seed.", least=1)] = None
-    fit_images: Annotated[
-        int | None, Flag("Drawn images", "N", "The same, for methods that are fitted to judged images.", least=1)
-    ] = None
     seeds: Annotated[tuple[int, ...] | None, Flag("Drawn images", "N", "Seed. *", "--seed")] = None
     steps: Annotated[int | None, Flag("Drawn images", "N", "Denoising steps.", least=1)] = None
+    prompts_file: Annotated[Path | None, Flag("Drawn images", "FILE", "Prompts of your own, one a line.")] = None
     judge: Annotated[str | None, Flag("Drawn images", "NAME", "Model that reads them, named as --model.")] = None
     judge_pretrained: Annotated[str | None, Flag("Drawn images", "TAG", "open_clip tag of the judge.")] = None
-    second_judge: Annotated[
-        str | None,
-        Flag("Drawn images", "NAME", "Compare with: a model (NAME or NAME:TAG), a table of labels, a judge's YAML."),
-    ] = None
-    judge_confusion: Annotated[
-        Path | None, Flag("Drawn images", "FILE", "How often the judge is wrong: true, then a column per value.")
-    ] = None
     labels: Annotated[tuple[Path, ...], Flag("Drawn images", "FILE", "Answers of an annotator. *")] = ()
     drawn: Annotated[Path | None, Flag("Drawn images", "DIR", "Folder of the images that were labelled.")] = None

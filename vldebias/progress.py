@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -38,24 +37,17 @@ class Progress:
 
     @classmethod
     def on(cls, console: Console | None = None) -> Progress:
-        """Bars on a rich console; None: on stderr."""
+        """Make bars on a rich console; None: on stderr."""
+        from rich import progress
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
-        from rich.progress import Progress as RichProgress
 
         # Names come from users: brackets in them are no markup.
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
-        clock = (TimeElapsedColumn(), TimeRemainingColumn())
+        columns = (progress.TextColumn("{task.description}", markup=False), progress.BarColumn())
+        clock = (progress.MofNCompleteColumn(), progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
         # Bars that move in a notebook need ipywidgets; without them a line a minute is all that stays readable.
         plain = False if find_spec("ipywidgets") is None else None
         console = console or Console(stderr=True, force_jupyter=plain)
-        return cls(RichProgress(*columns, *clock, console=console, speed_estimate_period=120))
+        return cls(progress.Progress(*columns, *clock, console=console, speed_estimate_period=120))
 
     def __enter__(self) -> Progress:
         if self._bars is not None and not self._entered:
@@ -63,19 +55,19 @@ class Progress:
         self._entered += 1
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._entered -= 1
         if self._bars is not None and not self._entered:
             self._bars.stop()
 
     def say(self, text: str) -> None:
-        """One line above the bars, as it is: no markup, not cut."""
+        """Print one line above the bars, as it is: no markup, not cut."""
         if self._bars is not None:
             self._bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
     def bar(self, title: str, total: float | None = None, *, done: int = 0, there: int = 0) -> Iterator[Bar]:
-        """A bar that stays when its work has ended.
+        """Show a bar that stays when its work has ended.
 
         Args:
             title: what is being done.
@@ -88,21 +80,22 @@ class Progress:
             title = f"{title} ({there} of {there + (total or 0):.0f} there already)"
         if total == 0:
             total = done = 1  # nothing left to do: a full bar
-        bar = Bar(self._bars, title, total, done)
+        bar = Bar(self, title, total, done)
         yield bar
-        bar.end()
+        if total is None:
+            bar.update(total=bar.done)
 
     @contextmanager
     def step(self, title: str) -> Iterator[Bar]:
-        """A line for work of unknown length, which goes when it has ended; `Bar.note` tells what is being done."""
-        bar = Bar(self._bars, title, None, 0)
+        """Show a line for work of unknown length, which goes when it has ended; `Bar.note` tells what is being done."""
+        bar = Bar(self, title, None, 0)
         try:
             yield bar
         finally:
-            bar.remove()
+            bar.update(visible=False)
 
     def track(self, items: Iterable[T], title: str, total: int | None = None) -> Iterator[T]:
-        """The items, one after the other, with a bar; `total`: how many, where they have no length."""
+        """Yield the items, one after the other, with a bar; `total`: how many, where they have no length."""
         length = getattr(items, "__len__", None)
         with self.bar(title, length() if length is not None else total) as bar:
             for item in items:
@@ -113,49 +106,31 @@ class Progress:
 class Bar:
     """One line of a `Progress`, which makes it: does nothing where that is silent."""
 
-    def __init__(self, bars: RichProgress | None, title: str, total: float | None, done: int) -> None:
-        self.title, self.total, self.done = title, total, done
-        self._bars = bars
-        self._line = time.monotonic()
-        self._note = ""
-        self._task = None if bars is None else bars.add_task(title, total=total, completed=done)
+    def __init__(self, progress: Progress, title: str, total: float | None, done: int) -> None:
+        self._progress, self._bars, self._title, self._total = progress, progress._bars, title, total
+        self._line, self._note, self.done = time.monotonic(), "", done
+        self._task = None if self._bars is None else self._bars.add_task(title, total=total, completed=done)
 
     def advance(self, count: int = 1, note: str | None = None) -> None:
-        """`count` more steps are done."""
+        """Show that `count` more steps are done."""
         self.to(self.done + count, note)
 
-    def to(self, done: int, note: str | None = None) -> None:
-        """`done` steps are done in all; `note`: something to know beside the title, such as the loss."""
-        self.done = done
-        self._note = self._note if note is None else note
-        self._update(completed=done, description=self._text())
-        if self._bars is not None and time.monotonic() - self._line >= _LINE_EVERY:
-            self._line = time.monotonic()
-            console = self._bars.console
-            if not (console.is_terminal or console.is_jupyter):
-                of = "" if self.total is None else f" of {self.total:.0f}"
-                console.print(f"{self._text()}: {done}{of}", markup=False, highlight=False, soft_wrap=True)
-
     def note(self, text: str) -> None:
-        """Something to know beside the title, in the place of what was there."""
-        self._note = text
-        self._update(description=self._text())
+        """Show something beside the title, in the place of what was there."""
+        self.to(self.done, text)
 
-    def end(self) -> None:
-        """The work is done, however many steps it had."""
-        if self.total is None:
-            self._update(total=self.done)
+    def to(self, done: int, note: str | None = None) -> None:
+        """Show that `done` steps are done in all; `note`: something to know beside the title, such as the loss."""
+        self.done, self._note = done, self._note if note is None else note
+        text = f"{self._title}: {self._note}" if self._note else self._title
+        self.update(completed=done, description=text)
+        if self._bars is not None and time.monotonic() - self._line >= _LINE_EVERY:
+            self._line, console = time.monotonic(), self._bars.console
+            if not (console.is_terminal or console.is_jupyter):
+                self._progress.say(f"{text}: {done}{'' if self._total is None else f' of {self._total:.0f}'}")
 
-    def remove(self) -> None:
-        """Take the line away."""
-        if self._bars is not None and self._task is not None:
-            self._bars.remove_task(self._task)
-            self._task = None
-
-    def _text(self) -> str:
-        return f"{self.title}: {self._note}" if self._note else self.title
-
-    def _update(self, **fields: Any) -> None:
+    def update(self, **fields: Any) -> None:
+        """Change the task of rich."""
         if self._bars is not None and self._task is not None:
             self._bars.update(self._task, **fields)
 

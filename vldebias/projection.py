@@ -19,14 +19,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from vldebias.edit import Edit, Provenance, Rows
+from vldebias.edit import Edit, Provenance
 from vldebias.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -56,8 +57,7 @@ def _as_float64(values: Any, name: str, shape: str) -> Tensor:
     tensor = _as_tensor(values, name, shape).detach().to("cpu", torch.float64)
     if tensor.ndim != shape.count(",") + 1:
         raise InvalidInputError(f"{name}: expected shape {shape}, got {tuple(tensor.shape)}")
-    if not torch.isfinite(tensor).all():
-        bad = int((~torch.isfinite(tensor)).sum())
+    if bad := int((~torch.isfinite(tensor)).sum()):
         raise InvalidInputError(f"{name}: {bad} of {tensor.numel()} values are NaN or infinite; check the embeddings")
     return tensor
 
@@ -74,7 +74,7 @@ class PairScatter:
 
     @classmethod
     def from_pairs(cls, pairs: Array) -> PairScatter:
-        """Scatter of explicit pairs (n, 2, d): the rows are the n differences."""
+        """Return the scatter of pairs (n, 2, d): the rows are the n differences."""
         tensor = _as_float64(pairs, "pairs", "(n, 2, d)")
         if tensor.shape[0] == 0 or tensor.shape[1] != 2 or tensor.shape[2] == 0:
             raise InvalidInputError(f"pairs: expected shape (n, 2, d) with n, d > 0, got {tuple(tensor.shape)}")
@@ -89,13 +89,12 @@ class PairScatter:
         """
         tensors = [_as_float64(group, f"groups[{k}]", "(n, d)") for k, group in enumerate(groups)]
         small = [k for k, group in enumerate(tensors) if len(group) < 2]
-        if not tensors or small:
+        widths = sorted({group.shape[1] for group in tensors})
+        if small or len(widths) != 1:
             raise InvalidInputError(
-                "groups: expected at least one group, each of two or more rows, "
-                f"got {len(tensors)} groups, too small: {small}"
+                "groups: expected at least one group, each of two or more rows of one width, "
+                f"got {len(tensors)} groups of widths {widths}, too small: {small}"
             )
-        if len({group.shape[1] for group in tensors}) > 1:
-            raise InvalidInputError(f"groups: expected one width, got {sorted({g.shape[1] for g in tensors})}")
         rows = []
         for group in tensors:
             k = torch.arange(1, len(group), dtype=group.dtype)[:, None]
@@ -115,12 +114,9 @@ def span_of(spurious: Tensor) -> Tensor:
 def _check_lam(lam: float | Sequence[float], attributes: int) -> tuple[float, ...]:
     several = isinstance(lam, (list, tuple))
     given: Sequence[Any] = lam if several else [lam]  # type: ignore[assignment]
-    try:
-        if any(isinstance(x, (bool, str, bytes)) for x in given):  # float() would read them
-            raise TypeError
-        lams = tuple(map(float, given))
-    except (TypeError, ValueError):
-        raise InvalidInputError(f"lam: expected a number or a list of numbers, got {lam!r}") from None
+    if any(isinstance(x, (bool, str, bytes)) or not hasattr(x, "__float__") for x in given):
+        raise InvalidInputError(f"lam: expected a number or a list of numbers, got {lam!r}")
+    lams = tuple(map(float, given))
     if not all(math.isfinite(x) and x >= 0 for x in lams):
         raise InvalidInputError(f"lam: expected finite values >= 0, got {lam!r}")
     if several and len(lams) != attributes:
@@ -128,19 +124,23 @@ def _check_lam(lam: float | Sequence[float], attributes: int) -> tuple[float, ..
     return lams if several else lams * attributes
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False, init=False)
 class CalibratedProjection(Edit):
-    """P* = I - left @ right.T, applied to embeddings as two thin products.
+    """P* = I - left @ right.T, fitted in closed form and applied to embeddings as two thin products.
 
-    left, right: (d, rank) float64; none of them (rank 0) is the identity. spurious_rank: width of the span that P0
-    removes; without P0, P* is symmetric. Calling it keeps the shape (..., d), dtype and device of its argument.
-    provenance: where it comes from and where it belongs, compared when it is attached.
+    It has scikit-learn's shape: `CalibratedProjection(lam=1000.0).fit(pairs, spurious).transform(z)`; calling it is
+    `transform` with a strength. Shape (..., d), dtype and device of the argument are kept.
 
     Laws (tested): A^T P* z = 0; P* (I + lam M) = P0; lam = 0 gives P0; without A, P* is symmetric with
     eigenvalues in (0, 1]. P* P* is not P*: applying it twice is another method.
 
+    Attributes:
+        left, right: (d, rank) float64; none of them (rank 0) is the identity.
+        spurious_rank: width of the span that P0 removes; without P0, P* is symmetric.
+        provenance: where it comes from and where it belongs, compared when it is attached.
+
     >>> pairs = torch.tensor([[[1.0, 0.0], [0.0, 0.0]]])
-    >>> CalibratedProjection.fit(pairs, lam=1.0)(torch.tensor([1.0, 1.0]))
+    >>> CalibratedProjection(lam=1.0).fit(pairs)(torch.tensor([1.0, 1.0]))
     tensor([0.5000, 1.0000])
     """
 
@@ -152,46 +152,60 @@ class CalibratedProjection(Edit):
     right: Tensor
     provenance: Provenance
     spurious_rank: int = 0
-    _cast: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
+
+    def __init__(self, lam: float | Sequence[float] = 1000.0) -> None:
+        """Set the weight of the pairs: one value, or one per attribute. 0 gives the orthogonal projection."""
+        self._given = lam
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("left", "right", "provenance"):
+            raise InvalidInputError("this projection is not fitted; call .fit(pairs, spurious) first")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @classmethod
+    def of(cls, left: Tensor, right: Tensor, provenance: Provenance, spurious_rank: int = 0) -> CalibratedProjection:
+        """Return the projection with these factors."""
+        made = cls(provenance.lam)
+        made._set(left, right, provenance, spurious_rank)
+        return made
+
+    def _set(self, left: Tensor, right: Tensor, provenance: Provenance, spurious_rank: int) -> None:
+        self.left, self.right, self.provenance, self.spurious_rank = left, right, provenance, spurious_rank
+        self._cast: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
+        self.check_tensors()
 
     @classmethod
     def identity(cls, dim: int, method: str = "none") -> CalibratedProjection:
-        """What changes nothing."""
+        """Return the projection that changes nothing."""
         nothing = torch.zeros(dim, 0, dtype=torch.float64)
-        return cls(nothing, nothing, Provenance(method))
+        return cls.of(nothing, nothing, Provenance(method))
 
-    @classmethod
-    def fit(
-        cls,
-        pairs: Array | Sequence[Array] | None,
-        spurious: Array | None = None,
-        lam: float | Sequence[float] = 1000.0,
-    ) -> CalibratedProjection:
-        """Solve eq. 7.3 (with `spurious`) or eq. 7.4 (without) in closed form; float64 on the CPU.
+    def fit(self, pairs: Array | Sequence[Array] | None, spurious: Array | None = None) -> Self:
+        """Solve eq. 7.3 (with `spurious`) or eq. 7.4 (without) in closed form, in float64 on the CPU; return self.
 
         Args:
             pairs: (n, 2, d) embeddings of prompts that should mean the same; a list of such arrays solves
                 several attributes jointly; None leaves only the orthogonal projection. The formula takes the
                 embeddings as they are: L2-normalise first, as the paper does.
             spurious: (m, d) embeddings of the prompts to project out, the union over attributes.
-            lam: weight of the pairs, one value or one per attribute. 0 gives the orthogonal projection.
 
         Raises:
             InvalidInputError: wrong shapes, NaN, negative `lam`, or nothing to remove.
         """
-        if pairs is None:
-            return cls.solve([], spurious, lam)
-        several: Any = (
-            pairs if isinstance(pairs, (list, tuple)) and getattr(next(iter(pairs), None), "ndim", 0) == 3 else [pairs]
-        )
-        return cls.solve([PairScatter.from_pairs(p) for p in several], spurious, lam)
+        several: Any = [] if pairs is None else [pairs]
+        if isinstance(pairs, (list, tuple)) and getattr(next(iter(pairs), None), "ndim", 0) == 3:
+            several = pairs
+        solved = self.solve([PairScatter.from_pairs(one) for one in several], spurious, self._given)
+        vars(self).update(vars(solved), _given=self._given)
+        return self
 
-    @classmethod
-    def fit_groups(
-        cls, groups: Sequence[Array], spurious: Array | None = None, lam: float | Sequence[float] = 1000.0
-    ) -> CalibratedProjection:
-        """`fit` for groups (n_g, d) whose rows are all paired with each other, linear in n_g."""
-        return cls.solve([PairScatter.from_groups(groups)], spurious, lam)
+    def transform(self, z: Any) -> Any:
+        """Return the projected embeddings (..., d)."""
+        return self(z)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters of the constructor."""
+        return {"lam": self._given}
 
     @classmethod
     def solve(
@@ -200,7 +214,7 @@ class CalibratedProjection(Edit):
         spurious: Array | None = None,
         lam: float | Sequence[float] = 1000.0,
     ) -> CalibratedProjection:
-        """Joint solution over attributes: P0 of all `spurious`, one term lam_k / |S_k| per scatter."""
+        """Return the joint solution over attributes: P0 of all `spurious`, one term lam_k / |S_k| per scatter."""
         lams = _check_lam(lam, len(scatters)) if scatters else (0.0,)
         blocks = [s.rows * math.sqrt(x / s.count) for s, x in zip(scatters, lams, strict=False) if x > 0]
         q = None if spurious is None else _as_float64(spurious, "spurious", "(m, d)")
@@ -216,30 +230,30 @@ class CalibratedProjection(Edit):
         active = [b for b in blocks if b.any()]
         basis = span_of(q) if q is not None and q.any() else None
         if basis is None and not active:
-            raise NothingToRemoveError(_nothing_to_remove(scatters, q, lams))
+            said = "all pair differences and spurious embeddings are zero; check that the prompts of a pair differ"
+            if not scatters and q is None:
+                said = "expected pairs (n, 2, d) or spurious (m, d), got neither"
+            elif scatters and not any(lams):
+                said = "lam = 0 uses the spurious prompts alone, but there are none; pass spurious or lam > 0"
+            raise NothingToRemoveError(f"fit: nothing to remove: {said}")
         left, right = _factors(basis, torch.cat(active) if active else None)
         method = "orth" if not active else "cali" if basis is None else "orth-cali"
         lam_of = lams[0] if len(set(lams)) == 1 else lams
-        return cls(left, right, Provenance(method, lam_of), 0 if basis is None else basis.shape[1])
+        return cls.of(left, right, Provenance(method, lam_of), 0 if basis is None else basis.shape[1])
 
     @property
     def rank(self) -> int:
-        """Columns of the factors, at most m + |S| and at least the rank of P* - I (repeated pairs count)."""
+        """Return the columns of the factors: at most m + |S|, at least the rank of P* - I (repeated pairs count)."""
         return self.left.shape[1]
 
     def matrix(self) -> Tensor:
-        """P* as a dense (d, d) float64 matrix; `matrix() @ z` is the projected column z."""
+        """Return P* as a dense (d, d) float64 matrix; `matrix() @ z` is the projected column z."""
         return torch.eye(self.dim, dtype=torch.float64) - self.left @ self.right.T
 
-    @overload
-    def __call__(self, z: Tensor, strength: float = 1.0, rows: Rows | None = None) -> Tensor: ...
-    @overload
-    def __call__(self, z: np.ndarray, strength: float = 1.0, rows: Rows | None = None) -> np.ndarray: ...
-    def __call__(self, z: Array, strength: float = 1.0, rows: Rows | None = None) -> Array:
-        """z + strength (P* z - z) for embeddings (..., d), in the shape, dtype and device of `z`.
+    def __call__(self, z: Any, strength: float = 1.0) -> Any:
+        """Return z + strength (P* z - z) for embeddings (..., d), in the shape, dtype and device of `z`.
 
         strength: in [0, 1]; 0 returns `z` itself. Half precision is computed in float32 and rounded once.
-        rows: not read.
         """
         self.check_strength(strength)
         if not isinstance(z, Tensor):
@@ -252,29 +266,36 @@ class CalibratedProjection(Edit):
         if strength == 0 or self.rank == 0:
             return z
         wide = z if z.dtype in (torch.float32, torch.float64) else z.float()
-        left, right = self._factors_for(wide)
+        key = (wide.device, wide.dtype)
+        if key not in self._cast:
+            with torch.inference_mode(False):  # kept for later calls, which may need gradients of z
+                self._cast[key] = (self.left.to(*key), self.right.to(*key))
+        left, right = self._cast[key]
         # Autocast would round the two products to half precision; devices that have none (meta) need no guard.
         available = torch.amp.is_autocast_available(z.device.type)
         with torch.autocast(z.device.type, enabled=False) if available else nullcontext():
             return torch.sub(wide, (wide @ right) @ left.T, alpha=strength).to(z.dtype)
 
-    def _factors_for(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """The factors on the device and in the dtype of `z`, copied once per device and dtype."""
-        key = (z.device, z.dtype)
-        if key not in self._cast:
-            with torch.inference_mode(False):  # kept for later calls, which may need gradients of z
-                self._cast[key] = (self.left.to(*key), self.right.to(*key))
-        return self._cast[key]
+    def stamped(self, **fields: Any) -> CalibratedProjection:
+        """Return the same projection with some fields of its provenance replaced."""
+        same = copy(self)  # the factors have been checked
+        same.provenance = replace(self.provenance, **fields)
+        return same
 
     def __repr__(self) -> str:
+        if "left" not in vars(self):
+            return f"CalibratedProjection(lam={self._given}), not fitted"
+        if not self.rank:
+            choice = self.provenance.choice
+            return f"no edit ({self.method}{f': {choice.reason}' if choice else ''})"
         return f"CalibratedProjection({self.method}, lam={self.lam}, rank={self.rank}, {self.where()})"
 
     def folded(self) -> CalibratedProjection:
-        """Itself: a linear map can become part of weights."""
+        """Return itself."""
         return self
 
     def at_multiple(self, t: float) -> CalibratedProjection:
-        """(I + t S)^-1 of a projection (I + S)^-1 without P0: all its lam times t.
+        """Return (I + t S)^-1 of a projection (I + S)^-1 without P0: all its lam times t.
 
         Raises:
             InvalidInputError: P0 is part of it, which no lam weakens.
@@ -286,7 +307,7 @@ class CalibratedProjection(Edit):
         root = (back * scaled.sqrt()).contiguous()
         lam = self.lam
         several = tuple(t * x for x in lam) if isinstance(lam, tuple) else t * lam
-        return CalibratedProjection(root, root, replace(self.provenance, lam=several))
+        return self.of(root, root, replace(self.provenance, lam=several))
 
     @cached_property
     def _shrunk(self) -> tuple[Tensor, Tensor]:
@@ -299,11 +320,11 @@ class CalibratedProjection(Edit):
 
     @property
     def removed(self) -> float:
-        """How many directions it removes, those that it shrinks counted by how much: the trace of I - P*."""
+        """Count the directions that it removes, shrunk ones by how much: the trace of I - P*."""
         return float((self.left * self.right).sum())
 
     def removing_at_most(self, directions: float) -> CalibratedProjection:
-        """Itself where it removes no more directions in sum; else at the multiple of its lam that removes so many.
+        """Return itself where it removes no more directions in sum; else the multiple of its lam that removes so many.
 
         Raises:
             InvalidInputError: as `at_multiple`, where lam is to be lowered.
@@ -317,7 +338,7 @@ class CalibratedProjection(Edit):
         return self.at_multiple(low)
 
     def at_strength(self, t: float) -> CalibratedProjection:
-        """I - t (I - P), for t from 0 to 2; above 1 it over-corrects, and is attached and merged as any projection.
+        """Return I - t (I - P), for t from 0 to 2; above 1 it over-corrects.
 
         2 is the reflection: what P0 removes changes its sign. Up to there no embedding becomes longer, where P is
         symmetric. A bound that P keeps (`max_loss`) says nothing of what is taken further.
@@ -328,7 +349,7 @@ class CalibratedProjection(Edit):
         if not 0 <= t <= 2:
             raise InvalidInputError(f"at_strength: expected a number from 0 to 2, where it is the reflection, got {t}")
         provenance = replace(self.provenance, max_loss=None) if t > 1 else self.provenance
-        return CalibratedProjection(t * self.left, self.right, provenance, self.spurious_rank)
+        return self.of(t * self.left, self.right, provenance, self.spurious_rank)
 
 
 @torch.inference_mode(False)
@@ -362,18 +383,3 @@ def _factors(basis: Tensor | None, rows: Tensor | None) -> tuple[Tensor, Tensor]
     if left.shape[1] + basis.shape[1] < dim:
         return torch.cat([basis, rest], 1), torch.cat([basis, right], 1)
     return basis @ basis.T + rest @ right.T, torch.eye(dim, dtype=rows.dtype)
-
-
-def _nothing_to_remove(scatters: Sequence[PairScatter], spurious: Tensor | None, lams: tuple[float, ...]) -> str:
-    """Say why P* would be the identity, which is never what was meant."""
-    if not scatters and spurious is None:
-        return "fit: expected pairs (n, 2, d) or spurious (m, d), got neither"
-    if scatters and not any(lams):
-        return (
-            "fit: lam = 0 uses the spurious prompts alone, but there are none (or all are zero); "
-            "pass spurious or lam > 0"
-        )
-    return (
-        "fit: nothing to remove: all pair differences and spurious embeddings are zero; "
-        "check that the prompts of a pair differ and that the tokenizer is the model's own"
-    )

@@ -6,19 +6,27 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, with_config
 
 _TOLERANCE = 5e-3  # rounding to bfloat16 moves a tensor by 1.6e-3 of its norm; fine-tuning by a per cent or more
 _TOLERANCE_OF_ONE = 1.5e-2  # for a single tensor: rounding reaches it in none of a million
+_TOLERANCE_OF_TEXTS = 4e-2  # bfloat16 moves what an encoder makes of a text by 1 to 2 per cent of its length
+
+Lam = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_strict = with_config(ConfigDict(extra="forbid", strict=True))
 
 
+@_strict
 @dataclass(frozen=True)
 class Fingerprint:
     """Which weights: two numbers for each tensor (`vldebias.hosts.fingerprint`).
 
-    structure: hash of names and shapes. tensors: length, and product with a fixed vector, of every tensor; empty in
-    what the first two editions saved. norms, waves: the same of up to 16 tensors, by which those are compared.
+    structure: hash of names and shapes. norms, waves: length, and product with a fixed vector, of up to 16 tensors.
+    tensors: the same of every tensor, which counts where both have it.
     adapters: length of all that LoRA adds to them, 0 without; it does not change which weights these are.
+    texts: what they make of three texts, in a few numbers each; empty where nobody could read a text.
     """
 
     structure: str
@@ -26,9 +34,10 @@ class Fingerprint:
     waves: tuple[float, ...]
     adapters: float = 0.0
     tensors: tuple[tuple[float, float], ...] = ()
+    texts: tuple[tuple[float, ...], ...] = ()
 
     def matches(self, other: Fingerprint | None) -> bool:
-        """True if the two could be the same weights; an absent fingerprint excludes nothing."""
+        """Whether the two could be the same weights; an absent fingerprint excludes nothing."""
         if other is None:
             return True
         whole = bool(self.tensors and other.tensors)
@@ -42,28 +51,31 @@ class Fingerprint:
             off = [abs(a[number] - b[number]) / s for a, b, s in zip(mine, others, scales, strict=True)]
             if math.hypot(*off) > _TOLERANCE * math.sqrt(len(off)) or (whole and max(off) > _TOLERANCE_OF_ONE):
                 return False
-        return True
+        if not self.texts or len(self.texts) != len(other.texts) or not self.same_adapters(other):
+            return True
+        moved = (math.dist(a, b) / max(math.hypot(*a), 1e-6) for a, b in zip(self.texts, other.texts, strict=True))
+        return max(moved) < _TOLERANCE_OF_TEXTS
 
     def same_adapters(self, other: Fingerprint | None) -> bool:
-        """True if both were read with the same adapters, or without."""
+        """Whether both were read with the same adapters, or without."""
         return other is None or math.isclose(self.adapters, other.adapters, rel_tol=_TOLERANCE)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        plain = {"structure": self.structure, "norms": list(self.norms), "waves": list(self.waves)}
-        adapters = {"adapters": self.adapters} if self.adapters else {}
-        return plain | adapters | ({"tensors": [list(one) for one in self.tensors]} if self.tensors else {})
+        """Return plain values for JSON."""
+        plain = json.loads(json.dumps(asdict(self)))
+        return {key: value for key, value in plain.items() if value or key in ("structure", "norms", "waves")}
 
     @classmethod
     def of(cls, given: Mapping[str, Any] | None) -> Fingerprint | None:
-        """From `to_dict`; None stays None."""
-        if given is None:
-            return None
-        tensors = tuple((norm, wave) for norm, wave in given.get("tensors", ()))
-        norms, waves = tuple(given["norms"]), tuple(given["waves"])
-        return cls(given["structure"], norms, waves, given.get("adapters", 0.0), tensors)
+        """Return what `to_dict` came from; None stays None."""
+        return None if given is None else cls(**{key: _tuples(value) for key, value in given.items()})
 
 
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, (list, tuple)) else value
+
+
+@_strict
 @dataclass(frozen=True)
 class Candidate:
     """One method at one lam, as "auto" judged it.
@@ -75,7 +87,7 @@ class Candidate:
     """
 
     method: str
-    lam: float | tuple[float, ...]
+    lam: Lam | tuple[Lam, ...]
     gaps: Mapping[str, float]
     gap: float
     change: tuple[float, float, float]
@@ -84,6 +96,7 @@ class Candidate:
     refused: str
 
 
+@_strict
 @dataclass(frozen=True)
 class Choice:
     """What "auto" chose for one role and why: `method` and `lam`, "none" where nothing is expected to help.
@@ -93,19 +106,19 @@ class Choice:
 
     prompts: str
     method: str
-    lam: float | tuple[float, ...]
+    lam: Lam | tuple[Lam, ...]
     reason: str
     candidates: tuple[Candidate, ...]
     evidence: Mapping[str, Mapping[str, int]]
     settings: Mapping[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return plain
 
     def __str__(self) -> str:
-        """The decision and the table it rests on, best candidate first."""
+        """Return the decision and the table it rests on, best candidate first."""
         lines = [f"{self.prompts}: auto: {self.method}. {self.reason}"]
         if self.candidates:
             lines.append(f"{'method':<20}{'lam':>10}{'gap':>8}{'change to none':>26}{'loss':>8}  ")
@@ -116,6 +129,7 @@ class Choice:
         return "\n".join(lines)
 
 
+@_strict
 @dataclass(frozen=True)
 class Provenance:
     """Where an edit comes from and where it belongs; attaching compares what it names with the host.
@@ -132,8 +146,8 @@ class Provenance:
         choice: what "auto" chose and why, or None.
     """
 
-    method: str
-    lam: float | tuple[float, ...] = 0.0
+    method: Annotated[str, Field(min_length=1, max_length=200)]
+    lam: Lam | tuple[Lam, ...] = 0.0
     space: str | None = None
     model_id: str | None = None
     fingerprint: Fingerprint | None = None
@@ -143,5 +157,5 @@ class Provenance:
     stated_words: tuple[str, ...] = ()
     uses_images: bool = False
     labels: str | None = None
-    max_loss: float | None = None
+    max_loss: Annotated[float, Field(gt=0, lt=1)] | None = None
     choice: Choice | None = field(default=None, repr=False)

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def instances_of(kind: type[Any]) -> Callable[[Any], tuple[str, Any]]:
-    """What takes objects of a class into a registry: by their `name`."""
+    """Return what takes objects of a class into a registry: by their `name`."""
 
     def accept(given: Any) -> tuple[str, Any]:
         if not isinstance(given, kind):
@@ -30,25 +30,17 @@ class Registry(Mapping[str, T]):
         group: of the entry points by which other packages name theirs: "vldebias.methods".
         accept: from what is registered to its name and the thing that is kept; refuses what is none.
         instances: an entry point that names a class gives an instance of it, else the class itself.
-        went: name -> what to take in its place, of those that were there before.
     """
 
     def __init__(
-        self,
-        kind: str,
-        group: str,
-        accept: Callable[[Any], tuple[str, T]],
-        *,
-        instances: bool = True,
-        went: Mapping[str, str] | None = None,
+        self, kind: str, group: str, accept: Callable[[Any], tuple[str, T]], *, instances: bool = True
     ) -> None:
         self.kind, self.group, self._accept, self._instances = kind, group, accept, instances
-        self._went = went or {}
         self._items: dict[str, T] = {}
         self._searched = False
 
     def register(self, given: Any) -> T:
-        """Make `given` known by its name; returns what is kept of it.
+        """Make `given` known by its name, and return what is kept of it.
 
         Raises:
             InvalidInputError: it is no such thing, or another one has the name.
@@ -61,13 +53,7 @@ class Registry(Mapping[str, T]):
         return item
 
     def named(self, name: Any) -> T:
-        """The thing of this name.
-
-        Raises:
-            InvalidInputError: there is none; the message lists those that there are, or says what to take in its place.
-        """
-        if isinstance(name, str) and name not in self and name in self._went:
-            raise InvalidInputError(f"{self.kind} {name!r} went: {self._went[name]}")
+        """Return the thing of this name, or refuse with a list of those that there are."""
         if not isinstance(name, str) or name not in self:
             raise InvalidInputError(
                 f"{self.kind}: expected one of {', '.join(self)}, got {name!r}; {did_you_mean(name, self)}"

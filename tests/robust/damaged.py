@@ -1,11 +1,20 @@
-"""Every kind of file that is read, as `attack` damages it: a sound one, what is read of it, and crafted ones."""
+"""Every kind of file that is read, and damaged copies of it: is one read as something else, or with another error?
+
+Of every damaged copy there is one of these ends: "same" (what was read is what was written; of texts that carry no
+digest: what is there now), "refused" (an error of ours that says what to do), "warned", or a failure: another exception
+or another content. A crafted file has to be refused.
+"""
 
 from __future__ import annotations
 
 import json
+import random
 import struct
+import tempfile
+import warnings
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +27,16 @@ from PIL import Image
 from vldebias import CalibratedProjection, load_edit, load_prompts
 from vldebias.data import Embeddings, decode, load_embeddings, read_table, save_embeddings
 from vldebias.edit import Edit, Provenance
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, VldebiasError, VldebiasWarning
 from vldebias.evaluation.answers import AnnotationLog
 from vldebias.evaluation.result import Result
 from vldebias.evaluation.run import verify, write_manifest
-from vldebias.evaluation.suite import load_suite
+from vldebias.evaluation.task import load_suite
 from vldebias.files import prompt_file, suite_file
-from vldebias.methods.rivals.bend import Bend
-from vldebias.methods.rivals.edits import Affine, Residual, TwoTowers
+from vldebias.methods.baselines.bend import Bend
+from vldebias.methods.baselines.erasure import Affine, TwoTowers
+from vldebias.training import loop
 from vldebias.training.settings import load_settings
-from vldebias.training.state import load_state, save_state
 
 COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "quickstart.json"
 Crafted = Callable[[Path], dict[str, Path]]
@@ -73,7 +82,7 @@ def crafted(suffix: str, contents: dict[str, str | bytes]) -> Crafted:
 def projection_of(version: int) -> CalibratedProjection:
     """A projection whose matrix tells its version."""
     pairs = torch.randn(4, 2, 24, generator=torch.Generator().manual_seed(version), dtype=torch.float64)
-    return CalibratedProjection.fit(pairs, pairs[:2, 0], lam=float(version + 1)).stamped(prompts=str(version))
+    return CalibratedProjection(lam=float(version + 1)).fit(pairs, pairs[:2, 0]).stamped(prompts=str(version))
 
 
 def edits() -> dict[str, Edit]:
@@ -87,7 +96,6 @@ def edits() -> dict[str, Edit]:
     return {
         "projection": projection_of(3),
         "two towers": TwoTowers(Affine(some(6, 2), some(6, 2), some(6)), None, Provenance("two-towers")),
-        "residual": Residual(some(3, 6), some(3), some(6, 3), Provenance("dear")),
         "bend": Bend(some(2, 6), some(3, 6), some(3, 1, 6), some(6, 6), codes, 2, Provenance("bend-vlm")),
     }
 
@@ -258,16 +266,16 @@ def trained() -> tuple[Any, Any]:
 def make_state(path: Path) -> Path:
     """The state of a training run."""
     path.mkdir(parents=True)
-    save_state(path / "state.safetensors", *trained(), metadata={"step": 3, "identity": {"seed": 0}})
-    return path / "state.safetensors"
-
-
-def read_state(path: Path) -> Any:
-    """Metadata, weights, moments and settings."""
     module, optimizer = trained()
-    metadata = load_state(path, module, optimizer)
-    moments = {str(k): str(v) for k, v in optimizer.state_dict()["state"].items()}
-    return metadata, [p.tolist() for p in module.parameters()], moments, str(optimizer.state_dict()["param_groups"])
+    state = {"step": 3, "identity": "{}", "history": [], "tensors": dict(module.named_parameters()), "average": None}
+    torch.save({**state, "optimizer": optimizer.state_dict(), "scaler": {}}, path / "state.pt")
+    return path / "state.pt"
+
+
+def read_state(path: Path) -> str:
+    """Everything in it, as a text."""
+    with torch.no_grad():
+        return str(loop.read_state(path))
 
 
 SETTINGS = load_settings(None, data="birds", model="miniature").as_yaml()
@@ -317,3 +325,92 @@ KINDS: dict[str, Kind] = {
         ),
     ),
 }
+
+
+# ---- damage ----------------------------------------------------------------------------------------------------------
+
+RENAMED = ((b'"F64"', b'"I64"'), (b'"F32"', b'"I32"'), (b"<f4", b"<i4"), (b"<f8", b"<i8"), (b"float", b"FLOAT"))
+ODD = (b"null", b"-1", b"1e999", b"9" * 5000, b"2026-13-45", b"[[[[", b"&a *a", b"!!python/none")
+
+
+def damaged(content: bytes, rng: random.Random, *, text: bool) -> bytes:
+    """One to three changes: bits flipped, bytes cut, doubled, zeroed, exchanged or put in, another type in a header; of
+    texts also lines and numbers."""
+    data = bytearray(content)
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        if not data:
+            break
+        at, end = sorted((rng.randrange(len(data)), rng.randrange(len(data))))
+        end = min(end, at + 64)
+        kinds = ("flip", "flip", "cut", "end", "double", "noise", "zeros", "type")
+        match rng.choice(kinds + ("line", "swap", "odd") * text):
+            case "flip":
+                data[at] ^= 1 << rng.randrange(8)
+            case "cut":
+                del data[at:end]
+            case "end":
+                del data[at:]
+            case "double":
+                data[at:at] = data[at:end]
+            case "noise":
+                data[at:end] = rng.randbytes(end - at)
+            case "zeros":
+                data[at:end] = bytes(end - at)
+            case "type":
+                data = data.replace(*rng.choice([pair for pair in RENAMED if pair[0] in data] or RENAMED))
+            case how:
+                data = _line_changed(bytes(data).splitlines(keepends=True), how, rng)
+    return bytes(data)
+
+
+def _line_changed(lines: list[bytes], how: str, rng: random.Random) -> bytearray:
+    i, j = rng.randrange(len(lines)), rng.randrange(len(lines))
+    if how == "line":
+        del lines[i]
+    elif how == "swap":
+        lines[i], lines[j] = lines[j], lines[i]
+    else:
+        lines[i] = lines[i].split(b":")[0] + b": " + rng.choice(ODD) + b"\n"
+    return bytearray(b"".join(lines))
+
+
+def opened(kind: Kind, path: Path, sound: Any) -> str:
+    """How one try ended."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            read = kind.load(path)
+        except VldebiasError:
+            return "refused"
+        except Exception as error:
+            return f"{type(error).__name__}: {str(error)[:120]}"
+    if not kind.digest or read == sound:
+        return "same"
+    return "warned" if any(issubclass(one.category, VldebiasWarning) for one in caught) else "other content"
+
+
+def tried(kind: Kind, tries: int, seed: object) -> Counter[str]:
+    """How so many damaged copies, then the crafted ones, were read."""
+    rng, ends = random.Random(str(seed)), Counter[str]()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        path = kind.make(folder / "sound")
+        sound = kind.load(path)
+        there = [path] if path.is_file() else sorted(path.rglob("*"))
+        contents = {file: file.read_bytes() for file in there if file.is_file() and file.suffix != ".md"}
+        for _ in range(tries):
+            file = rng.choice(list(contents))
+            text = kind.text or file.suffix in (".json", ".yaml")
+            other = len(contents) > 1 and rng.random() < 0.05  # one in the place of another
+            file.write_bytes(contents[rng.choice(list(contents))] if other else damaged(contents[file], rng, text=text))
+            ends[opened(kind, path, sound)] += 1
+            file.write_bytes(contents[file])
+        for what, file in (kind.crafted(folder) if kind.crafted else {}).items():
+            end = opened(kind, file, None)
+            ends[end if end == "refused" else f"{what}: {end}"] += 1
+    return ends
+
+
+def failures(ends: Counter[str]) -> Counter[str]:
+    """Other exceptions than ours, and other content without a word."""
+    return Counter({end: count for end, count in ends.items() if end not in ("same", "refused", "warned")})

@@ -1,0 +1,100 @@
+"""Continuous integration and packages: actions by the digest of their commit, what is built, what no file may name."""
+
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+import vldebias
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+USES = re.compile(r"^\s*(?:- )?uses:\s*(.+?)\s*$", re.MULTILINE)
+PINNED = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}  # v\d+(\.\d+)*")
+
+
+def movable(text: str) -> list[str]:
+    """The actions of a workflow that are named by what can be moved, or without the tag that a reader knows."""
+    return [one for one in USES.findall(text) if not PINNED.fullmatch(one)]
+
+
+def test_every_action_is_pinned_to_a_commit_and_says_its_tag() -> None:
+    used = [one for path in WORKFLOWS for one in USES.findall(path.read_text(encoding="utf-8"))]
+    assert used
+    assert [one for path in WORKFLOWS for one in movable(path.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.parametrize("name", ["actions/checkout@v4", "actions/checkout@main", f"actions/checkout@{'0' * 40}"])
+def test_a_tag_a_branch_and_a_bare_digest_are_found(name: str) -> None:
+    assert movable(f"    steps:\n      - uses: {name}\n") == [name]
+
+
+def test_only_publishing_may_write_and_only_an_identity() -> None:
+    read = {"contents": "read"}
+    asked = {path.name: yaml.safe_load(path.read_text(encoding="utf-8")) for path in WORKFLOWS}
+    assert all(one["permissions"] == read for one in asked.values())
+    more = {
+        (name, job): of["permissions"]
+        for name, one in asked.items()
+        for job, of in one["jobs"].items()
+        if "permissions" in of
+    }
+    assert more == {("release.yml", "publish"): {"id-token": "write"}}
+
+
+def test_hosted_ci_tries_what_a_change_must_pass() -> None:
+    hosted = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))["jobs"]
+    tried = {word for line in hosted["linux"]["strategy"]["matrix"]["run"] for word in line.split()}
+    own = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    steps = [line.split() for line in own.splitlines() if line.startswith(("make ", ".ci/environments "))]
+    assert {word for words in steps for word in words} - {".venv/.ready", "wheel"} <= tried
+    assert {"windows-latest", "macos-latest"} <= set(hosted["smoke"]["strategy"]["matrix"]["system"])
+
+
+@pytest.mark.parametrize("path", [*WORKFLOWS, *(ROOT / ".ci").iterdir(), ROOT / "Makefile"], ids=lambda path: path.name)
+def test_no_registry_is_named(path: Path) -> None:
+    assert re.findall(r"https?://|--(?:extra-)?index-url", path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("hosted", [False, True])
+def test_a_full_disk_is_said_at_the_end_and_fails_on_hosted_ci(hosted: bool, tmp_path: Path) -> None:
+    (tmp_path / "df").write_text("#!/bin/sh\necho Avail\necho 0\n")
+    (tmp_path / "df").chmod(0o755)
+    here = {name: value for name, value in os.environ.items() if name != "GITHUB_ACTIONS"}
+    here |= {"PATH": f"{tmp_path}:{here['PATH']}", "NOT_TRIED": str(tmp_path / "not-tried")}
+    here |= {"GITHUB_ACTIONS": "true"} if hosted else {}
+    done = subprocess.run([ROOT / ".ci" / "environments", "core", "newest"], env=here, capture_output=True, text=True)
+    assert done.returncode == int(hosted)
+    last = [line for line in done.stderr.splitlines() if line][-2:]
+    assert [line.split(": ")[1] for line in last] == ["the environment core", "the environment newest"]
+    assert len((tmp_path / "not-tried").read_text().splitlines()) == 2
+
+
+def test_a_release_has_one_version_and_a_date() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert project["version"] == cited["version"] == vldebias.__version__
+    heads = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert heads[:2] == ["Unreleased", f"{cited['version']} ({cited['date-released']})"]
+
+
+def test_the_source_distribution_has_what_it_is_built_from_and_nothing_heavy() -> None:
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
+    told = build["sdist"]
+    assert [one for one in told["include"] if not (ROOT / one).exists()] == []
+    taken = [
+        path
+        for one in told["include"]
+        for path in ([ROOT / one] if (ROOT / one).is_file() else (ROOT / one).rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+        if not any(path.is_relative_to(ROOT / out) for out in told["exclude"])
+    ]
+    for source in (*build["wheel"]["packages"], *build["wheel"]["force-include"]):
+        assert any(path == ROOT / source or path.is_relative_to(ROOT / source) for path in taken), source
+    weights = ROOT / "vldebias" / "miniature" / "weights"
+    heavy = [path for path in taken if path.stat().st_size > 1e6 and not path.is_relative_to(weights)]
+    assert [path for path in heavy if path.suffix in (".png", ".json", ".parquet", ".html", ".csv")] == []

@@ -1,0 +1,30 @@
+"""Checkpoints of the hub that pages, help texts and docstrings name: all of them are in this list."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+KNOWN = {  # looked up on the hub on the day that they were added here; nothing else may be named
+    "stable-diffusion-v1-5/stable-diffusion-v1-5",
+    "stabilityai/stable-diffusion-xl-base-1.0",
+    "black-forest-labs/FLUX.1-dev",
+    "black-forest-labs/FLUX.1-schnell",
+    "stabilityai/stable-diffusion-3.5-medium",
+    "openai/clip-vit-base-patch32",
+    "openai/clip-vit-large-patch14",
+    "google/siglip-base-patch16-224",
+    "google/siglip2-base-patch16-224",
+}
+FOLDERS = ("run/", "vldebias-train/", "out/", "sd15")  # of one's own machine
+NAMED = re.compile(
+    r"(?:from_pretrained\(|load_host\(|--pipeline[= ]|--model[= ]|pipeline=|model=)\s*[\"'`]?([a-zA-Z][\w-]*/[\w.-]*\w)"
+)
+
+
+def test_every_checkpoint_that_is_named_is_in_the_list() -> None:
+    places = [ROOT / place for place in ("README.md", "docs", "vldebias", "apps", "eval")]
+    files = [file for place in places for file in ([place] if place.is_file() else place.rglob("*"))]
+    texts = (file.read_text(encoding="utf-8") for file in files if file.suffix in (".md", ".py", ".ipynb", ".yaml"))
+    found = {name for text in texts for name in NAMED.findall(text) if not name.startswith(FOLDERS)}
+    assert "stable-diffusion-v1-5/stable-diffusion-v1-5" in found
+    assert found - KNOWN == set()

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from data_parts import Counting, Stream, contents, embed, make_data, naive, shards
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.refusals import refused
@@ -37,6 +37,7 @@ HOW: dict[str, Any] = {"shard_size": 4, "batch_size": 3, "workers": 0}
     workers=st.sampled_from([0, 1, 3]),
     bad=st.sets(st.integers(0, 22), max_size=6),
 )
+@example(n=1, shard_size=1, batch_size=1, workers=0, bad={0})
 @settings(max_examples=15, deadline=None)
 def test_it_is_the_naive_twin(n: int, shard_size: int, batch_size: int, workers: int, bad: set[int]) -> None:
     good, data, encoder = [i for i in range(n) if i not in bad], make_data(n, bad), Counting()

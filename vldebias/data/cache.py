@@ -235,7 +235,7 @@ class _Run:
             )
         parts = [shard.features for shard in found if len(shard.features)] or [torch.empty(0, 0)]
         joined = parts[0] if len(parts) == 1 else torch.cat(parts)  # mapped if it is one, else copied once
-        kept = torch.cat([shard.rows for shard in found]).tolist()
+        kept = torch.cat([shard.rows for shard in found]).numpy()  # an array: a list of no rows has no type
         return Embeddings(
             (joined.float() if joined.dtype == torch.bfloat16 else joined).numpy(),  # which knows no bfloat16
             tuple(data.ids[i] for i in kept),

@@ -43,25 +43,21 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
-def credentials(auth: str | None, *, public: bool) -> tuple[str, str] | None:
-    """Return (user, password) from `auth` or the environment; None where a page for this machine alone needs none.
+def credentials(*, public: bool) -> tuple[str, str] | None:
+    """Return (user, password) from the environment; None where a page for this machine alone needs none.
 
     Raises:
         InvalidInputError: not user:password, or a public page without one or with a short one.
     """
-    given = auth if auth is not None else os.environ.get(AUTH)
-    if not given:
-        if public:
-            raise InvalidInputError(
-                f"--public opens the page to the network and needs a password: add --auth user:password or set {AUTH}"
-            )
-        return None
+    given = os.environ.get(AUTH, "")
     user, colon, password = given.partition(":")
+    if not given and not public:
+        return None
     if not (colon and user and password):
-        raise InvalidInputError("--auth: expected user:password with both of them, such as ada:long-password")
+        raise InvalidInputError(f"{AUTH}: expected user:password, such as ada:long-password; --public needs it")
     if public and len(password) < SHORTEST:
         raise InvalidInputError(
-            f"--auth: the password of a public page needs {SHORTEST} characters or more, got {len(password)}"
+            f"{AUTH}: the password of a public page needs {SHORTEST} characters, got {len(password)}"
         )
     return user, password
 
@@ -191,7 +187,6 @@ def serve(
     *,
     port: int | None = None,
     public: bool = False,
-    auth: str | None = None,
     css: str = "",
     head: str = "",
     say: Callable[[str], None] | None = None,
@@ -215,7 +210,7 @@ def serve(
     import uvicorn
     from fastapi import FastAPI
 
-    user, listening = credentials(auth, public=public), _listen(EVERYWHERE if public else HERE, port)
+    user, listening = credentials(public=public), _listen(EVERYWHERE if public else HERE, port)
     number = listening.getsockname()[1]
     demo.state_session_capacity = 1000
     demo.queue(max_size=64, default_concurrency_limit=4)

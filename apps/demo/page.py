@@ -73,12 +73,12 @@ def build_demo(engine: Engine) -> gr.Blocks:
 
 
 def serve_demo(options: Mapping[str, Any], **where: Any) -> None:
-    """Serve the page of `Engine(**options)` until it is told to end; `where`: port, public, auth, as of `serve`.
+    """Serve the page of `Engine(**options)` until it is told to end; `where`: port and public, as of `serve`.
 
     Raises:
         InvalidInputError: options that do not go together, a port that is taken, no password for a public page.
     """
-    credentials(where.get("auth"), public=where.get("public", False))  # refused before anything is built
+    credentials(public=where.get("public", False))  # refused before anything is built
     engine = Engine(**options)
     engine.warm()
     serve(

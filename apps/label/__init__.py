@@ -19,24 +19,22 @@ def open_study(
     *,
     file: Path | None = None,
     annotators: Sequence[str] = (),
-    part: str = "unseen",
-    limit: int | None = None,
     most: int | None = 200,
     sample: str = "auto",
     seed: int = 0,
 ) -> Labelling:
-    """The study that the options of `vldebias label` describe; `file` is by default answers.jsonl beside the images.
+    """Return the study of `vldebias label`; `file` is by default answers.jsonl in the folder of the images.
 
     most: questions for each annotator; None: about every image. sample: "judge", "turn" or "auto", see `sampled`.
 
     Raises:
         InvalidInputError: no images, no questions, or answers that were given to other questions.
     """
-    images = ImageFolder.open(folder, part=part, limit=limit)
+    images = ImageFolder.open(folder)
     questions = questions_of(attributes, choices, images.prompt_set)
     log = AnnotationLog(file or images.root / "answers.jsonl")
     room = None if most is None else max(1, most // len(questions))
     chosen = sampled(images, questions[0], log, room, way=sample, seed=seed)
     if chosen is None:
-        chosen = ImageFolder.open(folder, part=part, limit=limit, most=room)
+        chosen = ImageFolder.open(folder, most=room)
     return Labelling(chosen, questions, log, annotators=annotators, seed=seed)

@@ -189,7 +189,7 @@ def _html(value: str = "", **settings: Any) -> gr.HTML:
 
 
 def serve_study(engine: Labelling, **where: Any) -> None:
-    """Say what there is to do, and serve the page until it is told to end; `where`: port, public, auth, proxy.
+    """Say what there is to do, and serve the page until it is told to end; `where`: port and public.
 
     Raises:
         OSError: the answers cannot be written, which is found out before anyone has answered anything.

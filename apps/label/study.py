@@ -16,11 +16,10 @@ from PIL import Image
 from vldebias.data import decode
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON
-from vldebias.evaluation.drawing import PLAN, Drawn, DrawnImage, DrawnSet
+from vldebias.evaluation.drawing import PLAN, Drawn, DrawnSet
 from vldebias.files import prompt_names
 from vldebias.prompts import load_prompts
 
-PARTS = ("unseen", "train", "both")
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp"}
 LARGEST = 1024  # pixels of the longer side: more than a page shows
 KEYS = "123456789abcdefghijk"  # the key of each choice; no attribute of the literature needs the letters
@@ -51,32 +50,26 @@ class ImageFolder:
     judge: str = ""
 
     @classmethod
-    def open(
-        cls, folder: Path, *, part: str = "unseen", limit: int | None = None, most: int | None = None
-    ) -> ImageFolder:
-        """The images of a folder that `vldebias eval generation` drew, of its results, or of any folder.
+    def open(cls, folder: Path, *, most: int | None = None) -> ImageFolder:
+        """Return the images of a folder that `vldebias eval generation` wrote, of its results, or of any folder.
 
-        Of a drawn folder those whose prompt states no attribute: the others have but one right answer.
+        Of a generated folder those of held-out concepts, as the paper labels, or of all if it has none; no prompt
+        states the attribute, since such an image has one right answer.
 
         Args:
-            part: "unseen" (the concepts that no projection was fitted on, as the paper labels; both where a folder
-                has none), "train" or "both".
-            limit: at most so many images of each prompt, with the same seeds under every variant.
             most: at most so many images in all: the prompts in turn, one seed after the other, each under every
                 variant, since these are compared. The same for every annotator, since these are compared too.
 
         Raises:
             InvalidInputError: no such folder, no images, or several drawn folders of which one must be named.
         """
-        if part not in PARTS:
-            raise InvalidInputError(f"part: expected one of {', '.join(PARTS)}, got {part!r}")
         if not folder.is_dir():
             raise InvalidInputError(f"{folder}: no such folder; expected one with images to label")
         root = _drawn_folder(folder)
-        return _of_files(folder, limit, most) if root is None else _of_plan(DrawnSet.open(root), part, limit, most)
+        return _of_files(folder, most) if root is None else _of_plan(DrawnSet.open(root), most)
 
     def picture(self, record: Drawn) -> bytes:
-        """The pixels as PNG, made anew: metadata such as the prompt stay behind.
+        """Return the pixels as a new PNG, without metadata such as the prompt.
 
         Raises:
             OSError: the file cannot be read as an image.
@@ -90,7 +83,7 @@ class ImageFolder:
 
 
 def _drawn_folder(folder: Path) -> Path | None:
-    """The folder itself or the one below it that has a plan; None where none has."""
+    """Return the folder itself or the one below it that has a plan; None if none has."""
     if (folder / PLAN).is_file():
         return folder
     found = sorted(path.parent for pattern in ("*", "images/*") for path in folder.glob(f"{pattern}/{PLAN}"))
@@ -100,34 +93,17 @@ def _drawn_folder(folder: Path) -> Path | None:
     return found[0] if found else None
 
 
-def _of_plan(drawn: DrawnSet, part: str, limit: int | None, most: int | None) -> ImageFolder:
+def _of_plan(drawn: DrawnSet, most: int | None) -> ImageFolder:
     plain = [image for image in drawn if image.stated is None]
-    chosen = [image for image in plain if image.part == part] if part != "both" else plain
-    if part == "unseen" and not chosen:
-        chosen = plain
-    chosen = _in_turn(_limited(chosen, limit), most)
+    chosen = _in_turn([image for image in plain if image.part == "unseen"] or plain, most)
     there = [image for image in chosen if drawn.path(image).is_file()]
     if not there:
-        raise InvalidInputError(
-            f"{drawn.folder}: none of the {len(chosen)} images of part {part!r} is there; draw them first, or choose "
-            f"another --part of {', '.join(PARTS)}"
-        )
+        raise InvalidInputError(f"{drawn.folder}: none of its {len(chosen)} images is there; generate them first")
     return ImageFolder(drawn.folder, tuple(there), tuple(plain), drawn.plan.prompt_set, len(chosen) - len(there))
 
 
-def _limited(images: Sequence[DrawnImage], limit: int | None) -> list[DrawnImage]:
-    """The first `limit` seeds of each prompt and variant: a plan has them in the same order under every variant."""
-    seen: Counter[tuple[str, str]] = Counter()
-    kept = []
-    for image in images:
-        seen[image.variant, image.prompt] += 1
-        if limit is None or seen[image.variant, image.prompt] <= limit:
-            kept.append(image)
-    return kept
-
-
 def _in_turn(images: Sequence[Record], most: int | None) -> list[Record]:
-    """At most so many images, as of `ImageFolder.open`; in what order the prompts come in does not depend on names."""
+    """Return at most so many images, as of `ImageFolder.open`; the order of prompts does not depend on their names."""
     twins: dict[tuple[str, int], int] = Counter((image.prompt, image.seed) for image in images)
     seeds: dict[str, list[int]] = defaultdict(list)
     for prompt, seed in sorted(twins):
@@ -146,7 +122,7 @@ def _in_turn(images: Sequence[Record], most: int | None) -> list[Record]:
     return [image for image in images if (image.prompt, image.seed) in kept]
 
 
-def _of_files(root: Path, limit: int | None, most: int | None) -> ImageFolder:
+def _of_files(root: Path, most: int | None) -> ImageFolder:
     files = [p.relative_to(root) for p in root.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file()]
     paths = sorted(path.as_posix() for path in files if not any(name.startswith(".") for name in path.parts))
     if not paths:
@@ -159,14 +135,11 @@ def _of_files(root: Path, limit: int | None, most: int | None) -> ImageFolder:
             "backslashes, in UTF-8"
         )
     records = tuple(_recorded(paths, root.resolve().name or "images"))
-    seeds = {record.seed for record in records}
-    kept = set(sorted(seeds)[:limit])
-    chosen = _in_turn([record for record in records if record.seed in kept], most)
-    return ImageFolder(root, tuple(chosen), records)
+    return ImageFolder(root, tuple(_in_turn(records, most)), records)
 
 
 def _recorded(paths: Sequence[str], name: str) -> Iterable[Drawn]:
-    """Records of plain files: the first folder is the variant, those below it the prompt, the file stands for the seed.
+    """Yield records of plain files: the first folder is the variant, those below it the prompt, the file the seed.
 
     So "before/1.png" and "after/1.png" are compared with one another, and a flat folder is one variant.
     """
@@ -208,14 +181,14 @@ class Question:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The values, then the two ways to name none."""
+        """Return the values, then the two answers that name none."""
         return (*self.values, CANNOT_TELL, NO_PERSON)
 
 
 def questions_of(
     attributes: Sequence[str], choices: Sequence[str] = (), prompt_set: str | None = None
 ) -> tuple[Question, ...]:
-    """One question per attribute.
+    """Return one question per attribute.
 
     Args:
         attributes: names, each once.
@@ -252,7 +225,7 @@ def _values(attribute: str, choices: str, prompt_set: str | None) -> tuple[str, 
 
 
 def annotator_name(text: object, known: Iterable[str] = (), allowed: Sequence[str] = ()) -> str:
-    """The name as answers are kept under it. "ada" is "Ada" where `known` has an Ada: nobody starts over by a typo.
+    """Return the name under which answers are kept. "ada" is "Ada" if `known` has an Ada: nobody starts over by a typo.
 
     Raises:
         InvalidInputError: no text, empty, too long, with characters other than letters, digits, spaces and . ' - _, or

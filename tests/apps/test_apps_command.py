@@ -49,12 +49,9 @@ def test_help_has_the_options_and_examples() -> None:
         (["--attribute", "glasses"], "its values are not known; list them"),
         (["--attribute", "gender", "--choices", "male"], "two or more different values"),
         (["--attribute", "gender", "--annotator", "a/b"], "leave out /"),
-        (["--attribute", "gender", "--part", "half"], "expected one of unseen, train, both, got 'half'"),
-        (["--attribute", "gender", "--limit", "0"], "limit"),
         (["--attribute", "gender", "--port", "99999"], "port"),
         (["--attribute", "gender", "--nonsense"], "nonsense"),
-        (["--attribute", "gender", "--public"], "--public opens the page to the network and needs a password"),
-        (["--attribute", "gender", "--auth", "ada"], "--auth: expected user:password"),
+        (["--attribute", "gender", "--public"], "VLDEBIAS_AUTH: expected user:password"),
     ],
 )
 def test_what_a_user_gets_wrong_is_said(
@@ -62,10 +59,6 @@ def test_what_a_user_gets_wrong_is_said(
 ) -> None:
     monkeypatch.delenv("VLDEBIAS_AUTH", raising=False)
     assert text in said("label", folder, "--out", tmp_path / "x.jsonl", *options, code=2)
-
-
-def test_a_folder_that_is_none_is_said(tmp_path: Path) -> None:
-    assert "no such file or folder; expected a folder with images to label" in said("label", tmp_path / "no", code=2)
 
 
 def test_a_file_of_answers_that_cannot_be_written_is_said_at_once(folder: Path, tmp_path: Path) -> None:
@@ -108,7 +101,7 @@ def test_pages_are_imported_from_where_they_lie() -> None:
 
 
 def test_pages_that_are_nowhere_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidInputError, match=r"the page lable is in neither of .*apps; install vldebias anew"):
+    with pytest.raises(InvalidInputError, match=r"the page lable is in neither of .*apps; reinstall vldebias"):
         apps.page("lable")
 
 

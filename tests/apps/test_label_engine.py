@@ -426,16 +426,8 @@ def test_of_a_drawn_folder_the_unseen_concepts_are_labelled(tmp_path: Path) -> N
     folder = studies.ImageFolder.open(tmp_path)
     assert kinds(folder) == {(v, c, s) for v in ("none", "cali") for c in ("pilot", "baker") for s in range(3)}
     assert (folder.prompt_set, folder.missing) == ("professions-gender", 0)
-    assert len(studies.ImageFolder.open(tmp_path, part="both").records) == 24
-    assert {r.concept for r in studies.ImageFolder.open(tmp_path, part="train").records} == {"doctor", "nurse"}
     assert all(record.stated is None for record in folder.everything)
     assert len(drawn) > len(folder.everything) == 24
-
-
-def test_a_limit_takes_the_same_seeds_of_every_variant(tmp_path: Path) -> None:
-    draw(tmp_path)
-    folder = studies.ImageFolder.open(tmp_path, limit=2)
-    assert kinds(folder) == {(v, c, s) for v in ("none", "cali") for c in ("pilot", "baker") for s in (0, 1)}
 
 
 def test_images_that_are_not_drawn_yet_are_counted(tmp_path: Path) -> None:
@@ -445,7 +437,7 @@ def test_images_that_are_not_drawn_yet_are_counted(tmp_path: Path) -> None:
     folder = studies.ImageFolder.open(tmp_path)
     assert (len(folder.records), folder.missing) == (6, 6)
     shutil.rmtree(tmp_path / "none")
-    with pytest.raises(InvalidInputError, match="none of the 12 images of part 'unseen' is there; draw them first"):
+    with pytest.raises(InvalidInputError, match="none of its 12 images is there; generate them first"):
         studies.ImageFolder.open(tmp_path)
 
 
@@ -476,7 +468,6 @@ def test_any_folder_of_images_will_do(tmp_path: Path) -> None:
         ("b.png", "images", 1),
         ("c.webp", "images", 2),
     ]
-    assert len(studies.ImageFolder.open(tmp_path, limit=2).records) == 2
 
 
 def test_folders_below_are_variants_that_are_compared(tmp_path: Path) -> None:
@@ -494,5 +485,3 @@ def test_what_is_no_folder_of_images(tmp_path: Path) -> None:
         studies.ImageFolder.open(tmp_path / "nowhere")
     with pytest.raises(InvalidInputError, match=r"no images \(.jpeg, .jpg, .png, .webp\)"):
         studies.ImageFolder.open(tmp_path)
-    with pytest.raises(InvalidInputError, match="part: expected one of unseen, train, both, got 'half'"):
-        studies.ImageFolder.open(tmp_path, part="half")

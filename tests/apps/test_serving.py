@@ -136,17 +136,16 @@ def test_a_client_has_so_many_calls_a_minute() -> None:
 
 def test_credentials_have_two_halves_and_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(serving.AUTH, "ada:with:colon")
-    assert serving.credentials(None, public=True) == ("ada", "with:colon")
-    assert serving.credentials("ben:another one", public=True) == ("ben", "another one")
-    monkeypatch.delenv(serving.AUTH)
-    assert serving.credentials(None, public=False) is None
-    assert serving.credentials("ada:1234567", public=False) == ("ada", "1234567")
-    short = "password of a public page needs 8 characters or more, got"
-    wrong = {None: "--public opens the page to the network and needs a password", "": "needs a password"}
-    wrong |= dict.fromkeys(("ada", "ada:", ":secret", ":"), "expected user:password") | {"ada:1234567": short}
-    for auth, said in wrong.items():
+    assert serving.credentials(public=True) == ("ada", "with:colon")
+    monkeypatch.setenv(serving.AUTH, "ada:1234567")
+    assert serving.credentials(public=False) == ("ada", "1234567")
+    wrong = dict.fromkeys(("", "ada", "ada:", ":secret", ":"), "expected user:password")
+    for auth, said in (wrong | {"ada:1234567": "needs 8 characters, got 7"}).items():
+        monkeypatch.setenv(serving.AUTH, auth)
         with pytest.raises(InvalidInputError, match=said):
-            serving.credentials(auth, public=True)
+            serving.credentials(public=True)
+    monkeypatch.delenv(serving.AUTH)
+    assert serving.credentials(public=False) is None
 
 
 @pytest.mark.parametrize("command", [["demo"], ["label", "."]], ids=["demo", "label"])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.cli.conftest import call
 from tests.refusals import refused
 from vldebias.cli import app
 from vldebias.cli.train import FLAGS
@@ -24,19 +25,6 @@ SMALL = ["--cpu", "--data", "birds", "--steps", "1", "--batch-size", "8", "--tem
 FAST = [*SMALL, "--set", "items=24", "--set", "val_items=12", "--set", "workers=0"]
 
 
-def run(*arguments: str) -> str:
-    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.stdout
-
-
-def heard(*arguments: str) -> str:
-    """Scores and what is said beside them, which a pipe leaves on stderr."""
-    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.stdout + done.stderr
-
-
 def test_few_settings_have_a_flag_and_every_one_is_listed() -> None:
     wide = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
     told = wide.invoke(app, ["train", "--help"]).stdout
@@ -48,20 +36,20 @@ def test_few_settings_have_a_flag_and_every_one_is_listed() -> None:
 
 def test_flags_other_settings_and_a_file_mean_the_same(tmp_path: Path) -> None:
     given = ["--loss", "hard_negative", "--set", "beta=0.5", "--steps", "9", "--set", "flip=true", "--tune", "lora"]
-    shown = run("train", *given, "--set", "clip-norm=null", "--show")
+    shown = call("train", *given, "--set", "clip-norm=null", "--show")
     path = tmp_path / "run.yaml"
     path.write_text(shown)
     settings = load_settings(path)
     assert (settings.loss, settings.beta, settings.steps, settings.flip) == ("hard_negative", 0.5, 9, True)
     assert settings.clip_norm is None
-    assert run("train", "--config", str(path), "--show") == shown
-    path.write_text(run("train", "--config", str(path), "--set", "flip=false", "--show"))
+    assert call("train", "--config", str(path), "--show") == shown
+    path.write_text(call("train", "--config", str(path), "--set", "flip=false", "--show"))
     assert load_settings(path).flip is False
 
 
 def test_pairs_are_listed_without_training_and_the_best_kept_for_it(tmp_path: Path) -> None:
     command = ["train", "--pairs", "--data", "birds", "--set", "items=60", "--set", "caption_noise=0.5", "--cpu"]
-    told = json.loads(run(*command, "--set", "workers=0", "--set", "keep=0.5", "--out", str(tmp_path), "--json"))
+    told = json.loads(call(*command, "--set", "workers=0", "--set", "keep=0.5", "--out", str(tmp_path), "--json"))
     assert told["pairs"] == 60
     assert told["wrong_pairs"]["auroc"]["value"] > 0.8
     assert len(open_images(load_settings(data=str(tmp_path / "kept.parquet")))) == 30  # type: ignore[arg-type]
@@ -73,7 +61,7 @@ def test_a_preset_is_where_settings_begin(name: str, tmp_path: Path) -> None:
     preset = load_settings(preset=name)
     assert {key: getattr(preset, key) for key in PRESETS[name]} == PRESETS[name]
     build_objective(preset, temperature=0.07, items=512)
-    (tmp_path / "run.yaml").write_text(run("train", "--preset", name, "--lr", "0.5", "--show"))
+    (tmp_path / "run.yaml").write_text(call("train", "--preset", name, "--lr", "0.5", "--show"))
     assert load_settings(tmp_path / "run.yaml") == load_settings(preset=name, lr=0.5)
     other = load_settings(preset=name, loss="rince", steps=7)
     assert (other.loss, other.steps, other.epochs) == ("rince", 7, None)
@@ -82,7 +70,7 @@ def test_a_preset_is_where_settings_begin(name: str, tmp_path: Path) -> None:
 
 
 def test_json_is_alone_on_stdout_and_the_files_are_there(tmp_path: Path) -> None:
-    told = json.loads(run("train", *FAST, "--set", "caption_noise=0.5", "--out", str(tmp_path), "--json"))
+    told = json.loads(call("train", *FAST, "--set", "caption_noise=0.5", "--out", str(tmp_path), "--json"))
     assert told["after"].keys() == told["before"].keys()
     assert all((tmp_path / path).exists() for path in told["files"].values())
     assert told["processes"] == {"number": 1, "kind": "NO"}
@@ -90,7 +78,7 @@ def test_json_is_alone_on_stdout_and_the_files_are_there(tmp_path: Path) -> None
 
 def test_a_run_that_made_scores_worse_says_which_at_its_end(tmp_path: Path) -> None:
     command = ["train", *FAST, "--set", "score_pairs=false", "--label", "label", "--out", str(tmp_path)]
-    worse = heard(*command, "--lr", "1")
+    worse = call(*command, "--lr", "1", heard=True)
     said = json.loads((tmp_path / "run.json").read_text())
     name, (before, after) = next(iter(said["worse"].items()))
     assert before == said["before"][name] > said["after"][name] == after
@@ -99,9 +87,8 @@ def test_a_run_that_made_scores_worse_says_which_at_its_end(tmp_path: Path) -> N
 
 
 def test_a_run_that_made_nothing_worse_says_nothing_of_it(tmp_path: Path) -> None:
-    same = heard(
-        "train", *FAST, "--set", "score_pairs=false", "--label", "label", "--lr", "1e-12", "--out", str(tmp_path)
-    )
+    given = ["train", *FAST, "--set", "score_pairs=false", "--label", "label", "--lr", "1e-12"]
+    same = call(*given, "--out", str(tmp_path), heard=True)
     assert json.loads((tmp_path / "run.json").read_text())["worse"] == {}
     assert "worse" not in same
     assert "zero_shot_accuracy" in same  # the table
@@ -126,10 +113,10 @@ def test_an_interrupt_says_what_the_same_command_would_do(tmp_path: Path, monkey
 
     monkeypatch.setattr("vldebias.training.run.train_model", interrupted)
     arguments = ["train", *FAST, "--out", str(tmp_path)]
-    assert "begins again: nothing was saved" in " ".join(CliRunner().invoke(app, arguments).stderr.split())
+    assert "starts over: nothing was saved" in " ".join(CliRunner().invoke(app, arguments).stderr.split())
     monkeypatch.setattr("vldebias.training.run.steps_done", lambda folder: (7, 9))
     stopped = CliRunner().invoke(app, arguments)
-    assert "the same command goes on after step 7 of 9" in " ".join(stopped.stderr.split())
+    assert "the same command continues after step 7 of 9" in " ".join(stopped.stderr.split())
     assert stopped.exit_code == 130
 
     def terminated(*_: object, **__: object) -> None:
@@ -149,9 +136,9 @@ def test_the_commands_of_the_tutorial_and_the_help_go_together(tmp_path: Path) -
     for name in ("run/settings.yaml", "run.yaml"):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
-        path.write_text(run("train", *kept, "--show"))
+        path.write_text(call("train", *kept, "--show"))
     for command in commands:
         here = [str(tmp_path / word) if word.endswith(".yaml") else word for word in command if word != "--show"]
         shown = tmp_path / "shown.yaml"
-        shown.write_text(run("train", *here, "--show"))
+        shown.write_text(call("train", *here, "--show"))
         build_objective(load_settings(shown), temperature=0.07, items=100)

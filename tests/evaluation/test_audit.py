@@ -29,7 +29,6 @@ from vldebias.evaluation.auditing import (
 )
 from vldebias.evaluation.run import verify
 from vldebias.evaluation.task import TASKS
-from vldebias.progress import SILENT
 from vldebias.prompts import PromptSet, load_prompts
 
 pytestmark = pytest.mark.usefixtures("no_charts")
@@ -322,57 +321,11 @@ class TestCommand:
         ("options", "message"),
         [
             ([], "expected one of --model, --pipeline and --texts"),
-            (["--model", "miniature", "--judge", "miniature"], "--judge reads a folder"),
-            (["--model", "miniature", "--calibrate", "."], "add --judge"),
         ],
     )
     def test_what_does_not_go_together_is_refused(self, files: Path, options: list[str], message: str) -> None:
         done = CliRunner().invoke(app, ["audit", str(files / "prompts.txt"), "--prompts", "gender", *options])
         assert message in str(done.exception)
-
-
-@pytest.fixture(scope="module")
-def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Portraits of the embedded world as what a pipeline drew of 20 professions, four of each, with and without a
-    method; under the method all are the same."""
-    from vldebias.evaluation.drawing import DrawnSet, make_plan
-    from vldebias.evaluation.variants import Variant
-    from vldebias.miniature import open_world
-    from vldebias.pictures import write_png
-
-    prompts, folder = load_prompts("professions-gender"), tmp_path_factory.mktemp("drawn") / "images" / "gender"
-    settings: dict[str, Any] = {"concepts": "unseen", "stated": False, "images": 4, "stated_images": 1, "seeds": [0]}
-    settings |= {"steps": 1, "guidance": 1.0, "batch_size": 1, "options": {}}
-    model = {"pipeline": "Painter", "id": "by hand", "fingerprints": {}}
-    plan = make_plan(model, prompts, {"cali": Variant(prompts=(prompts,))}, **settings)
-    folder.mkdir(parents=True)
-    plan.write(folder / "plan.json")
-    world = open_world("portraits", n=80, split="reference")
-    for i, image in enumerate(DrawnSet.open(folder)):
-        write_png(world.read(i % 80 if image.variant == "none" else 0), folder / image.path, {})
-    return folder.parents[1]
-
-
-def test_a_folder_that_was_drawn_is_judged_and_calibrated_on(drawn: Path, tmp_path: Path) -> None:
-    from vldebias.evaluation.drawing import DrawnSet
-    from vldebias.evaluation.judges import MiniatureJudge, predict
-
-    (tmp_path / "p.txt").write_text("A photo of a worker.\nA photo of a student.\n")
-    asked = ["audit", str(tmp_path / "p.txt"), "--out", str(tmp_path / "o")]
-    asked += ["--prompts", "gender", "--model", "miniature"]
-    asked += ["--calibrate", str(drawn), "--judge", "miniature", "--json"]
-    done = CliRunner().invoke(app, asked)
-    assert done.exit_code == 0, (done.output, done.exception)
-    told = json.loads(done.stdout)
-    settings = told["protocols"][0]["settings"]["calibration"]
-    assert settings["judge"] == "miniature judge"
-    assert settings["source"] == "80 images of gender"  # none of those under a method
-    images = DrawnSet.open(drawn / "images" / "gender").select(variant="none")
-    table = ShareTable.judged(images, MiniatureJudge(), load_prompts("gender"), SILENT)
-    first = [image for image in images if image.prompt == table.concepts[0]]
-    said = predict(MiniatureJudge(), [images.read(image) for image in first])["gender"]
-    sure = said.argmax(1)[said.max(1) >= 0.8]
-    assert table.shares[0, 0] == pytest.approx((sure == 0).mean())
 
 
 @pytest.mark.parametrize(

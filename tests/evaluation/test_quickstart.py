@@ -55,7 +55,7 @@ def test_something_is_said_before_anything_slow_is_imported(tmp_path: Path) -> N
     arguments = [sys.executable, "-c", script, "quickstart", "--out", str(tmp_path / "page")]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert "torch" in done.stderr.splitlines()[-1]  # it stopped there
-    assert done.stderr.startswith("Birds, portraits and drawn portraits, before and after")
+    assert done.stderr.startswith("Birds, portraits and generated portraits, before and after")
     assert done.stdout == ""
 
 

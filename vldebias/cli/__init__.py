@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from typing import Annotated, Any, Never
+from typing import Annotated, Any
 
 import typer
 
 import vldebias
 from vldebias.cli import apps, evaluate, prompts
 from vldebias.cli.audit import audit_command
-from vldebias.cli.common import err, make_app, tell
+from vldebias.cli.common import make_app, say
 from vldebias.cli.debias import debias_command
 from vldebias.cli.diagnose import diagnose_command
 from vldebias.cli.methods import methods
@@ -40,23 +40,17 @@ def main() -> None:
         setattr(warnings, "showwarning", _show_warning)  # noqa: B010  (mypy takes a plain assignment for an error)
         try:
             app()
-        except VldebiasError as error:
-            _stop(str(error))
-        except OSError as error:  # a path that cannot be read or written
-            _stop(f"{error.filename or 'file system'}: {error.strerror or error}; choose another path or mend this one")
+        except (VldebiasError, OSError) as error:
+            say(error, "error", "red")
+            raise SystemExit(2) from None
         except KeyboardInterrupt:
-            err.print("[yellow]interrupted[/yellow]")
+            say("interrupted")
             raise SystemExit(130) from None
 
 
 def _show_warning(message: Any, category: type[Warning], *_: Any) -> None:
     if issubclass(category, VldebiasWarning):
-        tell("warning", "yellow", str(message))
-
-
-def _stop(message: str) -> Never:
-    tell("error", "red", message)
-    raise SystemExit(2)
+        say(message, "warning", "yellow")
 
 
 @app.callback(invoke_without_command=True)

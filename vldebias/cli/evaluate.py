@@ -8,26 +8,20 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from vldebias.cli import complete, results
+from vldebias.cli import results
 from vldebias.cli.common import (
-    Json,
-    aside,
-    check_files,
-    check_names,
     check_out,
-    check_there,
     device_of,
     err,
     make_app,
-    piped,
     print_grid,
     print_json,
     print_result,
-    say,
+    run_task,
     split_names,
     split_pair,
 )
-from vldebias.cli.flags import flags_of_options, with_flags
+from vldebias.cli.flags import Json, flags_of_options, with_flags
 from vldebias.cli.paper import paper_command
 from vldebias.errors import InvalidInputError
 from vldebias.options import Options
@@ -41,11 +35,6 @@ class SuiteGroup(TyperGroup):
         if args and not args[0].startswith("-") and args[0] not in self.commands:
             args = ["run", *args]
         return super().resolve_command(ctx, args)
-
-    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Complete commands and suites."""
-        item = type(super().shell_complete(ctx, "")[0])  # of click, or of the copy that typer brings
-        return super().shell_complete(ctx, incomplete) + [item(name) for name in complete.complete_suites(incomplete)]
 
 
 app = make_app(
@@ -65,25 +54,18 @@ app.command("compare")(results.compare)
 app.command("data")(results.data)
 app.command("paper")(paper_command)
 
-SuiteName = Annotated[
-    str,
-    typer.Argument(
-        help="A name (vldebias eval list) or a YAML file.", metavar="SUITE", autocompletion=complete.complete_suites
-    ),
-]
-Only = Annotated[list[str] | None, typer.Option(help="Only this task. *", metavar="TASK", rich_help_panel="Run")]
-Attributes = Annotated[
-    list[str] | None,
-    typer.Option(help="Of retrieval only these: gender,race. *", metavar="NAMES", rich_help_panel="Run"),
-]
+SuiteName = Annotated[str, typer.Argument(help="A name (vldebias eval list) or a YAML file.", metavar="SUITE")]
 
 
 @app.command("run")
 @with_flags(flags_of_options())
 def run(
-    suite: SuiteName, only: Only = None, attributes: Attributes = None, as_json: Json = False, **given: Any
+    suite: SuiteName,
+    only: Annotated[list[str] | None, typer.Option(help="Only this task. *", metavar="TASK")] = None,
+    as_json: Json = False,
+    **given: Any,
 ) -> None:
-    """Run a suite and write result.json, pictures and one page; a second run goes on where the first stopped.
+    """Run a suite and write result.json, pictures and one page; a second run continues where the first stopped.
 
     Options with * may be repeated. `vldebias methods` lists what --methods takes.
 
@@ -96,62 +78,44 @@ def run(
       vldebias eval generation --pipeline DIR --out sd15
       vldebias eval human --labels anna.jsonl --drawn sd15/images/gender
     """
-    keys = dict(
-        split_pair(text, "--key", "ours=theirs (such as features=image_embeds)") for text in given.pop("keys", ())
-    )
-    _check_suite(suite)
-    _check_root(suite, given.get("data_root"), images=given.get("embeddings") is None)
+    keys = dict(split_pair(text, "--key", "features=image_embeds") for text in given.pop("keys", ()))
     check_out(given.get("out"))
-    check_files(**{name: given.get(name) for name in ("embeddings", "table", "texts", "reference")})
-    check_names(split_names(given.get("methods")))
-    from vldebias.evaluation.run import run_suite
+    from vldebias.evaluation.run import PAGE, run_suite
     from vldebias.evaluation.task import load_suite
     from vldebias.methods import get_method
 
-    loaded = load_suite(suite).of_attributes(split_names(attributes))
-    chosen = tuple(get_method(name).name for name in split_names(given.pop("methods", None))) or None
-    fields: dict[str, Any] = {"out": Path(f"vldebias-{loaded.name}"), "device": "auto", "keys": keys, **given}
-    fields |= {"device": device_of(fields["device"]), "methods": chosen}
-    fields = {name: tuple(one) if isinstance(one, list) else one for name, one in fields.items()}
-    options = Options(**fields)
-    _show(run_suite(loaded, options, console=err, only=only or ()), loaded, options.out, as_json)
-
-
-def _check_suite(name: str) -> None:
-    """Refuse a wrong name before anything heavy is imported."""
-    from vldebias.files import suite_file
-
-    if not (name.endswith((".yaml", ".yml")) or len(Path(name).parts) > 1):
-        suite_file(name)
-
-
-def _check_root(name: str, root: str | Path | None, *, images: bool) -> None:
-    """Refuse a data set that is not given, or not there, before a model is loaded for it."""
-    from vldebias.files import read_yaml, suite_file, suite_names
-
-    if name not in suite_names() or not images:
-        return
-    needs = str(read_yaml(suite_file(name))["needs"])
-    if root is None and "--data-root" in needs:
-        raise InvalidInputError(f"{name}: this suite needs {needs}; or --embeddings, with features of these images")
+    loaded = load_suite(suite)
+    root = given.get("data_root")
+    if root is None and "embeddings" not in given and "--data-root" in loaded.needs:
+        raise InvalidInputError(f"{suite}: this suite needs {loaded.needs}; or --embeddings, features of these images")
     if root is not None and not Path(root).exists():
-        raise InvalidInputError(f"--data-root {root}: expected a folder or a manifest file, there is none")
+        raise InvalidInputError(f"--data-root {root}: no such folder or manifest file; name the one with the data set")
+    chosen = tuple(get_method(name).name for name in split_names(given.pop("methods", None))) or None
+    given |= {"device": device_of(given.get("device", "auto")), "methods": chosen, "keys": keys}
+    fields: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in given.items()}
+    options = Options(**{"out": Path(f"vldebias-{loaded.name}"), **fields})
+    result = run_suite(loaded, options, console=err, only=only or ())
+    print_result(result, loaded.headline, as_json=as_json, page=options.out / PAGE)
+
+
+def _column(name: str, text: str, *, needed: bool = False) -> tuple[str, Any, Any]:
+    option = typer.Option(metavar="COLUMN", help=text)
+    return (name, Annotated[str, option], ...) if needed else (name, Annotated[str | None, option], None)
+
+
+_COLUMNS = (
+    _column("prompt", "The prompt of the image.", needed=True),
+    _column("value", "What the image shows; empty if nobody can tell.", needed=True),
+    _column("method", "What generated it: compared with --baseline."),
+    _column("people", "Labels by people, empty where nobody was asked: they correct --value."),
+    _column("weight", "Weight of the image: with --people one over its probability of being asked about."),
+)
 
 
 @app.command("shares")
+@with_flags(_COLUMNS)
 def shares(
-    table: Annotated[Path, typer.Argument(help="A row per image: .csv, .tsv, .parquet or .jsonl.")],
-    prompt: Annotated[str, typer.Option(metavar="COLUMN", help="The prompt of the image.")],
-    value: Annotated[str, typer.Option(metavar="COLUMN", help="What the image shows; empty where nobody can tell.")],
-    method: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="What generated it: compared with the method none.")
-    ] = None,
-    weight: Annotated[str | None, typer.Option(metavar="COLUMN", help="Weight of the image.")] = None,
-    people: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="Labels by people, empty where nobody was asked: they correct --value."),
-    ] = None,
-    values: Annotated[str | None, typer.Option(help="All values: female,male. Default: those that occur.")] = None,
+    table: Annotated[Path, typer.Argument(exists=True, help="A row per image: .csv, .tsv, .parquet or .jsonl.")],
     same: Annotated[
         list[str] | None, typer.Option(metavar="A=B", help="A in the table means the value B: F=female. *")
     ] = None,
@@ -160,13 +124,13 @@ def shares(
     ] = None,
     baseline: Annotated[str, typer.Option(help="The method that the others are compared with.")] = "none",
     folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="For results.")] = Path("vldebias-shares"),
-    resamples: Annotated[int, typer.Option(min=1, help="Bootstrap resamples.")] = 2000,
     as_json: Json = False,
+    **columns: str,
 ) -> None:
     """Compute group shares and discrepancy from a table of labelled images.
 
-    Means and intervals over prompts, comparisons of methods, a page. --people corrects a judge by labels of some of the
-    images; --weight is then one over the probability with which an image was chosen for that.
+    Prints means and intervals over prompts and comparisons of methods, and writes a page. --people corrects a judge by
+    labels of some of the images.
 
     [bold]Examples[/bold]
 
@@ -176,37 +140,14 @@ def shares(
       vldebias eval shares table.csv --prompt occupation --value gender --same F=female --same M=male --unknown both
       vldebias eval shares judged.csv --prompt prompt --value judge --people label --weight weight --json
     """
-    check_there(table, "a table with a row per image, .csv, .tsv, .parquet or .jsonl")
-    from vldebias.evaluation.run import run_suite
+    check_out(folder)
     from vldebias.evaluation.shares import SharesTask
-    from vldebias.evaluation.task import Suite
 
-    columns = {"prompt": prompt, "value": value, "method": method, "weight": weight, "people": people}
-    means = {
-        "values": tuple(split_names([values] if values else None)),
-        "same": dict(split_pair(text, "--same", "TEXT=VALUE, such as F=female") for text in same or ()),
-        **({"unknown": tuple(unknown)} if unknown else {}),
-    }
-    task = SharesTask.build({"table": table, **columns, **means, "baseline": baseline, "resamples": resamples})
-    suite = Suite.of_task(
-        task,
-        title=task.title,
-        description=f"Shares and discrepancy of {table.name}.",
-        source="eq. 7.2 of the thesis",
-        needs="a table with a row per image",
-    )
-    _show(run_suite(suite, Options(out=folder), console=err), suite, folder, as_json)
-
-
-def _show(result: Any, suite: Any, folder: Path, as_json: bool) -> None:
-    """Print a result, and where its page is."""
-    from vldebias.evaluation.run import PAGE
-
-    if as_json:
-        print_json(result.to_dict())
-        return
-    print_result(result, suite.headline)
-    aside(f"\npage: {folder / PAGE}")
+    means = {"same": dict(split_pair(text, "--same", "F=female") for text in same or ())}
+    fields: dict[str, Any] = {"table": table, "baseline": baseline, **columns, **means}
+    task = SharesTask.build(fields | ({"unknown": tuple(unknown)} if unknown else {}))
+    result, page = run_task(task, Options(out=folder), "eq. 7.2 of the thesis")
+    print_result(result, as_json=as_json, page=page)
 
 
 @app.command("list")
@@ -228,22 +169,18 @@ def list_all(as_json: Json = False) -> None:
         suites.append(entry | {"tasks": [task["name"] for task in written["tasks"]]})
     if as_json:
         print_json(suites)
-        return
-    rows = [(s["name"], s["title"], s["source"], s["needs"], ", ".join(s["tasks"])) for s in suites]
-    if not piped(("name", "title", "source", "needs", "tasks"), rows):
-        lines = [(name, f"{title}: {by}\nneeds {needs}\ntasks: {tasks}\n") for name, title, by, needs, tasks in rows]
-        print_grid(("", ""), lines)
-        say("vldebias eval show NAME prints one, to be changed into your own")
+    else:
+        rows = [(s["name"], f"{s['title']} ({s['source']})", s["needs"]) for s in suites]
+        print_grid(("name", "title", "needs"), rows)
 
 
 @app.command("show")
 def show_suite(
     suite: SuiteName,
     texts: Annotated[bool, typer.Option("--texts", help="Print every prompt that it embeds, one a line.")] = False,
-    attributes: Attributes = None,
     as_json: Json = False,
 ) -> None:
-    """Print a suite as YAML, to be read or changed: save it under another name and run that.
+    """Print a suite as YAML: save it under another name to change it, and run that.
 
     --texts prints what a file of text embeddings must have: store the embeddings as `text` (n, d) with the prompts as
     `prompts` (n,), in the .npz of the image features or in one of its own. --json fills in every default.
@@ -255,15 +192,13 @@ def show_suite(
       vldebias eval show miniature --json
       vldebias eval show fairface --texts > prompts.txt
     """
-    _check_suite(suite)
     from vldebias.evaluation.task import load_suite, suite_path
 
-    loaded = load_suite(suite).of_attributes(split_names(attributes))
+    loaded = load_suite(suite)
     if texts:
-        prompts = loaded.texts()
-        if not prompts:
+        if not loaded.texts():
             raise InvalidInputError(f"{suite}: embeds no prompts with an image-text model; its figures need a pipeline")
-        typer.echo("\n".join(prompts)) if not as_json else print_json(list(prompts))
+        typer.echo("\n".join(loaded.texts()))
     elif as_json:
         print_json(loaded.model_dump(mode="json"))
     else:

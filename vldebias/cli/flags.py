@@ -1,4 +1,4 @@
-"""Flags made from what settings say of themselves, so that none is declared twice."""
+"""Flags of the commands: those that name a model, and those made from the fields of settings, so declared once."""
 
 from __future__ import annotations
 
@@ -11,15 +11,31 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import typer
 from pydantic import BaseModel
 
-from vldebias.cli.complete import OF_FIELDS
 from vldebias.options import Options
 
+Json = Annotated[bool, typer.Option("--json", help="Print JSON alone on stdout.")]
+SetName = Annotated[
+    str, typer.Option("--prompts", help="Prompt set of the attribute (vldebias prompts list).", metavar="SET")
+]
 Flags = Iterable[tuple[str, Any, Any]]
 """Name of a keyword, its annotation with a typer option, its default."""
 
+_HOST = {
+    "model": "open_clip architecture (with --pretrained), transformers id or folder, or 'miniature'.",
+    "pretrained": "open_clip tag or checkpoint file.",
+    "pipeline": "diffusers id or folder, or 'miniature'.",
+    "dtype": "float32, float16 or bfloat16.",
+}
+DEVICE = ("device", Annotated[str, typer.Option(help="auto (cuda if there is one), cpu, cuda, cuda:1, mps.")], "auto")
+HOST_FLAGS: list[tuple[str, Any, Any]] = [
+    *((name, Annotated[str | None, typer.Option(help=text)], None) for name, text in _HOST.items()),
+    DEVICE,
+]
+"""The options that name a model or pipeline: the keywords of `load`."""
+
 
 def with_flags(flags: Flags) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command with a ** these flags; a flag that is left away and has no default is not passed."""
+    """Give a command with a ** these flags; one that is not given and has no default is not passed."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True).parameters.values()
@@ -39,20 +55,20 @@ def with_flags(flags: Flags) -> Callable[[Callable[..., None]], Callable[..., No
     return decorate
 
 
-def flags_of_options() -> Flags:
-    """Yield a flag for each field of `Options`."""
+def flags_of_options(*only: str) -> Flags:
+    """Yield a flag for each field of `Options`, or for those that are named."""
     for name, annotation in get_type_hints(Options, include_extras=True).items():
         kind, flag = get_args(annotation)
         option = typer.Option(
             *filter(None, [flag.name or (f"--{name}" if flag.value is None else None)]),
             help=flag.text,
-            rich_help_panel=flag.panel,
+            rich_help_panel=None if only else flag.panel,
             metavar=flag.value,
-            autocompletion=OF_FIELDS.get(name),
             show_default=False,
             min=flag.least,
         )
-        yield name, Annotated[_typed(kind) | None, option], None
+        if not only or name in only:
+            yield name, Annotated[_typed(kind) | None, option], None
 
 
 def flags_of_fields(groups: Mapping[str, type[BaseModel]], only: Sequence[str]) -> Flags:
@@ -62,12 +78,7 @@ def flags_of_fields(groups: Mapping[str, type[BaseModel]], only: Sequence[str]) 
             field, text = group.model_fields[name], group.model_fields[name].description or ""
             if field.get_default() is not None and "Default:" not in text:
                 text += f" Default: {field.get_default()}."
-            option = typer.Option(
-                help=text.replace("[", r"\["),  # no markup
-                rich_help_panel=panel,
-                show_default=False,
-                autocompletion=OF_FIELDS.get(name),
-            )
+            option = typer.Option(help=text.replace("[", r"\["), rich_help_panel=panel, show_default=False)
             yield name, Annotated[field.annotation | None, option], None  # type: ignore[operator]
 
 

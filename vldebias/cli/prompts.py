@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from vldebias.cli import complete
-from vldebias.cli.common import Json, err, make_app, piped, print_grid, print_json, say, split_names, split_pair
+from vldebias.cli.common import make_app, print_grid, print_json, say, split_names, split_pair
+from vldebias.cli.flags import Json
 from vldebias.errors import InvalidInputError
 
-app = make_app("Prompt sets: what describes a bias.")
-_TEMPLATES = ["A photo of a {attribute} {concept}."]
+app = make_app("List, show and make prompt sets, which describe a bias.")
+_LISTS = ("pairs", "held_out_pairs", "spurious", "classes")
 
 
 @app.command("list")
@@ -27,31 +27,24 @@ def list_sets(as_json: Json = False) -> None:
     from vldebias.prompts import list_prompts, load_prompts
 
     sets = [_summary(load_prompts(name)) for name in list_prompts()]
-    head = ("name", "description", "pairs", "held_out_pairs", "spurious", "classes")
     if as_json:
         print_json(sets)
-    elif not piped(head, ([one[key] for key in head] for one in sets)):
-        lines = []
-        for one in sets:
-            counts = ", ".join(f"{one[k]} {k.replace('_pairs', '').replace('_', ' ')}" for k in head[2:] if one[k])
-            lines.append((one["name"], f"{one['description']} ({counts})"))
-        print_grid(("", ""), lines)
+    else:
+        print_grid(("name", "pairs", "description"), [(s["name"], str(s["pairs"]), s["description"]) for s in sets])
 
 
 def _summary(s: Any) -> dict[str, Any]:
     said = {key: getattr(s, key) for key in ("name", "description", "source", "hash")}
-    return said | {key: len(getattr(s, key)) for key in ("pairs", "held_out_pairs", "spurious", "classes")}
+    return said | {key: len(getattr(s, key)) for key in _LISTS}
 
 
 @app.command("show")
 def show(
-    name: Annotated[
-        str, typer.Argument(help="Name of a set or path of a YAML file.", autocompletion=complete.complete_prompt_sets)
-    ],
-    as_json: Json = False,
-    every: Annotated[bool, typer.Option("--all", help="Every pair, not the first ten.")] = False,
+    name: Annotated[str, typer.Argument(help="Name of a set or path of a YAML file.")], as_json: Json = False
 ) -> None:
-    """Show one prompt set, with its source and limits.
+    """Print one prompt set as YAML, with its source and limits: save it under another name to change it.
+
+    --json fills in every default.
 
     [bold]Examples[/bold]
 
@@ -59,37 +52,25 @@ def show(
       vldebias prompts show waterbirds
       vldebias prompts show my-set.yaml --json
     """
+    from vldebias.files import prompt_file
     from vldebias.prompts import load_prompts
 
     s = load_prompts(name)
     if as_json:
-        lists = ("classes", "spurious", "pairs", "held_out_pairs", "templates", "stated_words", "limits")
-        print_json(_summary(s) | {key: getattr(s, key) for key in lists})
-        return
-    shown = s.pairs if every else s.pairs[:10]
-    sections = {
-        f"{s.name}  {s.hash[:12]}": [s.description],
-        "source": [s.source],
-        "limits": [s.limits],
-        "classes": s.classes,
-        "spurious": s.spurious,
-        f"pairs ({len(shown)} of {len(s.pairs)})": [f"{a}  |  {b}" for a, b in shown],
-        f"stated words ({len(s.stated_words)})": [", ".join(s.stated_words if every else s.stated_words[:60])],
-    }
-    for title, lines in sections.items():
-        if any(lines):
-            say("\n  ".join([title, *lines]))
+        print_json(_summary(s) | {key: getattr(s, key) for key in (*_LISTS, "templates", "stated_words", "limits")})
+    else:
+        path = Path(name) if Path(name).is_file() else prompt_file(name)
+        typer.echo(path.read_text(encoding="utf-8"), nl=False)
 
 
 @app.command("new")
 def new(
     path: Annotated[Path, typer.Argument(help="YAML file to write; its stem is the name of the set.")],
-    attribute: Annotated[list[str], typer.Option(help="value=word,word; give it once per value.")],
-    concept: Annotated[list[str], typer.Option(help="What the pairs are about; several, or comma-separated.")],
-    template: Annotated[list[str], typer.Option(help="With {attribute} and {concept}.")] = _TEMPLATES,
+    attribute: Annotated[list[str], typer.Option(help="value=word,word; once per value.")],
+    concept: Annotated[list[str], typer.Option(help="What the pairs are about; several with commas.")],
     test_concept: Annotated[list[str] | None, typer.Option(help="Held-out concepts, to measure on.")] = None,
 ) -> None:
-    """Make a prompt set from a short word list: attribute words x templates x concepts.
+    """Make a prompt set from words: a pair for every concept, "A photo of a {attribute} {concept}."
 
     [bold]Examples[/bold]
 
@@ -101,8 +82,8 @@ def new(
 
     if path.exists():
         raise InvalidInputError(f"{path}: exists; choose another name or delete it first")
-    pairs = (split_pair(text, "--attribute", "value=word,word (such as female=female,woman)") for text in attribute)
+    pairs = (split_pair(text, "--attribute", "female=female,woman") for text in attribute)
     values = {value: split_names([words]) for value, words in pairs}
-    made = make_prompt_set(path.stem, values, split_names(concept), template, test_concepts=split_names(test_concept))
+    made = make_prompt_set(path.stem, values, split_names(concept), test_concepts=split_names(test_concept))
     made.to_yaml(path)
-    say(f"{path}: {len(made.pairs)} pairs, {len(made.held_out_pairs)} held out", err)
+    say(f"{path}: {len(made.pairs)} pairs, {len(made.held_out_pairs)} held out")

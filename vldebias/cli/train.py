@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 
-from vldebias.cli.common import Json, aside, err, print_grid, print_json, say
-from vldebias.cli.flags import flags_of_fields, with_flags
-from vldebias.errors import InvalidInputError
+from vldebias.cli.common import err, print_grid, print_json, say, split_pair
+from vldebias.cli.flags import Json, flags_of_fields, with_flags
+from vldebias.files import parse_yaml
 from vldebias.training.settings import GROUPS, PRESETS, load_settings
 
 FLAGS = ("data", "split", "val_split", "label", "model", "pretrained", "tune", "loss", "temperature", "lr", "epochs",
@@ -38,17 +37,16 @@ def train(
     preset: Annotated[
         str | None,
         typer.Option(
-            help=f"Settings to begin with: {', '.join(PRESETS)}. Other flags come first; --show prints them.",
-            autocompletion=lambda incomplete: [name for name in PRESETS if name.startswith(incomplete)],
+            help=f"Settings to begin with: {', '.join(PRESETS)}. Other flags override them; --show prints them."
         ),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file of settings. Flags and --set come first.")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file of settings. Flags and --set override it.")] = None,
     more: Annotated[
         list[str] | None, typer.Option("--set", help="Any other setting: --set ema=0.999 --set group_dro=place.")
     ] = None,
-    folder: Annotated[
-        Path, typer.Option("--out", help="Folder of the run. One that was interrupted goes on where it was.")
-    ] = Path("vldebias-train"),
+    folder: Annotated[Path, typer.Option("--out", help="Folder of the run. An interrupted run continues.")] = Path(
+        "vldebias-train"
+    ),
     pairs: Annotated[
         bool, typer.Option("--pairs", help="Do not train: score every pair by the model, most suspicious first.")
     ] = False,
@@ -92,8 +90,8 @@ def train(
         outcome = list_pairs(settings, folder, **how) if pairs else train_model(settings, folder, **how)
     except KeyboardInterrupt as interrupt:
         done, steps = steps_done(folder)
-        goes_on = f"goes on after step {done} of {steps}" if done else "begins again: nothing was saved (save_every)"
-        say(f"interrupted; the same command {goes_on}", err)
+        continues = f"continues after step {done} of {steps}" if done else "starts over: nothing was saved"
+        say(f"interrupted; the same command {continues}")
         raise typer.Exit(128 + getattr(interrupt, "signal", signal.SIGINT)) from None
     if outcome is None:  # not the first of several processes
         return
@@ -105,16 +103,8 @@ def train(
 
 def _parsed(more: list[str]) -> dict[str, Any]:
     """Return the settings of `--set name=value`; values are read as YAML."""
-    values = {}
-    for one in more:
-        name, equals, text = one.partition("=")
-        if not equals:
-            raise InvalidInputError(f"--set {one}: expected name=value, such as --set ema=0.999")
-        try:
-            values[name.strip().replace("-", "_")] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise InvalidInputError(f"--set {one}: {error}") from None
-    return values
+    pairs = (split_pair(one, "--set", "ema=0.999") for one in more)
+    return {name.replace("-", "_"): parse_yaml(text, f"--set {name}") for name, text in pairs}
 
 
 def _print(outcome: dict[str, Any], folder: Path) -> None:
@@ -127,12 +117,12 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
         print_grid(("score on held-out data", *moments), rows)
     if outcome.get("worse"):
         each = "; ".join(f"{name} {before:.3f} -> {after:.3f}" for name, (before, after) in outcome["worse"].items())
-        aside(
+        say(
             f"worse than before training: {each}. Where these count keep the model that it started from; a lower --lr, "
             "fewer steps or --tune heads change less"
         )
     if outcome["wrong_pairs"] is not None:
         area = outcome["wrong_pairs"]["auroc"]
-        aside(f"low scores find wrong captions: AUROC {area['value']:.3f} [{area['low']:.3f}, {area['high']:.3f}]")
+        say(f"low scores find wrong captions: AUROC {area['value']:.3f} [{area['low']:.3f}, {area['high']:.3f}]")
     for name, path in outcome["files"].items():
-        aside(f"{name}: {folder / path}")
+        say(f"{name}: {folder / path}")

@@ -26,13 +26,9 @@ from numpy.typing import NDArray
 from pydantic import InstanceOf, PlainSerializer
 from torch.nn.functional import normalize
 
-from vldebias.data import UNKNOWN
 from vldebias.data.tables import check_csv
 from vldebias.errors import InvalidInputError, need
-from vldebias.evaluation.drawing import DrawnSet
 from vldebias.evaluation.images import names_of
-from vldebias.evaluation.judges import SURE as SURE_OF_IMAGES
-from vldebias.evaluation.judges import Judge, judge_images, labels_of, stated_attribute
 from vldebias.evaluation.result import NONE, Result, TaskProvenance, TaskResult
 from vldebias.evaluation.task import Prompts, Session, Task, register_task
 from vldebias.evaluation.texts import Texts
@@ -40,7 +36,6 @@ from vldebias.files import unshielded
 from vldebias.hosts import Host, resolve
 from vldebias.loading import Loaded
 from vldebias.metrics.bootstrap import percentile_interval, wilson_interval
-from vldebias.progress import Progress
 from vldebias.prompts import PromptSet, StatedWords, fill, load_prompts
 
 if TYPE_CHECKING:
@@ -195,21 +190,6 @@ class ShareTable:
                 raise InvalidInputError(f"{path}: one column of two values has shares, got {most:g}")
             counts = {name: np.where(own < 0, whole - own.max(), own) / whole for name, own in counts.items()}
         return cls.of_counts(counts, values, {"source": path.name, **about})
-
-    @classmethod
-    def judged(cls, drawn: DrawnSet, judge: Judge, prompts: PromptSet, progress: Progress) -> ShareTable:
-        """Make one of images that were generated without a method and do not state the attribute, as a judge reads."""
-        own = drawn.select(variant="none")
-        attribute, code_of = stated_attribute(prompts, judge)
-        labels = labels_of(judge, judge_images(judge, own, progress=progress), [attribute], SURE_OF_IMAGES)[attribute]
-        counts: dict[str, Floats] = {}
-        for image, code in zip(own, labels.codes, strict=True):
-            row = counts.setdefault(image.prompt, np.zeros(len(code_of)))
-            if code != UNKNOWN:
-                row[list(code_of.values()).index(int(code))] += 1
-        model = str(own.plan.model.get("id") or own.plan.model["pipeline"])
-        about = {"model": model, "ids": model, "judge": judge.name, "source": f"{len(own)} images of {own.folder.name}"}
-        return cls.of_counts(counts, tuple(code_of), about)
 
     def find(self, text: str) -> Floats | None:
         """Return the shares (k,) of what a prompt is about, or None."""

@@ -66,33 +66,16 @@ def matrix_sums(
     return sums
 
 
+def _scores_into(scores: Tensor, a: Tensor, b: Tensor, pair: int, block: slice) -> Tensor:
+    """Return the similarities of a block of rows, in a part of `scores`: the whole matrix, or room for one block."""
+    part = scores[block] if len(scores) == len(a) else scores[: block.stop - block.start]
+    torch.mm(a[block], b.T, out=part)
+    part.diagonal(pair + block.start).fill_(-torch.inf)
+    return part
+
+
 def _scaled(s: Tensor, scale: float) -> Tensor:
     return s if scale == 1 else scale * s
-
-
-def _block_sums(scales: Sequence[float], s: Tensor, dims: Sequence[int]) -> list[Tensor]:
-    """Return all sums of a block over each of the dimensions."""
-    values = [_scaled(s, scale) for scale in scales]
-    return [torch.stack([torch.logsumexp(each, dim) for each in values]) for dim in dims]
-
-
-def _block_gradient(
-    scales: Sequence[float], s: Tensor, sums: Sequence[tuple[Tensor, Tensor]], dims: Sequence[int]
-) -> Tensor:
-    """Return the gradient (c, N) of a block, from all sums and their gradients for each of the dimensions."""
-    gradient: Tensor | None = None
-    for k, scale in enumerate(scales):
-        values = _scaled(s, scale)
-        share: Tensor | None = None
-        for (total, outer), dim in zip(sums, dims, strict=True):
-            weights = torch.sub(values, total[k].unsqueeze(dim)).exp_()
-            along = outer[k].unsqueeze(dim)
-            share = weights.mul_(along) if share is None else share.addcmul_(weights, along)
-        assert share is not None
-        share = share if scale == 1 else share.mul_(scale)
-        gradient = share if gradient is None else gradient.add_(share)
-    assert gradient is not None
-    return gradient
 
 
 class _MatrixSums(torch.autograd.Function):
@@ -108,16 +91,17 @@ class _MatrixSums(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         size = chunk_size or _rows_at_once(a)
         ctx.settings = scales, pair, size, dims
-        rows, columns = a.new_empty(len(scales), len(a)), None
-        kept = a.new_empty(len(a), len(b)) if chunk_size is None else None
+        rows = a.new_empty(len(scales), len(a))
+        columns = a.new_full((len(scales), len(b)), -torch.inf)
+        scores = a.new_empty(len(a) if chunk_size is None else min(size, len(a)), len(b))
         for block in row_blocks(len(a), size):
-            s = torch.mm(a[block], b.T) if kept is None else torch.mm(a[block], b.T, out=kept[block])
-            s.diagonal(pair + block.start).fill_(-torch.inf)
-            rows[:, block], *rest = _block_sums(scales, s, dims)
-            for part in rest:
-                columns = part if columns is None else torch.logaddexp(columns, part)
-        sums = (rows,) if columns is None else (rows, columns)
-        ctx.save_for_backward(a, b, kept, *sums)
+            s = _scores_into(scores, a, b, pair, block)
+            values = [_scaled(s, scale) for scale in scales]
+            rows[:, block] = torch.stack([each.logsumexp(1) for each in values])
+            if dims != (1,):
+                torch.logaddexp(columns, torch.stack([each.logsumexp(0) for each in values]), out=columns)
+        sums = (rows, columns)[: len(dims)]
+        ctx.save_for_backward(a, b, scores if chunk_size is None else None, *sums)
         return sums
 
     @staticmethod
@@ -127,11 +111,16 @@ class _MatrixSums(torch.autograd.Function):
         a, b, kept, *sums = ctx.saved_tensors
         with torch.autocast(a.device.type, enabled=False):
             to_a, to_b = torch.empty_like(a), torch.zeros_like(b)
+            room = [a.new_empty(min(size, len(a)), len(b)) for _ in range(3 if kept is None else 2)]
             for block in row_blocks(len(a), size):
-                s = score_block(a[block], b, pair + block.start) if kept is None else kept[block]
-                cuts = [slice(None) if dim == 0 else block for dim in dims]
-                parts = [(total[:, cut], g[:, cut]) for total, g, cut in zip(sums, outer, cuts, strict=True)]
-                gradient = _block_gradient(scales, s, parts, dims)
+                s = _scores_into(room[2], a, b, pair, block) if kept is None else kept[block]
+                gradient, weights = (part[: len(s)] for part in room[:2])
+                gradient.zero_()
+                for k, scale in enumerate(scales):
+                    for total, along, dim in zip(sums, outer, dims, strict=True):
+                        cut = block if dim == 1 else slice(None)
+                        torch.sub(_scaled(s, scale), total[k, cut].unsqueeze(dim), out=weights).exp_()
+                        gradient.addcmul_(weights, _scaled(along[k, cut], scale).unsqueeze(dim))
                 torch.mm(gradient, b, out=to_a[block])
                 to_b.addmm_(gradient.T, a[block])
         return None, None, None, None, to_a, to_b

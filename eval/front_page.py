@@ -55,7 +55,7 @@ def window_block() -> str:
     for line in WINDOW:
         none, bias, (before, after) = rows_of_line(line)
         values = [f"{line.measure[1]} {span(none, '.2f')}", span(bias, ".2f")]
-        values[1] += {"better": "", "worse": ", **worse**"}.get(verdict(bias), ", no clear change")
+        values[1] += {"better": "", "worse": ", **worse**"}.get(verdict(bias.change, bias.better), ", no clear change")
         lines.append([f"{line.task}: {line.how}", *values, f"{line.cost[1]} {before:.2f} to {after:.2f}"])
     return table(*lines)
 

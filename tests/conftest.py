@@ -56,9 +56,8 @@ def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs leave their charts out, which take longer than the measuring; the tests of runs and pages draw them."""
-    monkeypatch.setattr("vldebias.evaluation.pages.charts", lambda block: [])
-    monkeypatch.setattr("vldebias.evaluation.pages.dots", lambda rows: None)
-    monkeypatch.setattr("vldebias.evaluation.pages._png", lambda plot: "")
+    monkeypatch.setattr("vldebias.evaluation.report.dots", lambda rows: None)
+    monkeypatch.setattr("vldebias.evaluation.report._png", lambda plot: "")
 
 
 def pytest_unconfigure() -> None:

@@ -27,7 +27,7 @@ from torch.nn.functional import normalize
 from vldebias.data import Embeddings, Labels
 from vldebias.edit import Edit
 from vldebias.evaluation.result import TaskProvenance
-from vldebias.evaluation.texts import Texts
+from vldebias.evaluation.task import Texts
 from vldebias.files import digest
 from vldebias.hosts import TextTable
 from vldebias.metrics.rankings import log_ratios, rankings

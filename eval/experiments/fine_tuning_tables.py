@@ -43,7 +43,7 @@ def best(rows: Rows, shares: Sequence[float]) -> str:
         return sum(rows[arm][share].value for share in shares)
 
     arm = max(rows, key=mean)
-    ahead = any(verdict(rows[arm][share]) == "better" for share in shares)
+    ahead = any(verdict(row.change, row.better) == "better" for row in (rows[arm][share] for share in shares))
     return arm if ahead else BASE
 
 
@@ -74,5 +74,5 @@ def verdicts_block() -> str:
 
 
 def _starred(row: Measurement) -> str:
-    assert row.change is not None
-    return f"{row.change[0]:+.3f}" + (r"\*" if verdict(row) in ("better", "worse") else "")  # several stand in a cell
+    clear = verdict(row.change, row.better) in ("better", "worse")
+    return f"{row.change[0]:+.3f}" + r"\*" * clear  # several stand in a cell

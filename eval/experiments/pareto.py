@@ -46,7 +46,7 @@ from eval.metrics import MISSED, REGRET, WORSE
 from vldebias.api import fit_projection
 from vldebias.errors import VldebiasWarning
 from vldebias.evaluation.result import Measurement, Result, TaskResult
-from vldebias.evaluation.texts import Texts
+from vldebias.evaluation.task import Texts
 from vldebias.methods import METHODS, Bound, Reference
 from vldebias.methods.auto import BOUND, LAMS
 from vldebias.methods.bounded import losses

@@ -27,7 +27,7 @@ from eval.experiments.run import parser, run
 from eval.miniature.people import MALE_SHARE, Life
 from vldebias.data import Embeddings
 from vldebias.evaluation.result import Result, TaskResult
-from vldebias.evaluation.texts import Texts
+from vldebias.evaluation.task import Texts
 from vldebias.methods import get_method
 from vldebias.metrics import Metric
 from vldebias.prompts import PromptSet, load_prompts

@@ -9,7 +9,7 @@ from browsing import NARROW, WIDE, opened, shoot, sideways, violations
 from typer.testing import CliRunner
 
 from vldebias.cli import app
-from vldebias.evaluation.pages import render
+from vldebias.evaluation.report import render
 from vldebias.evaluation.result import Result
 
 pytestmark = pytest.mark.slow

@@ -35,25 +35,22 @@ def column(*names: str) -> Labels:
 GENDER = column("Male", "Female")
 
 
-@pytest.mark.parametrize("chosen", [(), ("gender",)])
 def test_what_is_there_is_measured_and_what_is_left_out_is_named(
-    chosen: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The texts are those of `eval show fairface --texts --attributes gender`, and no more."""
     said: list[str] = []
     monkeypatch.setattr(Session, "say", lambda self, text: said.append(text))
-    options = brought(tmp_path, SUITE.of_attributes(["gender"]), gender=GENDER)
-    result = run_suite(SUITE.of_attributes(chosen), options)
+    result = run_suite(SUITE, brought(tmp_path, SUITE, gender=GENDER))
     assert {row.task for row in result.rows} == {"fairface gender"}
     assert {"none", "cali", "random"} == {row.method for row in result.rows}
     named = [text for text in said if "left out" in text]
     expected = "race, age, gender x race, gender x age left out: the embeddings have no column ['age', 'race']"
-    assert named == ([] if chosen else [f"fairface: {expected}"])
+    assert named == [f"fairface: {expected}"]
 
 
 def test_intersections_need_both_of_their_columns_and_other_classes_are_measured(tmp_path: Path) -> None:
     ages = column(*SUITE.tasks[0].utility.classes["age"])
-    options = brought(tmp_path, SUITE.of_attributes(["gender", "age", "gender x age"]), gender=GENDER, age=ages)
+    options = brought(tmp_path, SUITE, gender=GENDER, age=ages)
     result = run_suite(SUITE, options)
     assert {row.task for row in result.rows} == {"fairface gender", "fairface age", "fairface gender x age"}
     assert {row.task for row in result.rows if row.metric == "accuracy"} == {"fairface gender", "fairface age"}
@@ -65,22 +62,3 @@ def test_none_of_the_attributes_is_a_mistake_that_is_explained(tmp_path: Path) -
         InvalidInputError, match=r"expected a column for one of \['gender', .*\], got \['sex'\]; name it"
     ):
         run_suite(SUITE, options)
-
-
-def test_no_more_texts_than_an_attribute_needs_are_asked_for() -> None:
-    few, all_ = SUITE.of_attributes(["gender"]).texts(), SUITE.texts()
-    assert set(few) < set(all_)
-    assert not [text for text in few if "years" in text or "Black" in text or "twenties" in text]
-    assert SUITE.of_attributes([]) == SUITE
-
-
-@pytest.mark.parametrize(
-    ("suite", "name", "message"),
-    [
-        ("fairface", "gendre", r"fairface: no attribute 'gendre'; expected one of \['gender', .*did you mean 'gender'"),
-        ("waterbirds", "place", r"waterbirds: no attribute 'place'; expected a suite with retrieval"),
-    ],
-)
-def test_an_unknown_attribute(suite: str, name: str, message: str) -> None:
-    with pytest.raises(InvalidInputError, match=message):
-        load_suite(suite).of_attributes([name])

@@ -15,7 +15,7 @@ from eval.miniature.twin import load_transformers_clip
 from vldebias.errors import InvalidInputError, MissingPackageError, VldebiasWarning
 from vldebias.evaluation.drawing import Drawn
 from vldebias.evaluation.scores import ClipScore, Fid, SharedImages, clip_score
-from vldebias.evaluation.texts import Texts
+from vldebias.evaluation.task import Texts
 from vldebias.hosts.images import image_encoder
 from vldebias.miniature import load_clip
 

@@ -107,7 +107,7 @@ def test_suites_and_commands_know_it(mine: Path) -> None:
         load_suite(mine / "unknown.yaml")
     wrong["tasks"][0]["colum"] = wrong["tasks"][0].pop("column")
     (mine / "wrong.yaml").write_text(yaml.safe_dump(wrong))
-    with pytest.raises(InvalidInputError, match=r"tasks\.0\.said\.(column: missing|colum: unknown key)"):
+    with pytest.raises(InvalidInputError, match=r"tasks\.0: colum: unknown key"):
         load_suite(mine / "wrong.yaml")
 
 
@@ -118,7 +118,7 @@ def test_what_is_no_kind_is_refused(registry: Registry[type]) -> None:
     taken = next(iter(registry.values()))
     key = "task" if registry is TASKS else "kind"
     with pytest.raises(InvalidInputError, match="there is one of this name"):
-        registry.register(type("Twin", (taken,), {"__annotations__": {key: taken.model_fields[key].annotation}}))
+        registry.register(type("Twin", (taken,), {"__annotations__": {key: str}, key: taken.model_fields[key].default}))
 
 
 def test_help_tells_every_option_of_a_task_that_comes_with_the_package() -> None:

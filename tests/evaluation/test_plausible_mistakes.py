@@ -20,7 +20,7 @@ from vldebias import CalibratedProjection, debias, evaluate, fit_projection, fit
 from vldebias import metrics as M
 from vldebias.data import Embeddings
 from vldebias.errors import SuspectInputWarning, VldebiasError, VldebiasWarning
-from vldebias.evaluation.plausible import doubt_features
+from vldebias.evaluation.images import doubt_features
 from vldebias.miniature import load_clip
 
 REFUSED, WARNED, SILENT = "refused", "warned", "silent"

@@ -104,7 +104,7 @@ def test_a_row_is_found_by_name_and_a_miss_lists_what_there_is() -> None:
         made().row("birds", "gap", "orth")
     many = made()
     many.rows = [row.model_copy(update={"subset": str(i)}) for i in range(20) for row in many.rows]
-    with pytest.raises(KeyError, match=r"there are \[\('birds', 'gap', 'cali', '0'\).* and \d+ more") as told:
+    with pytest.raises(KeyError, match=r"there are \[\('birds', 'gap', 'cali', '0'\)") as told:
         many.row("birds", "gap", "cali", subset="none such")
     assert len(str(told.value)) < 600
 

@@ -9,7 +9,7 @@ from scipy.stats import spearmanr
 
 from eval.experiments import rivals, rivals_table
 from vldebias.evaluation.result import Result
-from vldebias.evaluation.texts import Texts
+from vldebias.evaluation.task import Texts
 from vldebias.methods import METHODS, Suffix
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")

@@ -87,7 +87,7 @@ def test_a_run_writes_result_page_and_charts(run: Any, tmp_path: Path) -> None:
     assert all(protocol.title.startswith(("Birds: ", "Pairs: ")) for protocol in found.provenance)
     page = (tmp_path / "index.html").read_text()
     assert page.count('class="task"') == len(tasks)
-    assert page.count("data:image/png") >= 4
+    assert page.count("data:image/png") == 1
     assert "birds: done" in said
 
 

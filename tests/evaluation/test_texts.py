@@ -12,8 +12,8 @@ from torch.nn.functional import normalize
 
 import vldebias
 from vldebias.errors import UnsupportedHostError
-from vldebias.evaluation.texts import Texts, TextTable
-from vldebias.hosts import resolve
+from vldebias.evaluation.task import Texts
+from vldebias.hosts import TextTable, resolve
 from vldebias.hosts.fingerprint import TEXTS
 from vldebias.methods import METHODS
 from vldebias.miniature import load_clip, load_pipeline

@@ -9,7 +9,7 @@ from torch.nn.functional import normalize
 
 from eval.experiments.embeddings import Gallery
 from vldebias.data import Embeddings, Labels
-from vldebias.evaluation.texts import Texts
+from vldebias.evaluation.task import Texts
 from vldebias.hosts import TextTable
 from vldebias.prompts import PromptSet
 

@@ -13,7 +13,7 @@ from eval.experiments.embeddings import celeba, file
 from eval.experiments.validity import LEAN, PROFESSIONS, RANGES, RANK, correlation, gaps, geometry, lean, unmet
 from eval.miniature import people, portraits
 from vldebias.evaluation.result import Result
-from vldebias.evaluation.texts import Texts
+from vldebias.evaluation.task import Texts
 from vldebias.miniature import load_clip
 from vldebias.prompts import load_prompts
 

@@ -9,7 +9,7 @@ import pytest
 
 import vldebias
 from vldebias.errors import MissingPackageError
-from vldebias.evaluation.pages import render
+from vldebias.evaluation.report import render
 from vldebias.evaluation.result import Result
 
 pytest.importorskip("pandas", reason="the core alone is there; see test_core.py")

@@ -127,10 +127,10 @@ def print_result(result: Result, measures: Sequence[tuple[str, str]] = (), /, *,
         written = {name: str(path) for name, path in files.items()}
         print_json(result.to_dict() | ({"files": written} if len(files) > 1 else {}))
         return
-    from vldebias.evaluation.report import print_table, tab_rows
+    from vldebias.evaluation.report import tab_rows, text
 
     if not piped(*tab_rows(result, measures)):
-        print_table(result, out, measures)
+        out.print(Text(text(result, measures, most=200)), soft_wrap=True)
     for sentence in result.provenance[0].description.split(". ") if len(files) > 1 else ():
         say(f"{sentence.rstrip('.')}.")
     for name, path in files.items():

@@ -40,7 +40,7 @@ def report(
     if verify:
         _verify(path)
         return
-    from vldebias.evaluation.pages import render
+    from vldebias.evaluation.report import render
     from vldebias.evaluation.result import Result
 
     say(render(Result.read(path), page or path.with_suffix(".html"), beside=path.parent))
@@ -68,7 +68,7 @@ def compare(a: Result, b: Result, as_json: Json = False) -> None:
       vldebias eval compare rn50/result.json vit-l-14/result.json
       vldebias eval compare before after --json
     """
-    from vldebias.evaluation.report import compare, print_comparison
+    from vldebias.evaluation.report import compare
     from vldebias.evaluation.result import Result
 
     comparison = compare(Result.read(_file_of(a)), Result.read(_file_of(b)), (str(a), str(b)))
@@ -80,7 +80,7 @@ def compare(a: Result, b: Result, as_json: Json = False) -> None:
         for text in comparison.warnings:
             say(text, "warning", "yellow")
     else:
-        print_comparison(comparison, common.out)
+        common.out.print(str(comparison), markup=False, highlight=False, soft_wrap=True)
 
 
 def _file_of(given: Path) -> Path:
@@ -107,7 +107,7 @@ def data(
       vldebias eval data manifest --root my.csv --option image=path --option labels=gender
     """
     from vldebias.data import check_images, describe
-    from vldebias.evaluation.session import open_split
+    from vldebias.evaluation.task import open_split
 
     opened = open_split(name, root, split, dict(map(_option, option or ())))
     facts = describe(opened)

@@ -30,8 +30,7 @@ from vldebias.data.tables import check_csv
 from vldebias.errors import InvalidInputError, need
 from vldebias.evaluation.images import names_of
 from vldebias.evaluation.result import NONE, Result, TaskProvenance, TaskResult
-from vldebias.evaluation.task import Prompts, Session, Task, register_task
-from vldebias.evaluation.texts import Texts
+from vldebias.evaluation.task import Prompts, Session, Task, Texts, register_task
 from vldebias.files import unshielded
 from vldebias.hosts import Host, resolve
 from vldebias.loading import Loaded

@@ -26,8 +26,7 @@ from vldebias.data import Embeddings, Labels, cross
 from vldebias.errors import InvalidInputError, need
 from vldebias.evaluation.images import IMAGES, Fitted, ImageTask, Methods, disjoint, names_of, prompts_of
 from vldebias.evaluation.result import NONE, Result, TaskProvenance, TaskResult
-from vldebias.evaluation.task import Count, Prompts, Session, register_task
-from vldebias.evaluation.texts import Texts
+from vldebias.evaluation.task import Count, Prompts, Session, Texts, register_task
 from vldebias.methods import get_method
 from vldebias.metrics import k_variance
 from vldebias.metrics.bootstrap import wilson_interval

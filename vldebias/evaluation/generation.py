@@ -43,8 +43,7 @@ from vldebias.evaluation.judges import (
 from vldebias.evaluation.result import TaskProvenance, TaskResult
 from vldebias.evaluation.scores import ClipScore, Fid, SharedImages
 from vldebias.evaluation.shares import JudgedImages, add_shares, corrected_block, count_votes
-from vldebias.evaluation.task import Count, Name, Options, Prompts, Session, Share, Task, one_of, register_task
-from vldebias.evaluation.texts import Texts
+from vldebias.evaluation.task import Count, Name, Options, Prompts, Session, Share, Task, Texts, one_of, register_task
 from vldebias.evaluation.variants import NONE, Variant, is_for_pipelines, lam_of
 from vldebias.files import digest
 from vldebias.hosts import resolve

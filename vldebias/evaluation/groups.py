@@ -25,11 +25,21 @@ from torch import Tensor
 
 from vldebias.data import Embeddings, Labels, UnitRows, cross
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.images import IMAGES, Fitted, ImageTask, disjoint, names_of, prompts_of, sets_by_column
-from vldebias.evaluation.plausible import doubt_chance, doubt_labels, doubt_space, spaced
+from vldebias.evaluation.images import (
+    IMAGES,
+    Fitted,
+    ImageTask,
+    disjoint,
+    doubt_chance,
+    doubt_labels,
+    doubt_space,
+    names_of,
+    prompts_of,
+    sets_by_column,
+    spaced,
+)
 from vldebias.evaluation.result import NONE, TaskResult
-from vldebias.evaluation.task import Data, Lam, Prompts, Session, register_task
-from vldebias.evaluation.texts import Texts
+from vldebias.evaluation.task import Data, Lam, Prompts, Session, Texts, register_task
 from vldebias.methods import get_method
 from vldebias.metrics.bootstrap import percentile_interval, resampled_counts, wilson_interval
 from vldebias.metrics.classification import lowest_accuracy, mean_accuracy, placements

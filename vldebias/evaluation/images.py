@@ -1,15 +1,18 @@
 """What the tasks on image embeddings share: any method, fitted on texts and perhaps on a reference, and its traces.
 
 A method acts on the texts, on the images, or on both (`side`); whatever it is, its rows are compared with those of
-"none" on the same images. A reference is other images, and like them: both are checked in blocks.
+"none" on the same images. A reference is other images. What is plausible and probably not meant gets a
+warning, once: that looks at a thousand rows and at texts that were embedded already, and decides nothing.
 """
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from math import sqrt
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
@@ -18,24 +21,23 @@ from pydantic import BeforeValidator, Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vldebias.data import BLOCK, Embeddings, UnitRows, digest_of
-from vldebias.errors import InvalidInputError, ReferenceWarning, warn
-from vldebias.evaluation.plausible import doubt_features
+from vldebias.data import Embeddings, UnitRows, cross, digest_of, odd_values
+from vldebias.edit import Edit
+from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.evaluation.result import NONE, TaskProvenance
-from vldebias.evaluation.task import Data, Lam, Number, Options, Prompts, Session, Share, Task
-from vldebias.evaluation.texts import Texts
+from vldebias.evaluation.task import Data, Lam, Number, Options, Prompts, Session, Share, Task, Texts
 from vldebias.hosts.base import IMAGE, TEXT, roles_of
 from vldebias.methods import METHODS, Method, Need, get_method
-from vldebias.metrics.rankings import Items
+from vldebias.methods.diagnostics import spread_along
+from vldebias.methods.labelled import place_of
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, load_prompts
 
-if TYPE_CHECKING:
-    from vldebias.edit import Edit
-
 PAPER = (NONE, "orth", "orth-cali", "cali")  # the rows of the paper's tables
 IMAGES = Data(name="images")  # those that were handed to `vldebias.evaluate`
-UNLIKE = 0.05  # of the variance: how far apart means of a reference and the images may be before it is said
+LOOKED_AT = 1000  # images, to doubt them
+FOREIGN = 3.0  # deviations from images of another space, of their spread and of their mean
+ENOUGH = 10  # images of a value, to say how well texts tell it
 
 
 def _known(given: Any) -> tuple[Method | str, ...]:
@@ -273,9 +275,6 @@ def disjoint(
 
     Raises:
         InvalidInputError: another width; or nothing is left, and a method would learn from labels of what is measured.
-
-    Warns:
-        ReferenceWarning: they are unlike those that are measured (`apart`).
     """
     if reference is None:
         return None, {}
@@ -284,80 +283,144 @@ def disjoint(
             f"reference: features have width {reference.dim}, those that are measured {images.dim}; "
             "expected both from one model"
         )
-    new = ~_among(reference.unit, images.unit)
-    counts = {"reference images": int(new.sum()), "left out of the reference, measured too": int((~new).sum())}
-    if not new.any():
-        fitted = None if methods is None else [get_method(one) for one in methods]
-        learning = [one.name for one in fitted or () if Need.LABELS in one.needs and reference.labels]
-        if fitted is not None and not learning:
-            progress.say(f"reference: {len(reference)} images of the gallery itself, without labels")
-            n = len(reference)
-            return replace(reference, labels={}), {"reference images": n, "of the reference, measured too": n}
+    new = ~np.isin(_hashes(reference.unit), _hashes(images.unit))
+    left, held = int(new.sum()), int((~new).sum())
+    if not left:
+        fitted = [get_method(one) for one in methods or ()]
+        learning = [one.name for one in fitted if Need.LABELS in one.needs and reference.labels]
+        if methods is not None and not learning:
+            progress.say(f"reference: {held} images of the gallery itself, without labels")
+            return replace(reference, labels={}), {"reference images": held, "of the reference, measured too": held}
         raise InvalidInputError(
-            f"reference: all {len(reference)} images are among those that are measured"
+            f"reference: all {held} images are among those that are measured"
             + (f", and {', '.join(learning)} would learn from their labels" if learning else "")
             + "; expected others, such as those of another split; of one set of images measure the odd rows and give "
             "the even ones: evaluate(model, features[1::2], reference=features[::2], ...)"
         )
-    progress.say(f"reference: {int(new.sum())} images; {int((~new).sum())} left out, since they are measured too")
-    kept = reference if new.all() else reference.picked(new)
-    by = apart(kept.unit, images.unit)
-    if by > UNLIKE + 1 / len(kept):
-        warn(
-            "reference: its images are unlike those that are measured: the squared distance of the means is "
-            f"{by:.2f} of the variance, within one collection hardly above 0.02; what is fitted may not carry over",
-            ReferenceWarning,
+    progress.say(f"reference: {left} images; {held} left out, since they are measured too")
+    kept = reference.picked(new) if held else reference
+    return kept, {"reference images": left, "left out of the reference, measured too": held}
+
+
+def _hashes(rows: UnitRows) -> NDArray[np.int64]:
+    """(n,) a hash of 64 bits of the bytes of each row."""
+    each = (hash(row.tobytes()) for block in rows.split() for row in block.numpy())
+    return np.fromiter(each, np.int64, len(rows))
+
+
+# ---- do images, texts and labels belong together? ------------------------------------------------------------
+
+
+def doubt_features(images: Embeddings) -> None:
+    """Warn of one image, or a few, over and over, and of features without a sign."""
+    sample = images.features[spaced(len(images))]
+    different = len({row.tobytes() for row in sample})
+    if different <= max(1, len(sample) // 10) < len(sample):
+        _suspect(
+            f"features: {different} different rows among {len(sample)}, so most scores are tied and ranked by the "
+            "order of the rows: no figure says anything of the model; expected a row of its own for each image"
         )
-    return kept, counts
+    if not (sample < 0).any():
+        _suspect(
+            "features: not one number is below 0, as in pixels, shares or what leaves a ReLU; the image tower of an "
+            "image-text model gives numbers of both signs: embed the images with it"
+        )
 
 
-def apart(reference: Items, images: Items) -> float:
-    """Return the squared distance of the means of two sets of features (n, d), in units of the variance of `images`.
+def _suspect(message: str) -> None:
+    warn(message, SuspectInputWarning)
 
-    What sampling explains is taken off: around 0 for parts of one collection, above 0.6 where all images were moved by
-    as much as they vary. It does not see that another attribute goes along.
+
+def doubt_labels(images: Embeddings, columns: Sequence[str], sets: Sequence[PromptSet]) -> None:
+    """Warn of columns that look like a slip, of values that a prompt set writes otherwise, of small intersections."""
+    found = {}
+    for column in columns:
+        labels, problems = images.column(column), []
+        for prompts in sets:
+            values = {value.casefold(): value for value in prompts.attributes}
+            places = {name: place_of(name, prompts) for name, n in labels.counts.items() if n}
+            strangers = [name for name, place in places.items() if place is None]
+            for name in strangers if len(strangers) < len(places) else ():
+                for near in difflib.get_close_matches(name.casefold(), values, n=1, cutoff=0.8):
+                    problems.append(f"{name!r} is no value of {prompts.name}; did you mean {values[near]!r}?")
+        found[repr(column)] = [*problems, *odd_values(labels)]
+    if len(columns) > 1 and not any(found.values()):
+        found[" x ".join(columns)] = odd_values(cross(*map(images.column, columns)))
+    for what, problems in found.items():
+        if problems:
+            _suspect(f"labels {what}: " + "; also ".join(problems))
+
+
+def doubt_space(images: Tensor, texts: Texts, prompts: Sequence[str]) -> None:
+    """Warn of unit rows (n, d) that have nothing in common with the texts, as those of another model have.
+
+    Two signs have to agree: images vary along what texts differ in no more than along any direction, and their mean is
+    no nearer to the mean of the texts than a random direction is. A few queries alone may differ in what images do not
+    vary in; the means of one model still share a direction (cosines around .3 in CLIP).
     """
-    (ours, _), (theirs, variance) = _mean_and_variance(reference), _mean_and_variance(images)
-    distance = float((ours - theirs).square().sum())
-    return distance / max(variance, 1e-12) - 1 / reference.shape[0] - 1 / images.shape[0]
+    role = texts.host.roles[0]
+    read = [prompt for prompt in dict.fromkeys(prompts) if (role, prompt) in texts.host.memory]
+    if len(read) < 2 or len(images) < 2 * ENOUGH:
+        return
+    seen, rows = images[spaced(len(images))].double(), texts.embed(read)
+    spread, deviations = spread_along(seen, rows)
+    shared = abs(float(normalize(seen.mean(0), dim=0) @ normalize(rows.mean(0), dim=0)))
+    if spread and deviations < FOREIGN and shared < FOREIGN / sqrt(seen.shape[1]):
+        _suspect(
+            f"image and text features look unaligned (variance ratio {spread:.2g}, cosine of means {shared:.2f}); "
+            "are both of the same model? Embed both with one"
+        )
 
 
-def _mean_and_variance(rows: Items) -> tuple[Tensor, float]:
-    """The mean (d,) and the mean squared distance from it, in blocks.
+def doubt_chance(nearest: NDArray[np.integer], own: NDArray[np.integer], values: Sequence[str], what: str) -> None:
+    """Warn where texts tell values no better than chance, or better in another order, in the mean over values.
 
-    They are summed about the mean of the first block, which loses no digits in a narrow cone; sums are of float64.
+    Args:
+        nearest, own: (n,) places in `values`: of the text that is nearest to an image, and of its own label.
+        what: which texts, for the message.
     """
-    n, d = rows.shape
-    about, total, squares = torch.empty(0), torch.zeros(d, dtype=torch.float64), 0.0
-    for block in rows.split(BLOCK):
-        about = about if len(about) else block.mean(0)
-        off = block - about
-        total += off.sum(0)
-        squares += float(off.square_().sum())
-    return about + total / n, squares / n - float((total / n).square().sum())
+    of = len(values)
+    counts = np.zeros((of, of))
+    np.add.at(counts, (own, nearest), 1)
+    n = counts.sum(1)
+    shown = np.flatnonzero(n >= ENOUGH)
+    if len(shown) < 2:
+        return
+    recall = counts[shown] / n[shown, None]
+    right = float(recall[np.arange(len(shown)), shown].mean())
+    error = sqrt((1 - 1 / of) / of * float((1 / n[shown]).sum())) / len(shown)
+    if right > 1 / of + 2 * error:
+        return
+    places, others = need("scipy.optimize").linear_sum_assignment(-recall)
+    best = float(recall[places, others].mean())
+    reason = "no more than chance: are images, texts and labels of one model, and in one order?"
+    if best > max(right, 1 / of) + 4 * error:
+        pairs = zip(shown.tolist(), others.tolist(), strict=True)
+        order = ", ".join(f"{values[value]!r} as {values[other]!r}" for value, other in pairs)
+        reason = f"and about {best:.0%} with {order}: give the labels by name, or in the order of the texts"
+    _suspect(f"{what} are right about {right:.0%} of {int(n.sum())} images, {reason}")
 
 
-def _among(rows: UnitRows, others: UnitRows) -> NDArray[np.bool_]:
-    """(n,) whether a row is one of the others, bit for bit: found by 64-bit hashes, confirmed by the rows."""
-    hashes, theirs = _hashes(rows), _hashes(others)
-    order = np.argsort(theirs, kind="stable")
-    low, high = (np.searchsorted(theirs, hashes, side, sorter=order) for side in ("left", "right"))
-    shared = np.zeros(len(rows), dtype=bool)
-    undecided = np.flatnonzero(low < high)
-    while len(undecided):
-        for start in range(0, len(undecided), BLOCK):
-            some = undecided[start : start + BLOCK]
-            pair = (one.numpy().view(np.uint32) for one in (rows[some], others[order[low[some]]]))
-            shared[some] = np.equal(*pair).all(axis=1)
-        low[undecided] += 1
-        undecided = undecided[~shared[undecided] & (low[undecided] < high[undecided])]
-    return shared
+def doubt_values(images: Embeddings, column: str, texts: Texts, prompts: PromptSet) -> None:
+    """`doubt_chance` of the texts that name a value of an attribute, where a column has its values."""
+    labels, role = images.column(column), texts.host.roles[0]
+    places = [place_of(name, prompts) for name in labels.names]
+    if not labels.names or None in places or prompts.parts or len(prompts.attributes) < 2:
+        return
+    for some in (prompts.spurious, chain(*prompts.groups)):
+        by_value = prompts.by_value(text for text in some if (role, text) in texts.host.memory)
+        if all(by_value.values()):
+            break
+    else:
+        return
+    rows = np.flatnonzero(labels.known)
+    rows = rows[spaced(len(rows))]
+    means = torch.stack([texts.embed(own).mean(0) for own in by_value.values()])
+    nearest = (images[rows].normalised().double() @ normalize(means, dim=1).T).argmax(1).numpy()
+    own = np.array(places)[labels.codes[rows]]
+    doubt_chance(nearest, own, list(by_value), f"{prompts.name}: the texts of the values of {column!r}")
 
 
-def _hashes(rows: UnitRows) -> NDArray[np.uint64]:
-    """(n,) the bits of each row times random odd numbers, summed: two different rows hardly ever have one sum."""
-    width = rows.shape[1]
-    words, size = ("u4", width) if width % 2 else ("u8", width // 2)  # two numbers at once: a fifth of the time
-    by = np.random.default_rng(0).integers(1 << 63, size=size, dtype=np.uint64) * 2 + 1
-    parts: list[NDArray[np.uint64]] = [np.dot(block.numpy().view(words), by) for block in rows.split()]
-    return np.concatenate(parts)
+def spaced(n: int) -> NDArray[np.int64]:
+    """Indices of at most a thousand of n rows, evenly over all of them."""
+    return np.unique(np.linspace(0, max(n - 1, 0), min(n, LOOKED_AT)).astype(np.int64)) if n else np.empty(0, np.int64)

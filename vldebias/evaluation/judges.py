@@ -27,8 +27,7 @@ from vldebias.data.tables import as_labels, as_texts, column_of, read_table
 from vldebias.edit import Fingerprint
 from vldebias.errors import InvalidInputError, need
 from vldebias.evaluation.drawing import DrawnImage, DrawnSet, folder_slug
-from vldebias.evaluation.task import OneOrMore, Session, Strict, named_by
-from vldebias.evaluation.texts import Texts
+from vldebias.evaluation.task import OneOrMore, Session, Strict, Texts, named_by
 from vldebias.files import digest as file_digest
 from vldebias.files import read_json, write_atomically
 from vldebias.hosts.fingerprint import weights_fingerprint

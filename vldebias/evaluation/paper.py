@@ -18,13 +18,11 @@ from vldebias.data import ImageData
 from vldebias.errors import InvalidInputError, did_you_mean, need
 from vldebias.evaluation.drawing import make_plan
 from vldebias.evaluation.generation import GenerationTask
-from vldebias.evaluation.pages import write_paper
-from vldebias.evaluation.report import published
+from vldebias.evaluation.report import published, write_page
 from vldebias.evaluation.result import Result
 from vldebias.evaluation.retrieval import RetrievalTask
 from vldebias.evaluation.run import run_suite
-from vldebias.evaluation.session import open_split
-from vldebias.evaluation.task import Data, Options, Suite, Task, file_slug, load_suite
+from vldebias.evaluation.task import Data, Options, Suite, Task, file_slug, load_suite, open_split
 from vldebias.files import read_json, write_atomically
 from vldebias.loading import Loaded, load_host
 from vldebias.progress import SILENT, Progress
@@ -287,7 +285,8 @@ def compared(runs: Sequence[Run], results: Sequence[tuple[Run, Result]], out: Pa
                 rows.append((PARTS[part].table, task, run.model, name, method, value, *figures, n))
     frame = pd.DataFrame(rows, columns=HEAD)
     write_atomically(out / "paper.csv", frame.to_csv(index=False))
-    write_paper(frame, [(run, run.name in done) for run in runs], out / "index.html")
+    blocks = [(key, list(block.itertuples())) for key, block in frame.groupby(["table", "data", "model"], sort=False)]
+    write_page(out / "index.html", "paper", {"blocks": blocks, "runs": [(run, run.name in done) for run in runs]})
     return frame
 
 

@@ -1,14 +1,17 @@
-"""Everything that is shown of a result but its page: the frame in words, terminal, text, Markdown, LaTeX, comparison.
+"""Everything that is shown of a result: the frame in words, text, Markdown, the page, a comparison of two.
 
-All of it comes from the one data frame of `Result.to_pandas` and the provenance.
+All of it comes from the one data frame of `Result.to_pandas` and the provenance. Names of methods, groups and prompts
+may hold anything: jinja2 and `for_matplotlib` escape them.
 """
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from html import escape
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,18 +19,22 @@ import numpy as np
 
 from vldebias.edit import Fingerprint
 from vldebias.errors import InvalidInputError, need, shortened
-from vldebias.evaluation.result import CHANCE, NONE, Measurement, Result, TaskProvenance
+from vldebias.evaluation.result import CHANCE, NONE, Result, TaskProvenance
+from vldebias.evaluation.task import WORLDS
+from vldebias.files import write_atomically
+from vldebias.methods import METHODS
 from vldebias.metrics.metric import METRICS, metric_of
+from vldebias.pictures import INK, for_matplotlib, picture_metadata, subplots
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import Console
+    from matplotlib.figure import Figure as Plot
 
 TEMPLATES = Path(__file__).parent / "templates"
 DAGGER = "†"  # of methods that were given labels
 ATTACHED = "default"  # the method that `debias` attaches where none is named: sentences are about it
 FEW = 3  # parts with several measures each that still are a summary, such as train and unseen professions
-MANY, WIDE = 6, 5  # more parts than this run down a table; measures side by side
+MANY = 6  # more parts than this run down a table
 ROOT = "discrepancy_squared"  # read as a root with its sign, so that it has the unit of the parity gap
 MEANING = (
     "Values stand with 95 % intervals in brackets. Under each is its change from “none”, the model as it is, paired: "
@@ -37,30 +44,33 @@ MEANING = (
     "intervals are not corrected for how many there are."
 )
 LABELS = f"{DAGGER} was given labels of training images; the other methods see prompts only."
+MINIATURE = (
+    "Measured on cartoon people and birds of the miniature world: the figures show the method at work and say "
+    "nothing about another model."
+)
 PUBLISHED = "Tables 7.2 and 7.4 of the thesis (worst group, average, gap) and 7.5 (MaxSkew@1000 on FairFace)"
 HEAD = ("task", "measure", "method", "value [95 %]", "change from none [95 %]")
 FRONT = ("task", "measure", "method", "none", "with it", "verdict", "chance", "cost")
+GRID, LABELLED = "#e4e7eb", "#c9ccd1"  # of charts: lines, and methods that were given labels
+OTHERS = ("#d9a441", "#b4656f", "#7d6b91", "#5f7a4f")  # methods that have no colour of their own
+Change = tuple[float, float, float]
 
 # ---- the frame in words --------------------------------------------------------------------------------------
 
 
-def verdict(row: Measurement) -> str:
-    """Return better or worse where the interval of the paired difference excludes zero, else unclear; same if equal."""
-    return "" if row.change is None else verdict_on(row.change, row.better)
+def verdict(change: Change | None, better: str) -> str:
+    """Return better or worse where the interval of a difference (value, low, high) excludes zero, else unclear.
 
-
-def verdict_on(difference: tuple[float, float, float], better: str) -> str:
-    """Return the verdict on a difference (value, low, high); "changed" where neither "higher" nor "lower" is better."""
-    _, low, high = difference
+    "same" where nothing moved, "changed" where neither way is better, "" where there is no difference.
+    """
+    if change is None or np.isnan(change[0]):
+        return ""
+    _, low, high = change
     if low <= 0 <= high:
         return "same" if low == high else "unclear"
     if better not in ("higher", "lower"):
         return "changed"
     return "better" if (low > 0) == (better == "higher") else "worse"
-
-
-def _digits(value: float) -> int:
-    return 3 if abs(value) < 10 else 1
 
 
 def _number(value: float, low: float, high: float, *, sign: str = "", of: float | None = None) -> str:
@@ -69,12 +79,16 @@ def _number(value: float, low: float, high: float, *, sign: str = "", of: float 
     return f"{form} [{form}, {form}]".format(value, low, high)
 
 
+def _digits(value: float) -> int:
+    return 3 if abs(value) < 10 else 1
+
+
 def told(result: Result) -> pd.DataFrame:
     """Return the frame of a result with what a reader sees.
 
     Columns beside its own: title and kind (of the metric), measure (the title with the part), name (of the method, with
     lambda where it has several), number, moved (the change), verdict, whole (of a summary, not one group or query),
-    chance (value of random rankings), published (a figure of the paper, or NaN).
+    chance (value of random rankings), at_chance (none is no more biased than they are), published (of the paper).
     """
     t = result.to_pandas()
     about = {name: metric_of(name) for name in t.metric.unique()}
@@ -103,13 +117,13 @@ def told(result: Result) -> pd.DataFrame:
     t["chance"] = chance.value  # nothing to remove where none is within it: no method is praised or blamed there
     t["at_chance"] = np.where(t.better == "higher", none >= chance.low, none <= chance.high)
     t["verdict"] = [
-        "" if np.isnan(r.change) or fair else verdict_on((r.change, r.change_low, r.change_high), r.better)
+        "" if fair else verdict((r.change, r.change_low, r.change_high), r.better)
         for r, fair in zip(rows, t.at_chance, strict=True)
     ]
     known = published(result.name, [one.model for one in result.provenance])
-    of_paper = (t.subset == "") & (t.lam.isna() | (t.lam == 1000))
-    t["published"] = [known.get((r.task, r.metric, r.method), np.nan) if own else np.nan
-                      for r, own in zip(rows, of_paper, strict=True)]  # fmt: skip
+    own = (t.subset == "") & (t.lam.isna() | (t.lam == 1000))
+    t["published"] = [known.get((r.task, r.metric, r.method), np.nan) for r in rows]
+    t["published"] = t.published.where(own)
     return t
 
 
@@ -173,8 +187,7 @@ def lines(t: pd.DataFrame, measures: Sequence[tuple[str, str]] = ()) -> list[Lin
     found = []
     for _, block in t.groupby("task", sort=False):
         own = block[block.whole & ~block.uses_labels]
-        bias = own[(own.kind == "bias") & own.change.notna()]
-        bias = _some(bias, measures)
+        bias = _some(own[(own.kind == "bias") & own.change.notna()], measures)
         if bias.empty:
             continue
         metrics = list(bias.metric.unique())  # corrected by people leads, then what is free of the bias of few images
@@ -183,9 +196,8 @@ def lines(t: pd.DataFrame, measures: Sequence[tuple[str, str]] = ()) -> list[Lin
         lead = lead[lead.subset == lead.subset.iloc[-1]].drop_duplicates("method")  # of train and unseen the last
         rank = {"worse": 1, "changed": 2, "better": 3}
         rows = list(lead.itertuples())
-        row = next(
-            (r for r in rows if r.method == ATTACHED), max(rows, key=lambda r: (rank.get(r.verdict, 0), abs(r.change)))
-        )
+        most = max(rows, key=lambda r: (rank.get(r.verdict, 0), abs(r.change)))
+        row = next((r for r in rows if r.method == ATTACHED), most)
         none = own[(own.metric == row.metric) & (own.subset == row.subset) & (own.method == NONE)].value.iloc[0]
         cost = own[(own.kind == "utility") & own.change.notna() & (own.method == row.method)]
         cost = cost[(cost.metric != "average") | ("average_reweighted" not in set(cost.metric))]
@@ -246,44 +258,7 @@ def _end(line: Line) -> str:
     return f"{row.measure} of {row.task} from {line.before} to {line.after}{worse} under {row.name}{chance}"
 
 
-# ---- tables --------------------------------------------------------------------------------------------------
-
-
-class Grid(NamedTuple):
-    """Methods down and measures across, or parts down and methods across. cells: rows of the frame, or None.
-
-    parts: of groups, queries or prompts, which a page folds.
-    """
-
-    caption: str
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[Any, ...]], ...]
-    parts: bool
-
-
-def grids(block: pd.DataFrame) -> Iterator[Grid]:
-    """Yield the tables of one task: the wholes, bias before utility, then a table of parts for each measure."""
-    for subset, part in block[block.whole].groupby("subset", sort=False):
-        for kind in dict.fromkeys(part.kind) if part.metric.nunique() > WIDE else [""]:
-            own = part[part.kind == kind] if kind else part
-            metrics = list(own.metric.unique())
-            for start in range(0, len(metrics), WIDE):
-                some = own[own.metric.isin(metrics[start : start + WIDE])]
-                yield _grid(some, ": ".join(filter(None, (str(subset) or "By method", kind))), "title", parts=False)
-    for title, part in block[~block.whole].groupby("title", sort=False):
-        better = part.better.iloc[0]
-        hint = f" ({better} is better)" if better != "neither" else ""
-        yield _grid(part, f"{str(title)[:1].upper()}{str(title)[1:]} by part{hint}", "subset", parts=True)
-
-
-def _grid(frame: pd.DataFrame, caption: str, across: str, *, parts: bool) -> Grid:
-    cells = {(r.name, getattr(r, across)): r for r in frame.itertuples()}
-    names, keys = list(frame.name.unique()), list(frame[across].unique())
-    if parts and len(keys) > MANY:
-        return Grid(caption, tuple(names), tuple((k, tuple(cells.get((n, k)) for n in names)) for k in keys), parts)
-    better = dict(zip(frame[across], frame.better, strict=True))
-    heads = (f"{k} ({better[k]} is better)" if not parts and better[k] != "neither" else str(k) for k in keys)
-    return Grid(caption, tuple(heads), tuple((n, tuple(cells.get((n, k)) for k in keys)) for n in names), parts)
+# ---- text, Markdown ------------------------------------------------------------------------------------------
 
 
 def _headline(t: pd.DataFrame, measures: Sequence[tuple[str, str]] = ()) -> pd.DataFrame:
@@ -297,41 +272,40 @@ def _some(t: pd.DataFrame, measures: Sequence[tuple[str, str]]) -> pd.DataFrame:
     return t[np.array([(r.task, r.metric) in measures for r in t.itertuples()], dtype=bool)] if measures else t
 
 
-def print_table(result: Result, console: Console, measures: Sequence[tuple[str, str]] = ()) -> None:
-    """Print the wholes, a table per measure, in 80 columns; measures: only these (task, metric)."""
-    from rich.markup import escape
-    from rich.table import Table
+def text(result: Result, measures: Sequence[tuple[str, str]] = (), most: int = 40) -> str:
+    """Return the wholes as plain text of at most so many lines: what `print(result)` and the terminal show.
 
-    console.print(f"[bold]{escape(result.name)}[/bold]: value, and change from none, with 95 % intervals")
+    measures: only these (task, metric). Where not all fit, the first measures of every task go before the others.
+    """
     t = told(result)
     some = _headline(t, measures)
+    seen, places = dict[str, int](), list[tuple[int, int]]()
+    blocks = list[list[str]]()
     for (task, measure), rows in some.groupby(["task", "measure"], sort=False):
-        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-        for width in (19, 23, 23, 7):
-            table.add_column(width=width, overflow="fold")
-        for r in rows.itertuples():
-            paper = "" if np.isnan(r.published) else f"\npublished {r.published:.3f}"
-            style = _STYLES.get(r.verdict)
-            table.add_row(escape(r.name), r.number + paper, r.moved, r.verdict, style=style)
         hint = f" ({rows.better.iloc[0]} is better)" if rows.better.iloc[0] != "neither" else ""
-        console.print(f"\n[bold]{escape(f'{task}: {measure}')}[/bold]{hint}", highlight=False)
-        console.print(table)
-        if rows.at_chance.any():
-            console.print("Nothing to remove: none is no more biased than random rankings are.", highlight=False)
+        body = [f"  {r.name:<19} {r.number:<22} {r.moved:<25} {r.verdict}".rstrip() for r in rows.itertuples()]
+        paper = [f"  published: {r.name} {r.published:.3f}" for r in rows.itertuples() if r.published == r.published]
+        fair = ["  nothing to remove: none is no more biased than random rankings are"] * bool(rows.at_chance.any())
+        blocks.append([f"{task}: {measure}{hint}", *body, *paper, *fair])
+        places.append((seen.setdefault(str(task), 0), len(places)))
+        seen[str(task)] += 1
     notes = [LABELS] if some.uses_labels.any() else []
-    notes += [f"Published: {PUBLISHED}."] if some.published.notna().any() else []
-    notes += [f"{len(t) - len(some)} more figures are in the page."] if len(some) < len(t) else []
-    for note in notes:
-        console.print(f"\n{note}", highlight=False)
-
-
-_STYLES = {"better": "green", "worse": "red"}
+    room, chosen = most - 2 - len(notes), set[int]()
+    for _, i in sorted(places):
+        if len(blocks[i]) <= room or not chosen:
+            blocks[i] = blocks[i][:room]
+            room -= len(blocks[i])
+            chosen.add(i)
+    shown = [line for i, block in enumerate(blocks) if i in chosen for line in block]
+    left = len(t) - sum(line.startswith("  ") for line in shown)
+    notes += [f"{left} more figures: to_pandas(), plot(), write()"] if left > 0 else []
+    return "\n".join([f"{result.name}: value, and change from none, with 95 % intervals", *shown, *notes])
 
 
 def tab_rows(
     result: Result, measures: Sequence[tuple[str, str]] = ()
 ) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-    """Return the head and the rows of `print_table` with all digits, for programs that read them."""
+    """Return the head and the rows of the wholes with all digits, for programs that read them."""
     some = _headline(told(result), measures)
     some = some.assign(method=some.method.replace(CHANCE, "chance")).astype(object)
     columns = ("task", "metric", "subset", "method", "lam", "value", "low", "high", "change", "change_low",
@@ -340,96 +314,33 @@ def tab_rows(
     return tuple({"metric": "measure", "subset": "part"}.get(name, name) for name in columns), list(rows)
 
 
-def text(result: Result, most: int = 40) -> str:
-    """Return the wholes as plain text of at most so many lines: what `print(result)` shows."""
-    t = told(result)
-    some = _headline(t)
-    # Where not all fit, the first measures of every task do, not all measures of the first task.
-    order = {task: list(block.metric.unique()) for task, block in some.groupby("task", sort=False)}
-    place = np.array([order[r.task].index(r.metric) for r in some.itertuples()])
-    depth = max((d for d in range(1, place.max() + 2) if (place < d).sum() <= most - 3), default=1)
-    shown = some[place < depth].head(most - 3).itertuples()
-    rows = [HEAD, *((r.task, r.measure, r.name, r.number, f"{r.moved} {r.verdict}".rstrip()) for r in shown)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    body = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    left = len(t) - len(rows) + 1
-    more = [f"{left} more rows: to_pandas(), plot(), write()"] if left else []
-    return "\n".join([f"{result.name}: value, and change from none, with 95 % intervals", *body, *more])
-
-
-# ---- Markdown and LaTeX --------------------------------------------------------------------------------------
-
-
-def markdown_table(result: Result, measures: Sequence[tuple[str, ...]]) -> str:
-    """Return chosen rows as one flat Markdown table: (task, metric) for a whole, (task, metric, subset) for a part."""
+def markdown_table(result: Result, measures: Sequence[tuple[str, ...]] = ()) -> str:
+    """Return rows as one flat Markdown table: (task, metric) with a subset for a part; none: all of them."""
     chosen = {(task, metric, "".join(subset)) for task, metric, *subset in measures}
-    rows = [(r.task, f"{r.measure} ({r.better} is better)", r.method, r.number, r.moved)
-            for r in told(result).itertuples() if (r.task, r.metric, r.subset) in chosen]  # fmt: skip
+    rows = []
+    for r in told(result).itertuples():
+        if not chosen or (r.task, r.metric, r.subset) in chosen:
+            paper = f"<br>published {r.published:.3f}" if r.published == r.published else ""
+            name = r.method if chosen else r.name
+            rows.append((r.task, f"{r.measure} ({r.better} is better)", name, r.number + paper, r.moved))
     return _markdown(HEAD, rows)
 
 
 def markdown(result: Result) -> str:
-    """Return the whole result as Markdown: what came out, every table, and how it was measured."""
-    t, about = told(result), {one.task: one for one in result.provenance}
+    """Return the whole result as Markdown: what came out, every figure, and how it was made."""
+    t = told(result)
     found = lines(t)
-    worse = [f"- {one.row.task}: {one.worse}." for one in found if one.worse]
     front = _markdown(FRONT, [one.cells for one in found]) if found else ""
-    parts = [f"# {result.name}", " ".join(opening(t)), front, "\n".join(worse), MEANING]
-    parts += [LABELS] if t.uses_labels.any() else []
-    for task, block in t.groupby("task", sort=False):
-        of = about.get(str(task))
-        parts += [f"## {(of.title if of else '') or task}", of.description if of else ""]
-        for grid in grids(block):
-            body = [(name, *map(_markdown_cell, cells)) for name, cells in grid.rows]
-            parts += [f"**{grid.caption}**", _markdown(("", *grid.heads), body)]
-        parts += [_markdown(("protocol", ""), [(k, plain(v)) for k, v in facts(of)])] if of else []
-    parts.append(_markdown(("how it was made", ""), evidence(result)))
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _markdown_cell(row: Any) -> str:
-    if row is None:
-        return ""
-    paper = "" if np.isnan(row.published) else f"<br>published {row.published:.3f}"
-    return row.number + (f"<br>{row.moved} {row.verdict}" if row.moved else "") + paper
+    worse = "\n".join(f"- {one.row.task}: {one.worse}." for one in found if one.worse)
+    labels = LABELS if t.uses_labels.any() else ""
+    made = _markdown(("how it was made", ""), evidence(result))
+    parts = [f"# {result.name}", " ".join(opening(t)), front, worse, MEANING, labels, markdown_table(result), made]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _markdown(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
     rows = [head, ["---"] * len(head), *body]
     return "\n".join("| " + " | ".join(one.replace("|", r"\|") for one in row) + " |" for row in rows)
-
-
-_TEX = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
-    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "λ": r"$\lambda$",
-    DAGGER: r"$\dagger$",
-}  # fmt: skip
-
-
-def latex(result: Result) -> str:
-    """Return the tables for a paper, each a `table` with booktabs; tables of parts are left to the page."""
-    titles = {one.task: one.title for one in result.provenance}
-    made = " ".join((result.command or result.name).split())
-    out = [f"% vldebias {result.versions.get('vldebias', '')}: {made}", "% \\usepackage{booktabs}"]
-    for task, block in told(result).groupby("task", sort=False):
-        for grid in (one for one in grids(block) if not one.parts):
-            note = "values with 95 % intervals, an asterisk where that of the change from none leaves out zero."
-            caption = f"{titles.get(str(task)) or task}: {grid.caption.lower()}; {note}"
-            rows = [(name, *map(_latex_cell, cells)) for name, cells in grid.rows]
-            out += ["", "\\begin{table}", f"\\caption{{{_tex(caption)}}}",
-                    f"\\begin{{tabular}}{{l{'r' * len(grid.heads)}}}", "\\toprule",
-                    " & ".join(map(_tex, ("method", *grid.heads))) + r" \\", "\\midrule",
-                    *(" & ".join(map(_tex, row)) + r" \\" for row in rows),
-                    "\\bottomrule", "\\end{tabular}", "\\end{table}"]  # fmt: skip
-    return "\n".join(out) + "\n"
-
-
-def _latex_cell(row: Any) -> str:
-    return "" if row is None else row.number + "*" * (row.verdict in ("better", "worse", "changed"))
-
-
-def _tex(given: str) -> str:
-    """A text of which LaTeX reads nothing as its own."""
-    return "".join(_TEX.get(sign, sign) for sign in " ".join(given.split()))
 
 
 # ---- how it was made -----------------------------------------------------------------------------------------
@@ -448,10 +359,7 @@ def evidence(result: Result) -> list[tuple[str, str]]:
         "weights": [f"{p.model}: {_structure(p)}" for p in about],
         "prompts": [f"{p.prompts} {p.prompts_hash[:12]}" for p in about],
         "data": [f"{name}: {digest[:12]}" for p in about for name, digest in p.data.items()],
-        "counted": [
-            f"{p.split}: " + ", ".join(f"{n:,} {unit}" for unit, n in p.n.items() if n) + _groups(p.settings)
-            for p in about
-        ],
+        "counted": [f"{p.split}: " + ", ".join(f"{n:,} {unit}" for unit, n in p.n.items() if n) for p in about],
     }
     return [(name, "; ".join(dict.fromkeys(texts)) or "no digest recorded") for name, texts in named.items()]
 
@@ -460,26 +368,11 @@ def _structure(provenance: TaskProvenance) -> Any:
     return (provenance.fingerprint or {}).get("structure", "fingerprint not known")
 
 
-def _groups(settings: Mapping[str, Any]) -> str:
-    """Numbers of the groups that share the images out among them."""
-    data = settings.get("data")
-    groups = settings.get("groups") or (data.get("images per group") if isinstance(data, Mapping) else None)
-    return f" ({', '.join(f'{name} {n:,}' for name, n in groups.items())})" if isinstance(groups, Mapping) else ""
-
-
 def facts(provenance: TaskProvenance) -> list[tuple[str, Any]]:
     """Return what a reader needs to repeat a task, by name; settings come one by one."""
-    return [
-        ("model", provenance.model),
-        ("weights fingerprint", _structure(provenance)),
-        ("prompts", f"{provenance.prompts}, hash {provenance.prompts_hash[:12]}"),
-        ("split", provenance.split),
-        *([("data", provenance.data)] if provenance.data else []),
-        ("counts", provenance.n),
-        ("methods", provenance.methods),
-        ("seeds", provenance.seeds),
-        *((name.replace("_", " "), value) for name, value in provenance.settings.items() if name != "advice"),
-    ]
+    own = provenance.model_dump(exclude={"task", "title", "description", "settings"})
+    own |= {"fingerprint": _structure(provenance), **provenance.settings}
+    return [(name.replace("_", " "), value) for name, value in own.items() if value and name != "advice"]
 
 
 def plain(value: Any) -> str:
@@ -493,6 +386,167 @@ def plain(value: Any) -> str:
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
+# ---- the page ------------------------------------------------------------------------------------------------
+
+
+class Grid(NamedTuple):
+    """Methods down and measures across, or parts down and methods across. cells: rows of the frame, or None.
+
+    parts: of groups, queries or prompts, which a page folds.
+    """
+
+    caption: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Any, ...]], ...]
+    parts: bool
+
+
+def grids(block: pd.DataFrame) -> Iterator[Grid]:
+    """Yield the tables of one task: the wholes, then a table of parts for each measure."""
+    for subset, part in block[block.whole].groupby("subset", sort=False):
+        yield _grid(part, str(subset) or "By method", "title", parts=False)
+    for title, part in block[~block.whole].groupby("title", sort=False):
+        better = part.better.iloc[0]
+        hint = f" ({better} is better)" if better != "neither" else ""
+        yield _grid(part, f"{str(title)[:1].upper()}{str(title)[1:]} by part{hint}", "subset", parts=True)
+
+
+def _grid(frame: pd.DataFrame, caption: str, across: str, *, parts: bool) -> Grid:
+    cells = {(r.name, getattr(r, across)): r for r in frame.itertuples()}
+    names, keys = list(frame.name.unique()), list(frame[across].unique())
+    if parts and len(keys) > MANY:
+        return Grid(caption, tuple(names), tuple((k, tuple(cells.get((n, k)) for n in names)) for k in keys), parts)
+    better = dict(zip(frame[across], frame.better, strict=True))
+    heads = (f"{k} ({better[k]} is better)" if not parts and better[k] != "neither" else str(k) for k in keys)
+    return Grid(caption, tuple(heads), tuple((n, tuple(cells.get((n, k)) for k in keys)) for n in names), parts)
+
+
+def render(result: Result, path: Path, *, beside: Path) -> Path:
+    """Write the page of a result: one HTML file with tables, a plot and pictures inside, and the rows as CSV.
+
+    beside: the folder with the pictures of the run that rows cannot give, such as images of the same seeds.
+    """
+    there = {one: picture_metadata(one) for one in sorted(beside.glob("*.png"))}
+    pictures = [(about, p) for p, about in there.items() if about.get("run") == result.name and "caption" in about]
+    pictures.sort(key=lambda one: "side-by-side" not in one[1].stem)  # images open the page, before plots about them
+    t, about = told(result), {one.task: one for one in result.provenance}
+    found, blocks = lines(t), []
+    for task, block in t.groupby("task", sort=False):
+        of = about.get(str(task)) or TaskProvenance(task=str(task), description="")
+        own = [one for one in sorted(pictures[1:], key=itemgetter(1)) if one[0].get("task") == task]
+        shown = {"pictures": [_shown_picture(*one) for one in own], "grids": list(grids(block)), "facts": facts(of)}
+        advice = list(of.settings.get("advice", ()))
+        named = {"task": task, "title": of.title or task, "description": of.description, "advice": advice}
+        blocks.append(named | shown)
+    first = [(one.row.task, one.row.metric, one.row.subset) for one in found]
+    front = t[np.array([key in first for key in zip(t.task, t.metric, t.subset, strict=True)], dtype=bool)]
+    values = {
+        "result": result,
+        "models": list(dict.fromkeys(one.model for one in result.provenance if one.model)),
+        "opening": opening(t),
+        "heads": FRONT,
+        "lines": found,
+        "lead": [_shown_picture(*one) for one in pictures[:1]],
+        "dots": _png(dots(front)) if found else "",
+        "blocks": blocks,
+        "evidence": evidence(result),
+        "notes": [MEANING, *([LABELS] if t.uses_labels.any() else []), *([MINIATURE] if _is_cartoon(result) else [])],
+        "published": PUBLISHED if t.published.notna().any() else "",
+        "csv": result.to_csv(path.with_suffix(".csv")).name,
+    }
+    return write_page(path, "report", values)
+
+
+def write_page(path: Path, template: str, values: Mapping[str, Any]) -> Path:
+    """Fill a template (report, compare, paper) and write it as one HTML file; no network needed."""
+    page: str = _templates(need("jinja2"), need("markupsafe")).get_template(f"{template}.html.jinja").render(values)
+    return write_atomically(path, page)
+
+
+@cache
+def _templates(jinja2: Any, markupsafe: Any) -> Any:
+    """The environment, which keeps what it has compiled."""
+
+    def soft(text: str) -> Any:
+        """May break after a slash or an underscore: names of groups and columns are long on a telephone."""
+        return markupsafe.Markup(str(markupsafe.escape(text)).replace("/", "/<wbr>").replace("_", "_<wbr>"))
+
+    loader = jinja2.FileSystemLoader(TEMPLATES)
+    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"plain": plain, "soft": soft}
+    return environment
+
+
+def _png(plot: Any) -> str:
+    buffer = io.BytesIO()
+    plot.savefig(buffer, format="png")
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def _shown_picture(about: Mapping[str, Any], path: Path) -> tuple[str, str]:
+    return str(about["caption"]), base64.b64encode(path.read_bytes()).decode()
+
+
+def _is_cartoon(result: Result) -> bool:
+    """Whether every task is of the embedded world: of its renders, or of its own models."""
+    return bool(result.provenance) and all(
+        one.split.split(" ")[0] in WORLDS or one.model.split(" ")[0] == "miniature" for one in result.provenance
+    )
+
+
+def dots(rows: pd.DataFrame) -> Plot:
+    """Draw a panel per measure of wholes: a line per method, its value with its interval, and what chance gives.
+
+    A measure has one scale, whatever the task: that of its bounds, else from 0 to the largest end of all its rows.
+    """
+    panels = list(rows.groupby(["task", "title", "subset"], sort=False))
+    scales = {metric: _scale(str(metric), own) for metric, own in rows.groupby("metric")}
+    across = min(len(panels), 3)
+    down, high = -(-len(panels) // across), max(panel.name.nunique() for _, panel in panels)
+    plot, axes = subplots(down, across, (1.4 + 3.1 * across, (0.8 + 0.24 * high) * down))
+    for axis, ((task, _, _), panel) in zip(axes, panels, strict=False):
+        methods = panel[panel.method != CHANCE].drop_duplicates("name", keep="last")
+        names = list(panel[panel.method != CHANCE].name.unique())
+        for r in methods.itertuples():
+            shade, ends = _colour(r), [[max(r.value - r.low, 0)], [max(r.high - r.value, 0)]]
+            style = {"markersize": 4.5, "color": shade, "ecolor": shade, "capsize": 2.2}
+            axis.errorbar([r.value], [names.index(r.name)], xerr=ends, fmt="o", **style)
+        for r in panel[panel.method == CHANCE].itertuples():
+            axis.axvspan(r.low, r.high, color=GRID, zorder=0)
+        for r in panel[panel.method == NONE].itertuples():
+            axis.axvline(r.value, color=INK, linewidth=0.8, linestyle=(0, (3, 3)), zorder=1)
+        axis.set_yticks(range(len(names)), list(map(for_matplotlib, names)))
+        axis.set_ylim(len(names) - 0.5, -0.5)
+        axis.set_xlim(*scales[panel.metric.iloc[0]])
+        first = panel.iloc[0]
+        hint = f"\n{first.better} is better" if first.better != "neither" else ""
+        axis.set_title(for_matplotlib(f"{task}: {first.measure}") + hint, fontsize=8.5, color=INK)
+        axis.grid(axis="x", color=GRID, linewidth=0.7, zorder=0)
+        axis.set_axisbelow(True)
+        axis.tick_params(labelsize=8, colors=INK, length=0)
+        axis.spines[["top", "right", "left"]].set_visible(False)
+        axis.spines["bottom"].set_color(GRID)
+    for axis in axes[len(panels) :]:
+        axis.set_visible(False)
+    plot.tight_layout()
+    return plot
+
+
+def _scale(metric: str, rows: pd.DataFrame) -> tuple[float, float]:
+    low, high = metric_of(metric).bounds
+    low = low if np.isfinite(low) else min(0.0, float(rows.low.min()))
+    high = high if np.isfinite(high) else max(0.0, float(rows.high.max()))
+    room = 0.02 * ((high - low) or 1.0)
+    return low - room, high + room
+
+
+def _colour(row: Any) -> str:
+    """The method's own colour; of other names one that stays the same."""
+    if row.uses_labels:
+        return LABELLED
+    return METHODS[row.method].color if row.method in METHODS else OTHERS[sum(row.method.encode()) % len(OTHERS)]
+
+
 # ---- two results ---------------------------------------------------------------------------------------------
 
 COMPARED = (
@@ -501,8 +555,7 @@ COMPARED = (
     "interval is wider than a paired one. “Equal” figures are the same number with the same interval."
 )
 CONVENTIONS = ("model", "prompts", "prompts_hash", "split", "n", "seeds", "data")
-NAMES = ["task", "metric", "method", "subset"]
-KEYS = [*NAMES, "lam", "strength"]
+KEYS = ["task", "metric", "subset", "name"]  # the name of a method says lambda and strength where it has several
 
 
 @dataclass(frozen=True, eq=False)
@@ -513,24 +566,36 @@ class Comparison:
         a, b: what they are called.
         frame: a row for each figure that both have: its names, the values a and b with their intervals, difference,
             low, high and verdict.
-        only_a, only_b: rows of the frame of one of them alone.
+        only: what one of them has alone, by "A, its name" and "B, its name".
         warnings: what differs beyond the figures.
     """
 
     a: str
     b: str
     frame: pd.DataFrame
-    only_a: pd.DataFrame
-    only_b: pd.DataFrame
+    only: Mapping[str, list[str]]
     warnings: tuple[str, ...]
 
     def __repr__(self) -> str:
-        return f"Comparison({self.a!r}, {self.b!r}: {len(self.frame)} rows that both have; to_pandas())"
+        return f"Comparison({self.a!r}, {self.b!r}): {self.sentence}"
+
+    def __str__(self) -> str:
+        """Return the sentence, the line of warnings, and the wholes of each task, unless all figures are the same."""
+        out = [self.sentence, *([f"warning: {self.warned}"] if self.warned else [])]
+        whole = self.frame[self.frame.whole]
+        for task, rows in () if self.same else (whole if len(whole) else self.frame).groupby("task", sort=False):
+            out += [f"\n{task}: A is {self.a}, B is {self.b}"]
+            out += [f"  {r.measure}, {r.name}: A {r.number_a}, B {r.number_b}, {r.moved} {r.verdict}"
+                    for r in rows.itertuples()]  # fmt: skip
+        for name, some in self.only.items():
+            more = f"; and {len(some) - 8} more" if len(some) > 8 else ""
+            out += [f"\nonly in {name}: {'; '.join(some[:8])}{more}"]
+        return "\n".join(out if self.same else [*out, f"\n{COMPARED}"])
 
     @property
     def same(self) -> bool:
         """Tell whether both have the same figures, every one the same number with the same interval."""
-        return not len(self.only_a) and not len(self.only_b) and bool((self.frame.verdict == "equal").all())
+        return not self.only and bool((self.frame.verdict == "equal").all())
 
     @property
     def sentence(self) -> str:
@@ -540,7 +605,7 @@ class Comparison:
         counts = self.frame.verdict.value_counts().to_dict()
         order = ("better", "worse", "changed", "unclear", "same", "equal")
         said = ", ".join(f"{counts[name]} {name}" for name in order if name in counts)
-        alone = len(self.only_a) + len(self.only_b)
+        alone = sum(map(len, self.only.values()))
         end = f"; {alone} in one alone." if alone else "."
         return f"Of {len(self.frame)} figures that both have, {said} in B{end}"
 
@@ -550,35 +615,20 @@ class Comparison:
         more = f" (and {len(self.warnings) - 1} more)" if len(self.warnings) > 1 else ""
         return f"The two differ in more than the figures: {self.warnings[0]}{more}" if self.warnings else ""
 
-    @property
-    def only(self) -> dict[str, list[str]]:
-        """Return what one side has alone, by the name of the side."""
-        sides = {f"A, {self.a}": self.only_a, f"B, {self.b}": self.only_b}
-        return {name: [f"{r.task}: {r.measure}, {r.name}" for r in of.itertuples()] for name, of in sides.items()
-                if len(of)}  # fmt: skip
-
     def to_pandas(self) -> pd.DataFrame:
-        """Return names, values a and b, difference with its interval, and verdict, a row for each that both have."""
-        return self.frame[[*KEYS, "a", "b", "difference", "low", "high", "verdict"]].copy()
+        """Return names, both values with their intervals, difference and verdict, a row for each that both have."""
+        sides = ["a", "low_a", "high_a", "b", "low_b", "high_b"]
+        return self.frame[["task", "metric", "method", "subset", "lam", *sides, "difference", "low", "high", "verdict"]]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        sides = ("a", "low_a", "high_a", "b", "low_b", "high_b")
-        figures = self.frame[[*KEYS, "better", *sides, "difference", "low", "high", "verdict"]].astype(object)
-        alone = {f"only_{side}": of[NAMES].to_dict("records") for side, of in (("a", self.only_a), ("b", self.only_b))}
+        figures = self.to_pandas().astype(object)
         about = {"same": self.same, "a": self.a, "b": self.b, "method": COMPARED, "warnings": list(self.warnings)}
-        return {**about, "figures": figures.where(figures.notna(), None).to_dict("records"), **alone}
-
-    def _repr_html_(self) -> str:
-        """Return the opening sentence, the line of warnings, then the frame."""
-        table = self.to_pandas().to_html(index=False, na_rep="", float_format="{:.3f}".format)
-        return f"<p>{escape(self.sentence)}</p><p>{escape(self.warned)}</p>{table}"
+        return {**about, "figures": figures.where(figures.notna(), None).to_dict("records"), "only": dict(self.only)}
 
 
 def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Comparison:
-    """Match rows by task, metric, method, subset, lambda and strength, and subtract A from B.
-
-    Rows left over are matched without lambda and strength where that leaves no choice; a warning says so.
+    """Match rows by task, metric, part and method, with lambda and strength where a method has several; B less A.
 
     Args:
         a, b: two results, such as of two models or before and after a change.
@@ -587,99 +637,62 @@ def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Compa
     Raises:
         InvalidInputError: no row is in both, or one result has two rows of the same names.
     """
-    pd = need("pandas")
-    sides = [told(one).reset_index(names="place") for one in (a, b)]
+    sides = [told(one) for one in (a, b)]
     for one, side in zip((a, b), sides, strict=True):
         if len(twice := side[side.duplicated(KEYS)]):
             raise InvalidInputError(f"{one.name}: the figure {tuple(twice[KEYS].iloc[0])} is there twice; expected one")
-    exact = sides[1].merge(sides[0], on=KEYS, suffixes=("_b", "_a"))
-    rest = [side[~side.place.isin(exact[f"place_{name}"])] for side, name in zip(sides, "ab", strict=True)]
-    alone = [side[~side.duplicated(NAMES, keep=False)] for side in rest]
-    loose = alone[1].merge(alone[0], on=NAMES, suffixes=("_b", "_a"))
-    rest = [side[~side.place.isin(loose[f"place_{name}"])] for side, name in zip(rest, "ab", strict=True)]
-    notes = list(_notes(a, b))
-    for row in loose.itertuples():
-        notes += _differs(row.task, f"lam of {row.method}", row.lam_a, row.lam_b)
-        notes += _differs(row.task, f"strength of {row.method}", row.strength_a, row.strength_b)
-    loose = loose.rename(columns={"lam_b": "lam", "strength_b": "strength"})
-    both = (pd.concat([exact, loose]) if len(loose) else exact).sort_values("place_b")
+    both = sides[1].merge(sides[0], on=KEYS, suffixes=("_b", "_a"))
     if both.empty:
         tasks = [list(dict.fromkeys(row.task for row in one.rows)) for one in (a, b)]
         raise InvalidInputError(
             f"no figure is in both {a.name!r} and {b.name!r}: tasks are {tasks[0]} and {tasks[1]}; "
             "expected two results of the same suite"
         )
-    for row in both[both.better_a != both.better_b].itertuples():
-        notes += _differs(row.task, f"which {row.title_b} is better", row.better_a, row.better_b)
-    called = {"value_a": "a", "value_b": "b"} | {f"{one}_b": one for one in ("better", "whole", "measure", "name")}
-    frame = both.rename(columns=called).reset_index(drop=True)
+    frame = both.rename(columns={"value_a": "a", "value_b": "b"})
+    frame = frame.rename(columns={f"{one}_b": one for one in ("method", "lam", "better", "whole", "measure")})
     frame["difference"] = frame.b - frame.a
     frame["low"] = frame.difference - np.hypot(frame.b - frame.low_b, frame.high_a - frame.a)
     frame["high"] = frame.difference + np.hypot(frame.high_b - frame.b, frame.a - frame.low_a)
     equal = (frame.a == frame.b) & (frame.low_a == frame.low_b) & (frame.high_a == frame.high_b)
     moved = list(zip(frame.difference, frame.low, frame.high, strict=True))
     frame["verdict"] = [
-        "equal" if same else verdict_on(by, better) for same, by, better in zip(equal, moved, frame.better, strict=True)
+        "equal" if same else verdict(by, better) for same, by, better in zip(equal, moved, frame.better, strict=True)
     ]
     frame["moved"] = ["" if same else f"{by[0]:+.3f} [{by[1]:+.3f}, {by[2]:+.3f}]"
                       for same, by in zip(equal, moved, strict=True)]  # fmt: skip
-    frame["name"] = [name if lam != lam or "λ" in name else f"{name}, λ = {lam:g}"
-                     for name, lam in zip(frame.name, frame.lam, strict=True)]  # fmt: skip
     first, second = names or (a.name, b.name)
-    return Comparison(first, second, frame, rest[0], rest[1], tuple(dict.fromkeys(notes)))
-
-
-def _differs(where: str, what: str, a: Any, b: Any) -> Iterator[str]:
-    if a != b and not (a != a and b != b):
-        yield f"{where}: {what} differs: {_short(a)} in A, {_short(b)} in B"
-
-
-def _short(value: Any) -> str:
-    return shortened(", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, Mapping) else str(value), 90)
+    there = set(frame[KEYS].itertuples(index=False, name=None))
+    only = {called: [f"{r.task}: {r.measure}, {r.name}" for r in side.itertuples()
+                     if (r.task, r.metric, r.subset, r.name) not in there]
+            for called, side in zip((f"A, {first}", f"B, {second}"), sides, strict=True)}  # fmt: skip
+    notes = tuple(dict.fromkeys(_notes(a, b)))
+    return Comparison(first, second, frame, {called: some for called, some in only.items() if some}, notes)
 
 
 def _notes(a: Result, b: Result) -> Iterator[str]:
     """What differs between two runs beyond the numbers."""
+    pairs: list[tuple[str, str, Any, Any]] = [("the run", "commit", a.commit, b.commit)]
     for name in dict.fromkeys([*a.versions, *b.versions]):
-        yield from _differs("the run", f"version of {name}", a.versions.get(name), b.versions.get(name))
-    yield from _differs("the run", "commit", a.commit, b.commit)
+        pairs.append(("the run", f"version of {name}", a.versions.get(name), b.versions.get(name)))
     there = {one.task: one for one in a.provenance}
-    for two in b.provenance:
-        if two.task not in there:
-            continue
+    for two in (one for one in b.provenance if one.task in there):
         one = there[two.task]
-        for what in CONVENTIONS:
-            yield from _differs(two.task, what.replace("_", " "), getattr(one, what), getattr(two, what))
+        pairs += [(two.task, what.replace("_", " "), getattr(one, what), getattr(two, what)) for what in CONVENTIONS]
         mine, other = Fingerprint.of(one.fingerprint), Fingerprint.of(two.fingerprint)
         if mine is not None and not mine.matches(other):
-            texts = [_short(_structure(each)) for each in (one, two)]
-            yield f"{two.task}: fingerprint of the weights differs: {texts[0]} in A, {texts[1]} in B"
+            pairs.append((two.task, "fingerprint of the weights", one.fingerprint, two.fingerprint))
         for what, first, second in (("setting", one.settings, two.settings), ("method", one.methods, two.methods)):
-            for name in dict.fromkeys([*first, *second]):
-                yield from _differs(two.task, f"{what} {name}", first.get(name), second.get(name))
+            names = dict.fromkeys([*first, *second])
+            pairs += [(two.task, f"{what} {name}", first.get(name), second.get(name)) for name in names]
+    for where, what, first, second in pairs:
+        if first != second:
+            said = [shortened(plain(value), 90) for value in (first, second)]
+            yield f"{where}: {what} differs: {said[0]} in A, {said[1]} in B"
 
 
-def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print the sentence, a line of warnings, and one table of the wholes, unless all figures are the same."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    if comparison.warned:
-        console.print(f"[yellow]warning:[/yellow] {escape(comparison.warned)}", highlight=False)
-    console.print(escape(comparison.sentence), highlight=False)
-    if comparison.same:
-        return
-    whole = comparison.frame[comparison.frame.whole]
-    for task, rows in (whole if len(whole) else comparison.frame).groupby("task", sort=False):
-        table = Table(title=escape(str(task)), title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
-        for head in ("", f"A: {comparison.a}", f"B: {comparison.b}", "B less A", ""):
-            table.add_column(escape(head), overflow="fold")
-        for r in rows.itertuples():
-            cells = (escape(f"{r.measure}, {r.name}"), r.number_a, r.number_b, r.moved, r.verdict)
-            table.add_row(*cells, style=_STYLES.get(r.verdict))
-        console.print()
-        console.print(table)
-    for name, some in comparison.only.items():
-        more = f"; and {len(some) - 8} more" if len(some) > 8 else ""
-        console.print(f"\nonly in {escape(name)}: {escape('; '.join(some[:8]))}{more}", highlight=False)
-    console.print(f"\n{COMPARED}", highlight=False)
+def write_comparison(comparison: Comparison, path: Path) -> Path:
+    """Write one HTML file with both values and their difference."""
+    whole = comparison.frame.whole
+    parts = ("Wholes", comparison.frame[whole], False), ("Parts", comparison.frame[~whole], True)
+    tables = [(name, list(some.itertuples()), folded) for name, some, folded in parts if len(some)]
+    return write_page(path, "compare", {"c": comparison, "tables": tables, "method": COMPARED})

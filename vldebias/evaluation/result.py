@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import operator
 import os
 import platform
 import re
@@ -175,25 +174,6 @@ class TaskResult:
             least, most = interval(value, drawn[method])
             self.add(metric, method, value, (max(least, low), min(most, high)), n=n, change=change, subset=subset)
 
-    def add_within(
-        self,
-        metric: str | Metric,
-        values: Mapping[str, float],
-        radius: Mapping[str, float],
-        *,
-        most: float,
-        n: Mapping[str, int],
-        subset: str = "",
-    ) -> None:
-        """Add a row per method from values in 0 .. most that are known to within a radius; a change to within both."""
-        for method, value in values.items():
-            change, by = None, radius[method]
-            if NONE in values:
-                moved, around = value - values[NONE], by + radius[NONE]
-                change = (moved, max(-most, moved - around), min(most, moved + around))
-            interval = (max(0.0, value - by), min(most, value + by))
-            self.add(metric, method, value, interval, n=n, change=change, subset=subset)
-
     def add_resampled(
         self,
         metric: str | Metric,
@@ -259,10 +239,9 @@ class Result(_Typed):
             names = (row.task, row.metric, row.method, row.subset)
             if names == (task, metric, method, subset) and lam in (None, row.lam):
                 return row
-        sought, every = (task, metric, method, subset), [(r.task, r.metric, r.method, r.subset) for r in self.rows]
-        there = sorted(dict.fromkeys(every), key=lambda names: -sum(map(operator.eq, names, sought)))
-        more = f" and {len(there) - 8} more" if len(there) > 8 else ""
-        raise KeyError(f"no row {task}/{metric}/{method}/{subset or 'all'}; there are {there[:8]}{more}")
+        alike = sum((r.task, r.metric) == (task, metric) for r in self.rows) > 0
+        there = {(r.task, r.metric, r.method, r.subset) for r in self.rows if not alike or r.metric == metric}
+        raise KeyError(f"no row {task}/{metric}/{method}/{subset or 'all'}; there are {sorted(there)[:8]}")
 
     # ---- as a table ------------------------------------------------------------------------------------------
 
@@ -313,8 +292,8 @@ class Result(_Typed):
         from vldebias.evaluation.report import told
 
         t = told(self)
-        shown = t[t.whole][["task", "measure", "name", "number", "moved", "verdict"]].to_html(index=False)
-        return f"<h3>{escape(self.name)}</h3>{shown}"
+        columns = ["task", "measure", "name", "number", "moved", "verdict"]
+        return f"<h3>{escape(self.name)}</h3>{t[t.whole][columns].to_html(index=False)}"
 
     def plot(self, metric: str | None = None, *, task: str | None = None) -> Plot:
         """Draw value and interval of every method, a panel per task and metric of the wholes.
@@ -322,8 +301,7 @@ class Result(_Typed):
         Raises:
             InvalidInputError: no row of that metric and task; the message lists those there are.
         """
-        from vldebias.evaluation.pages import dots
-        from vldebias.evaluation.report import told
+        from vldebias.evaluation.report import dots, told
 
         frame = told(self)
         wholes = frame[frame.whole]

@@ -29,11 +29,21 @@ from torch import Tensor
 
 from vldebias.data import Embeddings, Labels, UnitRows, cross
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
-from vldebias.evaluation.images import IMAGES, Fitted, ImageTask, disjoint, names_of, prompts_of, sets_by_column
-from vldebias.evaluation.plausible import doubt_labels, doubt_space, doubt_values, spaced
+from vldebias.evaluation.images import (
+    IMAGES,
+    Fitted,
+    ImageTask,
+    disjoint,
+    doubt_labels,
+    doubt_space,
+    doubt_values,
+    names_of,
+    prompts_of,
+    sets_by_column,
+    spaced,
+)
 from vldebias.evaluation.result import CHANCE, NONE, TaskResult
-from vldebias.evaluation.task import Count, Number, Session, SeveralPrompts, Strict, register_task
-from vldebias.evaluation.texts import Texts
+from vldebias.evaluation.task import Count, Number, Session, SeveralPrompts, Strict, Texts, register_task
 from vldebias.metrics.bootstrap import recentred_interval, resampled_weights
 from vldebias.metrics.metric import computed
 from vldebias.metrics.rankings import first_hits, log_ratios, ndkls, random_rankings, reach, resampled_places

@@ -18,10 +18,9 @@ from vldebias.data import processes
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, VldebiasWarning, did_you_mean, warn
 from vldebias.evaluation.images import PAPER, ImageTask
-from vldebias.evaluation.pages import render
+from vldebias.evaluation.report import render
 from vldebias.evaluation.result import NONE, Measurement, Result, TaskProvenance, TaskResult
-from vldebias.evaluation.session import Session
-from vldebias.evaluation.task import TASKS, Options, Strict, Suite, Task, file_slug, load_suite
+from vldebias.evaluation.task import TASKS, Options, Session, Strict, Suite, Task, file_slug, load_suite
 from vldebias.files import LOCK, digest, only_writer, read_json, write_atomically
 from vldebias.loading import Loaded
 from vldebias.methods import Method, resolved
@@ -113,16 +112,23 @@ def evaluate(
         is_field = name in kind.model_fields and (name not in inputs or isinstance(value, (Strict, Mapping)))
         (fields if is_field else given)[name] = value
     shown = progress if isinstance(progress, Progress) else Progress.on() if progress else SILENT
+    named = model if isinstance(model, str) else None
+    own: dict[str, Any] = {
+        "model": named,
+        "pipeline": named,
+        "pretrained": pretrained,
+        "device": device,
+        "data_root": root,
+    }
     session = Session(
-        Options(out=Path(), pretrained=pretrained, device=device, data_root=root),
+        Options(out=Path(), unknown=unknown, **own),
         needs=f"task {task!r}",
         progress=shown,
         given={name: value for name, value in given.items() if value is not None},
-        host=model,
+        host=None if named else model,
         tokenizer=tokenizer,
         split=split,
         handed=True,
-        unknown=unknown,
         column=next(iter(prompts), "") if isinstance(prompts, Mapping) else str(getattr(prompts, "name", prompts)),
     )
     compares = issubclass(kind, ImageTask)
@@ -158,22 +164,13 @@ def _methods(given: Any, reference: Any) -> tuple[tuple[Method, ...], dict[str, 
 # ---- suites --------------------------------------------------------------------------------------------------
 
 
-class Part(BaseModel):
-    """The rows and the provenance of a `TaskResult`, as a file keeps them."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    provenance: TaskProvenance
-    rows: list[Measurement]
-
-
 class Finished(BaseModel):
     """What one task gave, as kept in <out>/tasks/. key: see `Task.key`; pictures: file names."""
 
     model_config = ConfigDict(extra="forbid")
 
     key: str
-    parts: list[Part]
+    parts: list[tuple[TaskProvenance, list[Measurement]]]
     pictures: list[str]
     seconds: float
 
@@ -242,7 +239,7 @@ def run_suite(
 
 
 def _result(suite: Suite, done: Sequence[Finished]) -> Result:
-    parts = [TaskResult(part.provenance, part.rows) for one in done for part in one.parts]
+    parts = [TaskResult(*part) for one in done for part in one.parts]
     return Result.of(suite.name, parts, seconds=round(sum(one.seconds for one in done), 1))
 
 
@@ -284,9 +281,7 @@ def _task(session: Session, suite: Suite, task: Task, kept: Finished | None, fir
         for stem, (caption, plot) in part.pictures.items():
             about = {"run": suite.name, "task": part.provenance.task, "caption": caption}
             pictures.append(save_png(plot, folder / f"{file_slug(stem)}.png", about).name)
-    titled = [
-        Part(provenance=_titled(one.provenance, task.title, session.options.pipeline), rows=one.rows) for one in parts
-    ]
+    titled = [(_titled(one.provenance, task.title, session.options.pipeline), one.rows) for one in parts]
     finished = Finished(key=key, parts=titled, pictures=pictures, seconds=round(time.monotonic() - started, 1))
     text = finished.model_dump_json(indent=1) + "\n"
     if first:

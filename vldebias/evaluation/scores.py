@@ -25,8 +25,7 @@ from torch.nn.functional import normalize
 from vldebias.errors import InvalidInputError, need, warn
 from vldebias.evaluation.drawing import Drawn, by_variant, drawn_result
 from vldebias.evaluation.result import NONE, TaskProvenance, TaskResult
-from vldebias.evaluation.task import Count, Strict
-from vldebias.evaluation.texts import Texts
+from vldebias.evaluation.task import Count, Strict, Texts
 from vldebias.pictures import read_png
 
 if TYPE_CHECKING:

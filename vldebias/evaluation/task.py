@@ -1,9 +1,9 @@
-"""Tasks and suites as they stand in YAML: the fields are the keys, `Task.measure` measures what it is given by name.
+"""Suites and their tasks as they stand in YAML, and the session that opens what they measure.
 
-A new kind is a subclass of `Task`, or of `ImageTask` where images are compared with texts, with a `task:
-Literal["..."]`, its fields and `measure`; `register_task`, or an entry point of the group "vldebias.tasks", makes it
-known to `vldebias.evaluate(task=...)`, to suites and to the command line. A mistake in a file is answered with its
-place, what came and what was expected.
+A new kind of task is a subclass of `Task`, or of `ImageTask` where images are compared with texts, with a `task:
+Literal["..."] = "..."`, its fields and `measure`; `register_task`, or an entry point of the group "vldebias.tasks",
+makes it known to `vldebias.evaluate(task=...)`, to suites and to the command line. A mistake in a file is answered with
+its place, what came and what was expected.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ import inspect
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -30,16 +34,27 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from torch import Tensor
 
-from vldebias.errors import InvalidInputError, did_you_mean, shortened
+from vldebias.data import BLOCK, Embeddings, ImageData, Labels, Shards, digest_of, open_embeddings
+from vldebias.edit import Edit
+from vldebias.errors import InvalidInputError, UnsupportedHostError, did_you_mean, need, shortened
 from vldebias.evaluation.result import TaskResult
-from vldebias.evaluation.session import Session as Session
 from vldebias.files import read_yaml, suite_file, suite_names
+from vldebias.hosts import Attachment, Host, TextTable, attachment_of, resolve
+from vldebias.loading import Loaded, load_host
+from vldebias.methods import Method, Problem, get_method, load_edit, load_edits
 from vldebias.options import Options
+from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.registry import Registry
 
+if TYPE_CHECKING:
+    from vldebias.hosts.images import ImageEncoder
+
 T = TypeVar("T", bound="Task")
+
+# ---- fields --------------------------------------------------------------------------------------------------
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9 ._-]*$")]
 
@@ -64,10 +79,6 @@ SeveralPrompts = Annotated[
 ]
 
 
-class _PartError(ValueError):
-    """What is wrong inside of a part, from the place of the part on."""
-
-
 class Strict(BaseModel):
     """A part of a suite: frozen, and a key that it does not know is a mistake."""
 
@@ -76,11 +87,10 @@ class Strict(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _known_keys(cls, given: Any) -> Any:
+        known = list(cls.model_fields)
         for key in given if isinstance(given, Mapping) else ():
-            if key not in cls.model_fields:
-                known = list(cls.model_fields)
-                hint = did_you_mean(key, known)
-                raise _PartError(f".{key}: unknown key; expected one of {', '.join(known)}; {hint}")
+            if key not in known:
+                raise ValueError(f"{key}: unknown key; expected one of {', '.join(known)}; {did_you_mean(key, known)}")
         return given
 
     @classmethod
@@ -104,30 +114,42 @@ def one_of(registry: Registry[type[Any]], key: str) -> PlainValidator:
             return given
         kind = given.get(key) if isinstance(given, Mapping) else None
         if not isinstance(kind, str) or kind not in registry:
-            raise ValueError(f"expected `{key}:` with one of {', '.join(registry)}")
-        try:
-            return registry[kind].model_validate(given)
-        except ValidationError as error:
-            raise _PartError(f".{kind}.{explain(error)}") from None
+            raise ValueError(f"expected `{key}:` with one of {', '.join(registry)}; got {kind!r}")
+        return registry[kind].model_validate(given)
 
     return PlainValidator(read)
 
 
-def explain(error: ValidationError) -> str:
+def named_by(base: type[BaseModel], key: str) -> Callable[[Any], tuple[str, type[Any]]]:
+    """Return what takes subclasses of a model into a registry: by the value that their field `key` has."""
+
+    def accept(kind: Any) -> tuple[str, type[Any]]:
+        name = kind.model_fields[key].default if isinstance(kind, type) and issubclass(kind, base) else None
+        if not isinstance(name, str):
+            raise InvalidInputError(
+                f'{key}: expected a subclass of {base.__module__}.{base.__name__} with a field {key}: Literal["NAME"] '
+                f'= "NAME", got {kind!r}'
+            )
+        return name, kind
+
+    return accept
+
+
+def explain(error: ValidationError, place: str = "") -> str:
     """Return the first problem in words: where, what came, what was expected; of keys that are missing all."""
     first = error.errors()[0]
-    where, inside = _place(first["loc"]), first.get("ctx", {}).get("error")
-    if isinstance(inside, _PartError):
-        return f"{where}{inside}".removeprefix(".")
+    where, inside = _place(place, first["loc"]), first.get("ctx", {}).get("error")
+    if isinstance(inside, ValidationError):
+        return explain(inside, where)
     if first["type"] == "missing":
-        lacking = [_place(one["loc"]) for one in error.errors() if one["type"] == "missing"]
+        lacking = [_place(place, one["loc"]) for one in error.errors() if one["type"] == "missing"]
         return f"{', '.join(lacking)}: missing; add {'it' if len(lacking) == 1 else 'them'}"
-    problem = first["msg"].removeprefix("Value error, ")
-    return f"{where}: {problem}; got {shortened(repr(first['input']), 80)}" if where else problem
+    came = "" if isinstance(first["input"], Mapping) else f"; got {shortened(repr(first['input']), 80)}"
+    return f"{where}: ".removeprefix(": ") + first["msg"].removeprefix("Value error, ") + (came if where else "")
 
 
-def _place(location: tuple[int | str, ...]) -> str:
-    return ".".join(str(part) for part in location if not str(part).startswith("function-"))
+def _place(outer: str, location: tuple[int | str, ...]) -> str:
+    return ".".join(filter(None, [outer, *(str(one) for one in location if not str(one).startswith("function-"))]))
 
 
 class Data(Strict):
@@ -140,6 +162,389 @@ class Data(Strict):
     split: str = "test"
     options: dict[str, Any] = Field(default_factory=dict)
     root: Path | None = None
+
+
+# ---- texts under a method ------------------------------------------------------------------------------------
+
+
+class Texts:
+    """The text side of an evaluation: prompts in, normalised rows out, changed as an attachment would change them.
+
+    Every prompt goes through the tower once, whatever the number of methods.
+
+    Args:
+        model: an open_clip or transformers image-text model, or a mapping prompt -> embedding (d,).
+        tokenizer: where it cannot be found from the model.
+        model_id: what the embeddings of a mapping come from.
+        about: what is known of them, such as the digest of their file.
+
+    Raises:
+        UnsupportedHostError: see `vldebias.debias`; also a pipeline, which has no images to compare with.
+    """
+
+    def __init__(
+        self, model: Any, tokenizer: Any = None, *, model_id: str | None = None, about: Mapping[str, Any] | None = None
+    ) -> None:
+        table = isinstance(model, Mapping)
+        self.host: Host = TextTable(model, model_id) if table else resolve(model, tokenizer=tokenizer)
+        if self.host.generative:
+            name = self.host.name
+            raise UnsupportedHostError(f"{name}: expected an image-text model; a pipeline is evaluated by images")
+        self.about = dict(about or ({"digest": _digest(model)} if table else {}))
+
+    @property
+    def fingerprint(self) -> dict[str, Any] | None:
+        """Return that of the weights, as plain values; None for embeddings that were computed before."""
+        weights = self.host.fingerprint()
+        return None if weights is None else weights.to_dict()
+
+    def holds(self, prompts: Sequence[str]) -> bool:
+        """Tell whether all prompts can be embedded: a table of embeddings may lack some."""
+        try:
+            return not isinstance(self.host, TextTable) or self.embed(prompts) is not None
+        except InvalidInputError:
+            return False
+
+    def embed(self, prompts: Sequence[str]) -> Tensor:
+        """Return L2-normalised float64 rows (n, d), not changed."""
+        return self.host.embed(prompts, self.host.roles[0])
+
+    def fit(
+        self, prompts: PromptSet | Sequence[PromptSet], method: str | Method, lam: float | None = None, **how: Any
+    ) -> Edit | None:
+        """Fit a method; None for "none", and where it changes nothing by definition.
+
+        lam: its weight, for methods that take one. how: reference, max_loss and neutral of `Problem.of`.
+        """
+        chosen = get_method(method)
+        if chosen.name == "none":
+            return None
+        sets = [prompts] if isinstance(prompts, PromptSet) else list(prompts)
+        problem = Problem.of(self.host, sets, lam=lam if chosen.has_lam else None, **how)
+        return problem.fit(chosen, self.host.roles[0])
+
+    def under(
+        self, prompts: Sequence[str], edit: Edit | None, *, strength: float = 1.0, keep_stated: bool = True
+    ) -> Tensor:
+        """Return L2-normalised float64 rows (n, d) as a model with `edit` attached gives them.
+
+        keep_stated: leave prompts alone that name an attribute word of the edit, as `vldebias.debias` does.
+        """
+        return self.host.under(prompts, self.host.roles[0], edit, strength=strength, keep_stated=keep_stated)
+
+
+def _digest(rows: Mapping[str, Any]) -> str:
+    """SHA-256 of prompts and their embeddings, whatever their order."""
+    state = hashlib.sha256()
+    for prompt in sorted(rows):
+        row = torch.as_tensor(rows[prompt]).detach().cpu().double().contiguous()
+        state.update(f"{prompt}\n".encode() + row.numpy().tobytes())
+    return state.hexdigest()
+
+
+# ---- a session -----------------------------------------------------------------------------------------------
+
+WORLDS = ("birds", "portraits")  # shipped with the package, not read from a folder
+
+
+@dataclass
+class Session:
+    """Opens what tasks measure, each once and when it is needed: models, texts, image features, edits.
+
+    The same object serves a suite, where `Options` name files and models, and `vldebias.evaluate`, where Python hands
+    them over: arrays, a folder, the name of a data set.
+
+    Attributes:
+        needs: what the suite asks of the user, for messages.
+        handed: whether Python hands things over, as to `vldebias.evaluate`; the fields below are of that.
+        given: images, reference, labels, ... by name. host, tokenizer: the model; without `handed` a model or pipeline
+            of the options that is loaded already.
+        fitted: edits by name. split: of a data set. column: name of labels that came without one.
+    """
+
+    options: Options
+    needs: str = "nothing"
+    progress: Progress = SILENT
+    given: Mapping[str, Any] = field(default_factory=dict)
+    host: Any = None
+    tokenizer: Any = None
+    fitted: Mapping[str, Edit] = field(default_factory=dict)
+    split: str = "test"
+    column: str = ""
+    handed: bool = False
+    _data: dict[str, ImageData] = field(default_factory=dict)
+    _embedded: dict[str, Embeddings] = field(default_factory=dict)
+    _hosts: dict[tuple[str, str | None], Loaded] = field(default_factory=dict)
+
+    def say(self, text: str) -> None:
+        """Show a line above the progress display."""
+        self.progress.say(text)
+
+    @cached_property
+    def model(self) -> Loaded:
+        """Return the image-text model with its preprocessing.
+
+        Raises:
+            InvalidInputError: none was named; or images are to be embedded by a model that came without preprocessing.
+        """
+        if isinstance(self.host, Loaded) and (self.handed or self.host.preprocess is not None):
+            return self.host
+        if self.handed and self.host is not None:
+            raise InvalidInputError(
+                "images: a folder or a data set is embedded by a model that was given by name (or by "
+                "`vldebias.load_host`), which brings its preprocessing; else give features (n, d)"
+            )
+        if self.options.model is None:
+            raise InvalidInputError(f"expected an image-text model, got none; this suite needs {self.needs}")
+        return self.image_text(self.options.model, self.options.pretrained)
+
+    def image_text(self, model: str, pretrained: str | None = None) -> Loaded:
+        """Return an image-text model by name, loaded once."""
+        if (model, pretrained) not in self._hosts:
+            with self.progress.step(f"loading {model}"):
+                loaded = load_host(model, pretrained, device=self.options.device, dtype=self.options.dtype)
+            self._hosts[model, pretrained] = loaded
+        return self._hosts[model, pretrained]
+
+    @cached_property
+    def pipeline(self) -> Loaded:
+        """Return the text-to-image pipeline."""
+        if self.handed and self.host is not None:
+            return self.host if isinstance(self.host, Loaded) else Loaded(self.host, "")
+        name = self.options.pipeline
+        if name is None:
+            raise InvalidInputError(f"expected a text-to-image pipeline, got none; this suite needs {self.needs}")
+        if isinstance(self.host, Loaded) and self.host.preprocess is None:
+            loaded = self.host
+        else:
+            with self.progress.step(f"loading {name}"):
+                loaded = load_host(pipeline=name, device=self.options.device, dtype=self.options.dtype)
+        if self.options.device == "cpu" and hasattr(loaded.host, "unet"):
+            loaded.host.unet.to(memory_format=torch.channels_last)  # convolutions run faster so on a CPU
+        return loaded
+
+    @cached_property
+    def texts(self) -> Texts:
+        """Return the text side without any attachment: of the user's files where they have one, else of the model."""
+        if self.handed and self.host is not None and not isinstance(self.host, Loaded):
+            return Texts(self.host, self.tokenizer)
+        source = self.options.texts or self.options.embeddings
+        if source is not None and self.text_rows is not None:
+            return Texts(
+                self.text_rows, model_id=self.options.model or source.name, about={"digest": digest_of(source)}
+            )
+        return Texts(self.model.host, self.model.tokenizer)
+
+    @property
+    def attachment(self) -> Attachment | None:
+        """Return the attachment that the model carries, which `none` is without; None where there is none."""
+        if self.host is None:  # features alone, or a model that is loaded by name
+            return None
+        return next(filter(None, map(attachment_of, self.texts.host.exclusive_modules)), None)
+
+    @cached_property
+    def encoder(self) -> ImageEncoder:
+        """Return the image side of the model."""
+        from vldebias.hosts.images import image_encoder
+
+        return image_encoder(self.model.host, self.model.preprocess, name=self.model.name)
+
+    @cached_property
+    def edits(self) -> dict[str, Edit]:
+        """Return edits that were handed over, or saved before, by the names of their folders."""
+        edits: dict[str, Edit] = dict(self.fitted)
+        for path in self.options.projections:
+            role = self.texts.host.roles[0]
+            by_role = {role: load_edit(path)} if (path / "config.json").is_file() else load_edits(path)
+            if role not in by_role:
+                raise InvalidInputError(f"{path}: has edits of {sorted(by_role)}; expected one of {role!r}")
+            edits[path.resolve().name] = by_role[role]
+        return edits
+
+    @cached_property
+    def file(self) -> tuple[Embeddings, dict[str, Any] | None]:
+        """Return the embeddings that the user brought, and text embeddings where the file has them."""
+        assert self.options.embeddings is not None
+        return _load(self.options.embeddings, self.options.keys, self.options.table)
+
+    @cached_property
+    def text_rows(self) -> dict[str, Any] | None:
+        """Return prompt -> embedding, of the user's files; None where the model embeds the prompts."""
+        if self.options.texts is not None:
+            name = self.options.keys.get("text", "text")  # the rows stand for the images that this file need not have
+            own = {ours: theirs for ours, theirs in self.options.keys.items() if ours in ("text", "prompts")}
+            return _load(self.options.texts, {"features": name, **own})[1]
+        return self.file[1] if self.options.embeddings is not None else None
+
+    def data(self, spec: Data) -> ImageData:
+        """Return the images of a split, as many as the user wants."""
+        key, limit = spec.model_dump_json(), self.options.limit
+        if key not in self._data:
+            with self.progress.step(f"opening {spec.name} {spec.split}"):
+                data = open_split(spec.name, spec.root or self.options.data_root, spec.split, spec.options)
+            self._data[key] = data[_sampled(len(data), limit)] if limit is not None and len(data) > limit else data
+        return self._data[key]
+
+    def embedded(self, spec: Data) -> Embeddings:
+        """Return the features of a split: handed over, of the user's file, or of the cache, which is filled first."""
+        key = spec.model_dump_json()
+        if key not in self._embedded:
+            if self.handed:
+                found = self._handed_over(spec.name)
+            elif self.options.embeddings is not None:
+                found = self._of_file(spec)
+            else:
+                found = self._of_images(self.data(spec))
+            self._embedded[key] = found.without(self.options.unknown)
+            skipped = [str(one) for one in found.about.get("skipped") or ()]
+            if skipped:
+                first = "; ".join(skipped[:3])
+                name = f"{spec.name} {spec.split}"
+                self.say(f"{name}: {len(skipped)} images cannot be read and are left out, such as {first}")
+        return self._embedded[key]
+
+    def optional(self, spec: Data | None) -> Embeddings | None:
+        """Return the features of a split that only baselines read: an embeddings file need not have it."""
+        if spec is not None and self.options.embeddings is not None:
+            labels = self.file[0].labels.get("split")
+            if labels is None or spec.split not in labels.names:
+                return None
+        return None if spec is None else self.embedded(spec)
+
+    def reference(self, spec: Data | None) -> Embeddings | None:
+        """Return unlabelled image features: of --reference, else of the split that a task names."""
+        if self.options.reference is not None:
+            return _load(self.options.reference, {})[0].without(self.options.unknown)
+        return None if spec is None else self.embedded(spec)
+
+    def fingerprint(self, spec: Data) -> str:
+        """Return the fingerprint of the images of a split, or of the user's file."""
+        if self.options.embeddings is not None:
+            table = "" if self.options.table is None else f" {digest_of(self.options.table)}"
+            return f"{digest_of(self.options.embeddings)} {spec.split}{table}"
+        return self.data(spec).fingerprint
+
+    def _of_file(self, spec: Data) -> Embeddings:
+        rows, limit = self.file[0], self.options.limit
+        if "split" in rows.labels:  # without that column the file is the split that is measured
+            labels = rows.column("split")
+            if spec.split not in labels.names:
+                raise InvalidInputError(
+                    f'{self.options.embeddings}: its column "split" has {list(labels.names)}; this task needs '
+                    f"{spec.split!r}"
+                )
+            rows = _some(rows, labels.codes == labels.names.index(spec.split))
+        return rows if limit is None else _some(rows, _sampled(len(rows), limit))
+
+    def _of_images(self, data: ImageData) -> Embeddings:
+        from vldebias.data import embed_images
+
+        how: dict[str, Any] = {"dtype": self.options.feature_dtype, "strict": self.options.strict}
+        return embed_images(data, self.encoder, self.options.cache, progress=self.progress, **how)
+
+    def _handed_over(self, name: str) -> Embeddings:
+        """What was handed over under a name, with the labels that came for it beside those that it has."""
+        given = self.given.get(name)
+        if given is None:
+            raise InvalidInputError(f"{name}: expected features (n, d), a folder or a data set, got none")
+        if isinstance(given, (str, Path)):
+            given = self._opened(Path(given), "train" if name == "train" else self.split)
+        if isinstance(given, ImageData):
+            given = self._of_images(given)
+        embeddings = given if isinstance(given, Embeddings) else _from_array(given)
+        labels = self.given.get("labels" if name == "images" else f"{name}_labels")
+        if labels is None:
+            return embeddings
+        columns = labels if isinstance(labels, Mapping) else {self.column: labels}
+        own = Embeddings.of(embeddings.features, columns).labels
+        return replace(embeddings, labels={**embeddings.labels, **own})
+
+    def _opened(self, path: Path, split: str) -> Embeddings | ImageData:
+        """A file of embeddings, a folder of pictures, or a data set by name."""
+        from vldebias.data import is_features, list_data
+
+        if is_features(path):
+            return open_embeddings(path)[0]
+        if path.is_dir():
+            return _folder(path)
+        names = [*WORLDS, *list_data()]
+        if str(path) not in names:
+            raise InvalidInputError(
+                f"images: expected a folder, a file of embeddings or one of {', '.join(names)}, got {str(path)!r}; "
+                f"{did_you_mean(path, names)}"
+            )
+        assert self.encoder  # texts alone are refused before a data set is opened
+        return open_split(str(path), self.options.data_root, split, {})
+
+
+def open_split(name: str, root: Path | str | None, split: str | None, options: Mapping[str, Any]) -> ImageData:
+    """Open a split by name: a world comes with the package, everything else is read below `root`."""
+    from vldebias.data import open_data
+    from vldebias.miniature import open_world
+
+    if name in WORLDS:
+        if others := sorted(set(options) - {"n", "start"}):
+            raise InvalidInputError(f"{name}: expected options n and start, got {', '.join(others)}")
+        return open_world(name, split=split or "test", **options)
+    opened = open_data(name, root, split, **options)
+    if not isinstance(opened, ImageData):
+        raise InvalidInputError(f"{name}: expected images that can be read in any order; open them without streaming")
+    return opened
+
+
+def _folder(path: Path) -> ImageData:
+    """Every picture below a folder; the names of the folders directly below it are the column "folder"."""
+    from vldebias.data import file_images
+
+    known = set(need("PIL.Image").registered_extensions())
+    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in known)
+    if not files:
+        raise InvalidInputError(f"{path}: no pictures in it; expected files such as .png or .jpg")
+    names = [file.relative_to(path).as_posix() for file in files]
+    folders = Labels.of([name.partition("/")[0] if "/" in name else "" for name in names])
+    return file_images(path.name, "all", path, names, {"folder": folders})
+
+
+def _from_array(given: Any) -> Embeddings:
+    """Features (n, d) from an array, a tensor or a list, of any type of number, with their digest."""
+    try:
+        embeddings = Embeddings.of(given)
+    except InvalidInputError as error:
+        reason = str(error).removeprefix("features: ")
+        raise InvalidInputError(f"images: a folder, a file, a data set's name or features (n, d): {reason}") from None
+    rows = embeddings.features
+    if not len(rows):
+        raise InvalidInputError(f"images: expected features (n, d) with n > 0, got shape {rows.shape}")
+    if isinstance(rows, Shards):
+        return replace(embeddings, about={"data": "given in shards", "digest": rows.digest()})
+    digest = hashlib.sha256()
+    for start in range(0, len(rows), BLOCK):
+        digest.update(np.ascontiguousarray(rows[start : start + BLOCK]).data)
+    return replace(embeddings, about={"data": "given", "digest": digest.hexdigest()})
+
+
+def _some(embeddings: Embeddings, rows: NDArray[Any]) -> Embeddings:
+    """Some of the rows, of shards without a copy."""
+    return embeddings.picked(rows) if isinstance(embeddings.features, Shards) else embeddings[rows]
+
+
+def _load(path: Path, keys: Mapping[str, str], table: Path | None = None) -> tuple[Embeddings, dict[str, Any] | None]:
+    """Embeddings of a file or of shards, whose digest stands with them in the place of their path."""
+    try:
+        embeddings, rows = open_embeddings(path, keys=keys or None, table=table)
+    except InvalidInputError as error:
+        raise InvalidInputError(str(error).replace("keys={'features': ...}", "--key features=NAME")) from None
+    about = {name: value for name, value in embeddings.about.items() if name != "file"}
+    known = replace(embeddings, about={"data": path.name, **about, "digest": digest_of(path)})
+    return known, None if rows is None else dict(rows)
+
+
+def _sampled(n: int, limit: int) -> NDArray[np.int64]:
+    """Indices of at most `limit` of n rows, at random but always the same, in their order."""
+    return np.sort(np.random.default_rng(0).permutation(n)[:limit])
+
+
+# ---- tasks ---------------------------------------------------------------------------------------------------
 
 
 class Task(Strict, ABC):
@@ -221,22 +626,6 @@ def file_slug(text: str) -> str:
     return re.sub(r"[^a-z0-9@]+", "-", text.lower()).strip("-")
 
 
-def named_by(base: type[BaseModel], key: str) -> Callable[[Any], tuple[str, type[Any]]]:
-    """What takes subclasses of a model into a registry: by the one value of their field `key`."""
-
-    def accept(kind: Any) -> tuple[str, type[Any]]:
-        fits = isinstance(kind, type) and issubclass(kind, base)
-        names = get_args(kind.model_fields[key].annotation) if fits else ()
-        if len(names) != 1:
-            raise InvalidInputError(
-                f'{key}: expected a subclass of {base.__module__}.{base.__name__} with a field {key}: Literal["NAME"] '
-                f'= "NAME", got {kind!r}'
-            )
-        return names[0], kind
-
-    return accept
-
-
 TASKS: Registry[type[Task]] = Registry("task", "vldebias.tasks", named_by(Task, "task"), instances=False)
 
 
@@ -284,36 +673,19 @@ class Suite(Strict):
         """Return the suite of one task, called like it; fields: title, description, source, needs, headline."""
         return cls.build({"name": task.name, "tasks": (task,), **fields})
 
-    def only(self, names: Iterable[str]) -> Suite:
+    def only(self, names: Collection[str]) -> Suite:
         """Return the suite with some of its tasks; all of them where no name is given.
 
         Raises:
             InvalidInputError: no task of that name; the message lists them.
         """
-        chosen, there = list(names), [task.name for task in self.tasks]
-        for name in chosen:
+        there = [task.name for task in self.tasks]
+        for name in names:
             if name not in there:
                 raise InvalidInputError(
                     f"{self.name}: no task {name!r}; expected one of {', '.join(there)}; {did_you_mean(name, there)}"
                 )
-        return self.model_copy(update={"tasks": tuple(t for t in self.tasks if not chosen or t.name in chosen)})
-
-    def of_attributes(self, names: Collection[str]) -> Suite:
-        """Return the searches for some attributes alone; all of the suite where no name is given.
-
-        Raises:
-            InvalidInputError: no attribute of that name; the message lists them.
-        """
-        if not names:
-            return self
-        tasks: list[Any] = [task for task in self.tasks if hasattr(task, "of_attributes")]
-        there = list(dict.fromkeys(attribute for task in tasks for attribute in task.prompts))
-        for name in names:
-            if name not in there:
-                expected = f"one of {there}; {did_you_mean(name, there)}" if there else "a suite with retrieval"
-                raise InvalidInputError(f"{self.name}: no attribute {name!r}; expected {expected}")
-        chosen = (task.of_attributes(names) for task in tasks)
-        return self.model_copy(update={"tasks": tuple(task for task in chosen if task.prompts)})
+        return self.model_copy(update={"tasks": tuple(t for t in self.tasks if not names or t.name in names)})
 
     def texts(self) -> tuple[str, ...]:
         """Return every prompt that an image-text model embeds for it."""

@@ -18,9 +18,8 @@ budgets: $(READY)  ## lines, names and, after `make test`, seconds against .ci/b
 test-slow: $(READY)  ## the longer tests
 	$(BIN)/python -m pytest -m slow -n auto --dist loadfile
 
-bench: $(READY)  ## what users wait for, against what they would use instead, in half an hour
-	$(BIN)/python -m eval.benchmarks.speed --json eval/results/bench_speed.json
-	$(BIN)/python -m eval.readme
+bench: $(READY)  ## what users wait for, against what they would use instead, in minutes
+	$(BIN)/python -m eval.benchmarks.speed
 
 docs: $(READY)  ## the documentation, in site/
 	PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file .mkdocs.yml

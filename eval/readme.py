@@ -3,8 +3,7 @@
 python -m eval.readme          # rewrite every page that has a block
 python -m eval.readme --check  # fail if one is out of date
 
-A block is declared where its figures are measured: by `fills`, `shows` or `shows_rows` of eval/tables.py, or in an
-experiment's YAML.
+A page has a block's markers, and `BLOCKS` has what is written between them.
 """
 
 from __future__ import annotations
@@ -12,49 +11,332 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib import import_module
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from eval.experiments import experiment
-from eval.tables import PAGES
+from eval import real
+from eval.tables import Rivals, half, moved, paragraph, place_of, read, rows_in, span, table
+from vldebias.evaluation.report import verdict
+from vldebias.evaluation.result import Measurement, Result
 
 ROOT = Path(__file__).parents[1]
-PLACES = ("eval", "eval.experiments", "eval.benchmarks")
-DECLARES = re.compile(r"^\s*@?(fills|shows|shows_rows)\(", re.MULTILINE)
 
 
-def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
-    """Page -> the name of each of its blocks and what makes it."""
-    for package in PLACES:
-        for path in sorted(Path(next(iter(import_module(package).__path__))).glob("*.py")):
-            if DECLARES.search(path.read_text(encoding="utf-8")):
-                import_module(f"{package}.{path.stem}")
-    found = {ROOT / page: dict(own) for page, own in PAGES.items()}
-    for one, page in experiment.pages():
-        found.setdefault(ROOT / page.page, {})[page.block] = partial(page.text, one.name, one.method)
+# ---- README.md -------------------------------------------------------------------------------------------------------
+
+
+class Line(NamedTuple):
+    """A line of the README's table: what is done and how, its measure of bias, and what that cost."""
+
+    task: str
+    how: str  # in plain words, with what a user calls it
+    result: str
+    block: str
+    measure: tuple[str, str]  # metric, and what the table calls it
+    cost: tuple[str, str]
+    row: str  # the method of the result
+    subset: str = ""
+
+
+PEOPLE = ("wordings", "wordings gender", ("discrepancy", "parity gap"), ("recognised", "subject accuracy"))
+SEARCH = ("rivals_real", "celeba professions", ("max_skew@50", "MaxSkew@50"), ("query_cosine", "self-similarity"))
+BIRDS = ("quickstart", "birds", ("worst_group", "worst group"), ("average_reweighted", "average accuracy"))
+AGES = ("rivals_real", "celeba age", ("worst_group", "worst group"), ("average", "average accuracy"))
+WRITTEN = "professions, as people write them"
+WINDOW = (
+    Line("generating people", "default, `balanced-prompts`", *PEOPLE, "balanced-prompts", WRITTEN),
+    Line("generating people", "the paper's projection, `cali`", *PEOPLE, "cali", WRITTEN),
+    Line("searching photographs", "texts alone, default", *SEARCH, "difference of the values"),
+    Line("searching photographs", "unlabelled photographs, `reference=`", *SEARCH,
+         "calibration and equalised image means, lam 100"),
+    Line("classifying photographs by age", "texts alone, default", *AGES, "difference of the values"),
+    Line("classifying birds", "texts alone, default", *BIRDS, "default"),
+    Line("classifying birds", "unlabelled pictures, `reference=`", *BIRDS, "cali+equalise"),
+)  # fmt: skip
+
+
+def window() -> str:
+    """Write what is gained and what it costs, a line each; the intervals are those of the values."""
+    lines = [["task", "before", "after", "cost"]]
+    for line in WINDOW:
+        rows = rows_in(read(line.result), line.block, line.subset)
+        (metric, called), (use, cost) = line.measure, line.cost
+        bias = rows[line.row, metric]
+        told = {"better": "", "worse": ", **worse**"}.get(verdict(bias.change, bias.better), ", no clear change")
+        paid = f"{cost} {rows['none', use].value:.2f} to {rows[line.row, use].value:.2f}"
+        before = f"{called} {span(rows['none', metric], '.2f')}"
+        lines.append([f"{line.task}: {line.how}", before, span(bias, ".2f") + told, paid])
+    return table(*lines)
+
+
+def needs_of_commands() -> str:
+    """Write what the two commands need, by the committed sizes."""
+    (size,) = [row.value for row in read("install_sizes").rows if (row.metric, row.method) == ("MB", "all")]
+    return paragraph(
+        "Both need make, python 3.11 or newer, and once a network, from which they fetch packages that fill",
+        f"{size / 1000:.0f} GB, most of it torch (`eval/results/install_sizes.json`). Nothing else is fetched.",
+    )
+
+
+# ---- docs/methods ----------------------------------------------------------------------------------------------------
+
+# The forms that are attached where no method is named, and what a table says beside them.
+ATTACHED = {"difference": "the default", "cali+equalise, lam 100": "the default with `reference=`"}
+
+
+def needs(rows: Rivals, method: str) -> str:
+    """Write what a method was given: texts, images, true or zero-shot labels."""
+    words = [word for word in rows.fact(method, "needs") or () if word != "labels"]
+    labels = {"given": ["images", "**labels**"], "zero-shot": ["images", "zero-shot labels"]}
+    words += [word for word in labels.get(rows.fact(method, "labels"), []) if word not in words]
+    return ", ".join(words) or "-"
+
+
+def compared(result: Result, task: str) -> str:
+    """Write one task, the best first: what each method that there still is needs, gains and costs."""
+    rows = Rivals(result, task)
+    skew = rows.main == "max_skew"
+    cost, metric = ("self-similarity of queries", "query_cosine") if skew else ("average", "average")
+    gain = "MaxSkew" if skew else "worst group"
+    lines = [["method", "needs", f"{gain} [95 %]", "change from none [95 %]", cost]]
+    for method in filter(rows.there_is, rows.methods):
+        main, called = rows.rows[rows.main, method], rows.fact(method, "name")
+        attached = f", {ATTACHED[called]}" if called in ATTACHED else ""
+        alone = f", {method.rpartition(', ')[2]}" if method.endswith(" alone") else ""  # a side of a method for both
+        name = f"`{called}`{attached}{alone}"
+        cells = [f"**{name}**" if rows.kind(method) == "ours" and method != "none" else name, needs(rows, method)]
+        lines.append([*cells, span(main), moved(main), f"{rows.rows[metric, method].value:.3f}"])
+    return table(*lines).strip()
+
+
+def rivals(*tasks: tuple[str, str]) -> str:
+    """Write the tables of tasks, (result, task) each, with what they are and where they come from."""
+    parts = []
+    for name, task in tasks:
+        result = read(name)
+        (about,) = (one for one in result.provenance if one.task == task)
+        n = ", ".join(f"{count:,} {what}" for what, count in about.n.items() if count)
+        source = f"From `eval/results/{name}.json`, commit {result.commit}: {n}."
+        parts.append(f"## {about.title}\n\n{compared(result, task)}\n\n{source}")
+    return "\n" + "\n\n".join(parts) + "\n\n"
+
+
+def few() -> str:
+    """Write MaxSkew by the number of reference images, a row for each method."""
+    result = read("rivals_few")
+    tasks = {about.task: rows_in(result, about.task) for about in result.provenance}
+    names = {method: told["name"] for about in result.provenance for method, told in about.methods.items()}
+    lines = [["MaxSkew@50 of 51 professions", *tasks]]
+    for method, metric in next(iter(tasks.values())):
+        if metric == "max_skew@50" and method in names:
+            lines.append([f"`{names[method]}`", *(span(rows[method, metric]) for rows in tasks.values())])
+    return table(*lines, note="From `eval/results/rivals_few.json`, halves of the photographs.")
+
+
+# ---- docs/generation.md and the audit of texts -----------------------------------------------------------------------
+
+GENERATED = {  # row of the result -> what the page calls it
+    "none": "none",
+    "default": "`cali`, lam lowered (for sets not about persons)",
+    "cali": "`cali`, lam = 500 (`paper`)",
+    "difference": "`difference`",
+    "fair pca": "`fair-pca`",
+    "stated value": "a value stated for each image (as `balanced-prompts`)",
+}
+
+
+def sampled() -> str:
+    """Write what each method leaves of the parity gap, and what it costs, over fits and professions."""
+    result = read("generation")
+    rows, outside = (
+        rows_in(result, "generation gender", part) for part in ("unseen professions", "outside the fit, portraits")
+    )
+    costs = ["subject accuracy", "a person outside the fit stays one"]
+    lines = [["method", "share of the parity gap left", "squared, corrected", *costs]]
+    for method, name in GENERATED.items():
+        shares = [rows[method, f"discrepancy{kind}, share of none"] for kind in ("", "_squared")]
+        paid = (rows[method, "recognised"], outside[method, "shows what was asked for"])
+        lines.append([name, *(span(one, ".2f") for one in shares), *(f"{one.value:.3f}" for one in paid)])
+    n = rows["default", "discrepancy"].n
+    note = (
+        f"{n['professions']} held-out professions of the miniature world, {n['fits']} fits; 95 % intervals over both."
+    )
+    return table(*lines, note=f"{note} From `eval/results/generation.json`.")
+
+
+AUDITED = {
+    "published": "Stable Diffusion 1.5, B/32's texts",
+    "retrieval": "CelebA search, B/32's texts",
+    "miniature": "embedded pipeline",
+}
+PREDICTED = {
+    "lean_r": "r",
+    "lean_r2": "R2, left out",
+    "side_right": "side right",
+    "said_right": "side right where one is said",
+    "interval_coverage": "held-out shares covered",
+    "interval_width": "width",
+}
+
+
+def audit_lines() -> str:
+    """Write tasks and directions down, how well shares are predicted across."""
+    lines, result = [["what is predicted from what", "concepts", *PREDICTED.values()]], read("audit_texts")
+    for task, title in AUDITED.items():
+        for part in dict.fromkeys(row.subset for row in result.rows if row.task == task):
+            own = {metric: row for (_, metric), row in rows_in(result, task, part).items()}
+            if "lean_r" not in own:
+                continue
+            plain = ("interval_width", "lean_r2")
+            cells = [f"{own[one].value:.2f}" if one in plain else span(own.get(one), ".2f") for one in PREDICTED]
+            lines.append([", ".join(filter(None, (title, part))), str(own["lean_r"].n["concepts"]), *cells])
+    return table(*lines, note="From `eval/results/audit_texts.json`.")
+
+
+# ---- the trainings ---------------------------------------------------------------------------------------------------
+
+BASE = "InfoNCE"
+SITUATIONS: dict[str, tuple[str, str, dict[str, Any]]] = {  # what you have -> experiment, column of the share, place
+    "a model that knows something; captions of other pairs": ("which_loss_heads", "share", {"noise": "mixture"}),
+    "the same; a class taken for its neighbour": ("which_loss_heads", "share", {"noise": "class"}),
+    "the same; images that show little": ("which_loss_heads", "share", {"noise": "crop"}),
+    "random weights; captions of other pairs": ("which_loss_scratch", "share", {"noise": "mixture"}),
+    "images alone, random weights; classes that are wrong": ("noisy_digits", "eta", {}),
+}
+Arms = dict[str, dict[float, Measurement]]  # arm -> share -> row
+
+
+def by_share(result: Result, column: str, where: dict[str, Any]) -> Arms:
+    """Return the rows of an experiment at a place, by arm and share."""
+    found: Arms = {}
+    for row in result.rows:
+        place = place_of(row)
+        if where.items() <= place.items():
+            found.setdefault(row.method, {})[float(place[column])] = row
     return found
 
 
-def render(path: Path) -> str:
-    """The text of a file with every block between its markers replaced by the committed figures."""
-    text = path.read_text(encoding="utf-8")
-    for name, made in blocks()[path].items():
+def best(rows: Arms, shares: Sequence[float]) -> str:
+    """Return the arm of the highest mean over the shares; the usual loss where it is ahead of that nowhere beyond an
+    interval. An untrained model stands among the others: where it is the best, nothing is to be done.
+    """
+    arm = max(rows, key=lambda arm: sum(rows[arm][share].value for share in shares))
+    own = [rows[arm][share] for share in shares]
+    return arm if any(verdict(row.change, row.better) == "better" for row in own) else BASE
+
+
+def verdicts() -> str:
+    """Write one verdict for each situation, with what it rests on: its change to InfoNCE at each share."""
+    lines = [["you have", "do", "InfoNCE comes to", "ahead of it by"]]
+    for have, (name, column, where) in SITUATIONS.items():
+        rows = by_share(read(name), column, where)
+        every = sorted(rows[BASE])
+        for what, shares in {"nothing is wrong": every[:1], "": every[1:]}.items():
+            if what and where.get("noise") in ("class", "crop"):
+                continue  # the same cells as of the first noise
+            told = f"{have.partition(';')[0]}; {what}" if what else have
+            arm = best(rows, shares)
+            alone = {BASE: "InfoNCE; nothing is ahead of it beyond its interval", "not trained": "do not train"}
+            at = [f"{rows[BASE][share].value:.3f} at {share:g}" for share in shares]
+            ahead = "" if arm == BASE else ", ".join(starred(rows[arm][share]) for share in shares)
+            lines.append([told, alone.get(arm, arm), ", ".join(at), ahead])
+    note = (
+        "The verdict is the arm of the highest mean over the shares of wrong pairs, if it is ahead of InfoNCE beyond "
+        "its interval (*) at one of them. Intervals are over seeds and held-out images, not corrected for the arms."
+    )
+    return table(*lines, note=note)
+
+
+def starred(row: Measurement) -> str:
+    """Write a change, starred where it is beyond its interval; escaped, since several stand in a cell."""
+    assert row.change is not None
+    return f"{row.change[0]:+.3f}" + (r"\*" if verdict(row.change, row.better) in ("better", "worse") else "")
+
+
+def arms(
+    name: str,
+    rows: Mapping[str, str],
+    metrics: Sequence[str],
+    note: str,
+    *,
+    column: str = "",
+    head: str = "{}",
+    task: str = "",
+) -> str:
+    """Write rows of an experiment: a line for each value of some places, a column per metric or value of one."""
+    result = read(name)
+    found: dict[tuple[Any, ...], dict[str, Measurement]] = {}
+    for row in result.rows:
+        place = place_of(row)
+        if row.metric in metrics and row.task == (task or name):
+            key = head.format(place[column]) if column else row.metric
+            found.setdefault(tuple(place[one] for one in rows), {})[key] = row
+    columns = list(next(iter(found.values()))) if column else metrics
+    lines = [[*rows.values(), *columns]]
+    for at, own in found.items():
+        short = [f"{value:.3g}" if isinstance(value, float) else str(value) for value in at]
+        lines.append([*short, *(half(own[one]) for one in columns)])
+    return table(*lines, note=f"{note}; from `eval/results/{name}.json`.")
+
+
+STARS = "mean over seeds ± 95 % interval of Student's t; * differs from {} on the same seeds beyond its interval"
+NOISY = partial(arms, "noisy_captions")
+BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
+    "README.md": {"window": window, "needs": needs_of_commands},
+    "docs/methods/search.md": {"rivals_real": partial(rivals, ("rivals_real", "celeba professions")), "few": few},
+    "docs/methods/groups.md": {
+        "rivals_groups": partial(rivals, ("rivals_real", "celeba age"), ("rivals_miniature", "birds"))
+    },
+    "docs/generation.md": {"sampled": sampled},
+    "docs/tutorials/audit-a-prompt-list.md": {"audit_lines": audit_lines},
+    "docs/fine-tuning.md": {"verdicts": verdicts},
+    "docs/explanation/measured.md": {"real": real.measured},
+    "eval/README.md": {
+        "noisy_captions": partial(
+            NOISY, {"eta": "eta"}, ["zero_shot_accuracy"], "Zero-shot accuracy, " + STARS.format(BASE),
+            column="method", task="noise",
+        ),
+        "noisy_captions_recall": partial(
+            NOISY, {"eta": "eta"}, ["recall@1 text->image"], "Recall@1, " + STARS.format(BASE),
+            column="method", task="noise",
+        ),
+        "noisy_captions_lam": partial(
+            NOISY, {"lam": "lam"}, ["zero_shot_accuracy"], "RINCE q=0.5, zero-shot accuracy by eta, mean ± interval",
+            column="eta", head="eta {}", task="lam",
+        ),
+        "wrong_pairs": partial(
+            arms, "wrong_pairs", {"eta": "eta", "method": "loss"},
+            ["auroc", "score of right pairs", "score of wrong pairs"], STARS.format(BASE),
+        ),
+        "ssa": partial(
+            arms, "ssa", {"method": "arm"},
+            ["accuracy", "robust_accuracy@2/255", "robust_accuracy@8/255", "gap, original", "gap, mixed"],
+            STARS.format("none"),
+        ),
+    },
+}  # fmt: skip
+"""Page, from the root of the checkout -> block -> what makes its text."""
+
+
+def render(page: str, root: Path = ROOT) -> str:
+    """Return the text of a page with every block between its markers replaced by the committed figures."""
+    text = (root / page).read_text(encoding="utf-8")
+    for name, made in BLOCKS[page].items():
         begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
         pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
         text, found = pattern.subn((begin + made() + end).replace("\\", r"\\"), text)
         if found != 1:
-            raise SystemExit(f"{path.name}: expected one block {begin.strip()} ... {end}, found {found}")
+            raise SystemExit(f"{page}: expected one block {begin.strip()} ... {end}, found {found}")
     return text
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a README is out of date")
-    arguments = parser.parse_args()
-    made = {path: render(path) for path in blocks()}
-    if arguments.check:
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a page is out of date")
+    check, made = parser.parse_args().check, {ROOT / page: render(page) for page in BLOCKS}
+    if check:
         return int(any(path.read_text(encoding="utf-8") != text for path, text in made.items()))
     for path, text in made.items():
         path.write_text(text, encoding="utf-8")

@@ -12,12 +12,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from eval.tables import RESULTS, fills, span, table
+from eval.tables import RESULTS, span, table
 from vldebias.errors import VldebiasError
 from vldebias.evaluation.result import NONE, Measurement, Result
 
 REAL = RESULTS / "real"
-PAGE = "docs/explanation/measured.md"
 HEADLINE = ("worst_group", "max_skew@1000", "discrepancy_squared")
 """The metric that stands for a task, the first that it has."""
 WANTED = {
@@ -67,7 +66,6 @@ def headlines(result: Result) -> Iterator[tuple[Measurement, Measurement]]:
             yield from ((of[NONE], row) for name, row in of.items() if name != NONE and row.change is not None)
 
 
-@fills(PAGE, "real")
 def measured() -> str:
     """Return a row for each model, data set and method that somebody measured; a command where nobody did."""
     rows, done = [], set()

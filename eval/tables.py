@@ -1,108 +1,150 @@
-"""Tables of committed results, as Markdown, and the pages that they stand in.
-
-Whoever measures says beside it what its page shows: `fills` for any text, `shows` for a table of its own result,
-`shows_rows` for rows of it as they are. A page has a block's markers, and `python -m eval.readme` writes between them.
-"""
+"""Committed results: read, printed, and written as Markdown; `python -m eval.readme` has the tables of the pages."""
 
 from __future__ import annotations
 
+import argparse
+import json
 import textwrap
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from eval.metrics import register_metrics
-from vldebias.evaluation.report import markdown_table
-from vldebias.evaluation.result import Measurement, Result
+from rich.console import Console
+from rich.table import Table
+
+from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
+from vldebias.methods import METHODS
+from vldebias.metrics import Metric
 
 RESULTS = Path(__file__).parent / "results"
-PAGES: dict[str, dict[str, Callable[[], str]]] = {}
-"""Page, from the root of the checkout -> block -> what makes its text."""
-Cells = list[list[str]]
-
-
-def fills(page: str, block: str) -> Callable[[Callable[[], str]], Callable[[], str]]:
-    """The function makes the text of a block of a page."""
-
-    def keep(make: Callable[[], str]) -> Callable[[], str]:
-        PAGES.setdefault(page, {})[block] = make
-        return make
-
-    return keep
-
-
-def shows(page: str, block: str, *, of: str = "", by: str = "") -> Callable[..., Callable[[Result], Cells]]:
-    """The function makes the cells of a block's table, the head first, from the result that has the block's name.
-
-    of: another result. by: the module that measures it, where it is not the function's.
-    """
-    name = of or block
-
-    def keep(cells: Callable[[Result], Cells]) -> Callable[[Result], Cells]:
-        def made() -> str:
-            if not measured(name):
-                return missing(f"python -m {by or cells.__module__}")
-            return table(*cells(read(name)), note=f"From `eval/results/{name}.json`.")
-
-        fills(page, block)(made)
-        return cells
-
-    return keep
-
-
-def shows_rows(page: str, name: str, measures: Sequence[tuple[str, ...]]) -> None:
-    """A block of rows as a report writes them: (task, metric) of wholes, (task, metric, subset) of parts."""
-
-    @fills(page, name)
-    def made() -> str:
-        result = read(name)
-        commit = f", commit {result.commit}" if result.commit else ""
-        note = f"95 % bootstrap intervals in brackets; from `eval/results/{name}.json`{commit}."
-        register_metrics()
-        return f"\n{markdown_table(result, measures)}\n\n{note}\n\n"
-
-
-def measured(name: str) -> bool:
-    """Whether a result is committed."""
-    return (RESULTS / f"{name}.json").is_file()
-
-
-def missing(command: str) -> str:
-    return f"Not measured yet: `{command}` makes this.\n"
+MANY = 100  # rows from which on a result is kept compact
 
 
 def read(name: str) -> Result:
+    """Read a committed result."""
     return Result.read(RESULTS / f"{name}.json")
 
 
+def rows_in(result: Result, task: str, subset: str = "") -> dict[tuple[str, str], Measurement]:
+    """Return (method, metric) -> the row of one task."""
+    return {(row.method, row.metric): row for row in result.rows if (row.task, row.subset) == (task, subset)}
+
+
+def subset(place: Mapping[str, Any]) -> str:
+    """Write the columns of a row beside its method as a text: "eta = 0.4; lam = 0.01"."""
+    return "; ".join(f"{name} = {v if isinstance(v, str) else json.dumps(v)}" for name, v in place.items())
+
+
+def place_of(row: Measurement) -> dict[str, Any]:
+    """Return the columns that `subset` wrote, with task, method and metric."""
+    place: dict[str, Any] = {"task": row.task, "metric": row.metric, "method": row.method}
+    for part in row.subset.split("; ") if row.subset else ():
+        name, _, text = part.partition(" = ")
+        try:
+            place[name] = json.loads(text)
+        except ValueError:
+            place[name] = text
+    return place
+
+
+class Rivals:
+    """The rows of one task of `rivals.py` by metric, without its k, and method; `methods` has the best first."""
+
+    def __init__(self, result: Result, task: str) -> None:
+        (self.about,) = (p for p in result.provenance if p.task == task)
+        rows = [row for row in result.rows if row.task == task and "," not in row.metric]
+        self.rows = {(row.metric.partition("@")[0], row.method): row for row in rows}
+        self.main = "max_skew" if ("max_skew", "none") in self.rows else "worst_group"
+        self.sign = -1 if self.main == "max_skew" else 1
+        there = [method for metric, method in self.rows if metric == self.main]
+        self.methods = sorted(there, key=lambda method: -self.sign * self.rows[self.main, method].value)
+
+    def fact(self, method: str, name: str) -> Any:
+        """Return what the result says of a method; what was attached when it was measured is called by its form."""
+        told = self.about.methods.get(method, {}).get(name)
+        return "cali, lam 100" if (name, told) == ("name", "default") else told
+
+    def there_is(self, method: str) -> bool:
+        """Tell whether the package still has a method; some that were measured went."""
+        called = str(self.fact(method, "name"))
+        return "leaning" not in called and all(name in METHODS for name in called.partition(",")[0].split("+"))
+
+    def kind(self, method: str) -> str:
+        """Return "labels" for a method that was given labels of images, "ours" or "theirs" for others."""
+        if self.fact(method, "labels") == "given":
+            return "labels"
+        source = str(self.fact(method, "source"))
+        return "ours" if source in ("None", "this package") or "Chuang" in source else "theirs"
+
+
+# ---- Markdown --------------------------------------------------------------------------------------------------------
+
+
 def table(*rows: Sequence[str], note: str = "") -> str:
-    """The first row is the head; a note comes below."""
+    """Write a table; the first row is the head, a note comes below."""
     head, *rest = rows
     lines = "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rest])
     return f"\n{lines}\n\n" + (f"{note}\n\n" if note else "")
 
 
 def paragraph(*parts: str) -> str:
+    """Write a paragraph, wrapped as the pages are."""
     return textwrap.fill(" ".join(parts), 130, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def span(row: Measurement | None, form: str = ".3f") -> str:
-    """Value and interval; empty where there is no such row."""
+    """Write value and interval; nothing where there is no such row."""
     return "" if row is None else f"{row.value:{form}} [{row.interval[0]:{form}}, {row.interval[1]:{form}}]"
 
 
 def moved(row: Measurement) -> str:
-    """Change and its interval; empty where there is none."""
+    """Write change and its interval; nothing where there is none."""
     return "" if row.change is None else "{:+.3f} [{:+.3f}, {:+.3f}]".format(*row.change)
 
 
-def half(row: Measurement | None) -> str:
-    """Value and half of its interval, starred where it differs from none beyond that; empty where there is none."""
-    if row is None:
-        return ""
+def half(row: Measurement) -> str:
+    """Write value and half of its interval, starred where it differs from none beyond that."""
     beyond = row.change is not None and not row.change[1] <= 0 <= row.change[2]
     return f"{row.value:.3f} ± {row.value - row.interval[0]:.3f}{'*' if beyond else ''}"
 
 
-def rows_in(result: Result, task: str, subset: str = "") -> dict[tuple[str, str], Measurement]:
-    """(method, metric) -> the row of one task."""
-    return {(row.method, row.metric): row for row in result.rows if (row.task, row.subset) == (task, subset)}
+# ---- the commands of the experiments ---------------------------------------------------------------------------------
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Return the options of an experiment that gives a `Result`: --json; it adds its own."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--json", type=Path, help="also write the result here, with many rows as parquet beside it")
+    return made
+
+
+def run(name: str, measure: Callable[[], Iterable[TaskResult]], path: Path | None) -> Result:
+    """Measure, print the rows, write where asked to."""
+    started = time.monotonic()
+    parts = list(measure())
+    result = Result.of(name, parts, seconds=round(time.monotonic() - started, 1))
+    show(result)
+    if path:
+        result.write(path, compact=len(result.rows) > MANY)
+    return result
+
+
+def write_records(
+    path: Path, about: str, rows: Sequence[Mapping[str, Any]], method: str, columns: Sequence[str] = (), /, **more: Any
+) -> Path:
+    """Write a result of plain rows: `method` and `columns` say what a row is about, each of its numbers is a figure."""
+    part = TaskResult(TaskProvenance(task=path.stem, description=about, settings=more))
+    for row in rows:
+        place = {name: row[name] for name in columns if row.get(name) is not None}
+        for name in (one for one in row if one not in (method, *columns)):
+            part.add(Metric(name, name), str(row[method]), float(row[name]), n={"measured": 1}, subset=subset(place))
+    return Result.of(path.stem, [part], seconds=None).write(path)
+
+
+def show(result: Result) -> None:
+    """Print every row with its interval and its change to "none"."""
+    lines = Table("task", "metric", "method", "subset", "value", "change to none", title=result.name)
+    for row in result.rows:
+        lines.add_row(row.task, row.metric, row.method, row.subset, span(row), moved(row))
+    Console(width=180).print(lines)

@@ -23,7 +23,7 @@ from diffusers import AutoencoderKL, PNDMScheduler, StableDiffusionPipeline, UNe
 from transformers import CLIPTextConfig, CLIPTextModel
 
 import vldebias
-from eval.experiments.records import write_records
+from eval.tables import write_records
 from vldebias.miniature.models import load_text_tower
 
 SET = "professions-gender"

@@ -1,44 +1,136 @@
 """What users wait for, each against what they would use instead: all rows in one run; `make bench`.
 
-python -m eval.benchmarks.speed                                       # print the table
-python -m eval.benchmarks.speed --json eval/results/bench_speed.json  # and write it, from a tree without changes
-python -m eval.benchmarks.speed --only losses,demo                    # some of its parts
+python -m eval.benchmarks.speed                    # print the table
+python -m eval.benchmarks.speed --json FILE        # and write it
+python -m eval.benchmarks.speed --only losses,fit  # some of its parts
 
-Processor times on one thread, medians of calls in turn; peak memory where a process of its own or /proc tells it. The
-ratio of a row is that of two times from one run, so that other work on the machine hardly counts.
+Processor times on one thread, medians of calls in turn after one of each that is not counted; peak memory in MB above
+what a process held before, from /proc where there is one. They hold for one machine; the ratio of two times from one
+run is what carries over: above 1, ours is so many times faster. `difference` is that of the two results.
 """
 
 from __future__ import annotations
 
 import argparse
+import platform
+import statistics
 import sys
-import threading
+import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
 from torch.nn.functional import normalize
 
-from eval.benchmarks import losses, projection, scale
-from eval.benchmarks.timing import compared, report
-from vldebias.data import Labels
+from eval.tables import write_records
+from vldebias import losses
+from vldebias.data import Embeddings, Labels
+from vldebias.evaluation.images import disjoint
 from vldebias.evaluation.retrieval import Gallery, SkewOptions
 from vldebias.metrics import bootstrap_interval, worst_group_accuracy
 from vldebias.metrics.bootstrap import resampled_weights
 from vldebias.metrics.rankings import reach, resampled_places, top_rankings
+from vldebias.projection import CalibratedProjection
 
+DIM, T, CHUNK, LAM = 512, 0.05, 256, 1000.0
+PEAK = Path("/proc/self/clear_refs")  # writing 5 there starts the peak anew
 Row = dict[str, Any]
-LOSSES = [("sigmoid", "SigLipLoss"), ("info_nce", "ClipLoss")]
+Call = Callable[[], Any]
+
+
+def compared(what: str, size: str, ours: Call, plain: Call, repetitions: int, **more: Any) -> Row:
+    """Return what was timed at which size, both times, plain / ours, peaks, and whatever else belongs to it."""
+    seconds = medians({"ours": ours, "plain": plain}, repetitions)
+    peaks = {"peak MB, ours": peak(ours), "peak MB, plain": peak(plain)} if PEAK.exists() else {}
+    return {"what": what, "size": size, **seconds, "ratio": seconds["plain"] / seconds["ours"], **peaks, **more}
+
+
+def medians(calls: Mapping[str, Call], repetitions: int) -> dict[str, float]:
+    """Return the median processor time of each call, in seconds."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    for _ in range(repetitions):
+        for name, call in calls.items():
+            start = time.process_time()
+            call()
+            times[name].append(time.process_time() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def peak(call: Call) -> float:
+    """Return the MB that a call takes at most."""
+    PEAK.write_text("5")
+    before = _memory("VmRSS")
+    call()
+    return _memory("VmHWM") - before
+
+
+def _memory(kind: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(kind))
+
+
+def unit(*shape: int, seed: int = 0) -> Tensor:
+    """Return random unit rows of float64."""
+    generator = torch.Generator().manual_seed(seed)
+    return normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1)
+
+
+def of_losses(batches: Iterable[int] = (1024, 4096), repetitions: int = 3) -> Iterator[Row]:
+    """Compare losses, whole and in blocks, with open_clip's: a step is value and gradient for both features."""
+    from open_clip.loss import ClipLoss, SigLipLoss
+
+    pairs = {
+        losses.sigmoid: lambda x, y: SigLipLoss()(x, y, torch.tensor(1 / T), torch.tensor(-10.0)),
+        losses.info_nce: lambda x, y: ClipLoss()(x, y, 1 / T),
+    }
+    for loss, theirs in pairs.items():
+        for blocks in (None, CHUNK):
+            ours = partial(loss, temperature=T, chunk_size=blocks)
+            name = f"{loss.__name__}{f', blocks of {CHUNK}' if blocks else ''} / open_clip's"
+            for batch in batches:
+                steps = [partial(step, one, batch) for one in (ours, theirs)]
+                difference = max(abs(a - b) for a, b in zip(steps[0](), steps[1](), strict=True))
+                yield compared(name, f"batch {batch}", *steps, repetitions, difference=difference)
+
+
+def step(loss: Callable[[Tensor, Tensor], Tensor], batch: int) -> tuple[float, float]:
+    """Return the value and the norm of the gradient."""
+    x, y = unit(2, batch, DIM).float().requires_grad_()
+    value = loss(x, y)
+    gradients = torch.autograd.grad(value, (x, y))
+    return value.item(), float(torch.stack([gradient.double().norm() for gradient in gradients]).norm())
+
+
+def fit(d: int = 768, n_pairs: int = 80, n_spurious: int = 8, repetitions: int = 5) -> Row:
+    """Compare the fit by thin factors with Lemma 7.1 by d x d matrices."""
+    pairs, spurious = unit(n_pairs, 2, d), unit(n_spurious, d, seed=1)
+
+    def dense() -> Tensor:
+        eye, differences = torch.eye(d, dtype=torch.float64), pairs[:, 0] - pairs[:, 1]
+        inverse = torch.linalg.inv(eye + LAM / n_pairs * differences.T @ differences)
+        p0 = eye - spurious.T @ torch.linalg.pinv(spurious @ spurious.T, hermitian=True) @ spurious
+        return p0 @ inverse
+
+    def thin() -> CalibratedProjection:
+        return CalibratedProjection(lam=LAM).fit(pairs, spurious)
+
+    difference = float((thin().matrix() - dense()).abs().max())
+    size = f"d {d}, pairs {n_pairs}, spurious {n_spurious}"
+    return compared("fit: thin / dense inverse", size, thin, dense, repetitions, difference=difference)
 
 
 def ranks(n: int = 400_000, queries: int = 50, k: int = 1000, repetitions: int = 2) -> Row:
-    """The exact first k of n images for each query; difference: share of ranks that float32 alone gets otherwise."""
-    draw = torch.Generator().manual_seed(0)
-    items, texts = (normalize(torch.randn(rows, scale.DIM, generator=draw), dim=1) for rows in (n, queries))
+    """Find the exact first k of n images for each query; difference: share of ranks that float32 gets otherwise."""
+    items, texts = unit(n, DIM).float(), unit(queries, DIM, seed=1).float()
 
     def plain() -> np.ndarray:
         scores = (texts @ items.T).numpy()
@@ -46,100 +138,86 @@ def ranks(n: int = 400_000, queries: int = 50, k: int = 1000, repetitions: int =
         return np.take_along_axis(top, np.argsort(-np.take_along_axis(scores, top, 1), 1), 1)
 
     ours = partial(top_rankings, texts, items, k)
-    differ = float((ours() != plain()).mean())
-    size = f"{n:,} rows, {queries} queries, k {k}"
-    return compared("exact top ranks / float32 product and argpartition", size, ours, plain, repetitions, differ=differ)
+    difference, size = float((ours() != plain()).mean()), f"{n:,} rows, {queries} queries, k {k}"
+    what = "exact top ranks / float32 product and argpartition"
+    return compared(what, size, ours, plain, repetitions, difference=difference)
 
 
 def intervals(n: int = 1_000_000, queries: int = 50, resamples: int = 40, repetitions: int = 1) -> Row:
-    """Skew of four methods' queries on resampled galleries; difference: of the mean of NDKL, in standard errors."""
+    """Measure skew of four methods' queries on resampled galleries; difference: of mean NDKL, in standard errors."""
     rng, k = np.random.default_rng(0), min(1000, n // 20)
     gallery = Gallery(Labels(rng.integers(3, size=n), ("a", "b", "c")), SkewOptions(k=[k], resamples=resamples))
     ranked = {m: np.stack([rng.permutation(n)[: reach(k, n)] for _ in range(queries)]) for m in ("none", *"abc")}
-    prior = gallery.prior
 
     def plain() -> np.ndarray:
         """A weight for each image of each resample, as the bootstrap is written."""
-        found = []
+        orders, found = [order for rows in ranked.values() for order in rows], []
         for weights in resampled_weights(n, resamples, 0):
-            tops = (
-                gallery.codes[order[resampled_places(order, weights, k)]] for rows in ranked.values() for order in rows
-            )
-            found.append(np.stack([gallery.measure(groups, prior)[f"ndkl@{k}"] for groups in tops]))
+            tops = (gallery.codes[order[resampled_places(order, weights, k)]] for order in orders)
+            found.append(np.stack([gallery.measure(groups, gallery.prior)[f"ndkl@{k}"] for groups in tops]))
         return np.concatenate(found, axis=1)
 
-    one = np.concatenate([of[f"ndkl@{k}"] for of in gallery.resampled(ranked).values()])
-    other = plain()
-    apart = abs(one.mean() - other.mean()) / (other.mean(axis=0).std() * (2 / resamples) ** 0.5)
-    size = f"{n:,} rows, 4 methods, {queries} queries, k {k}, {resamples} resamples"
     ours = partial(gallery.resampled, ranked)
-    return compared("skew intervals / a weight for each image", size, ours, plain, repetitions, standard_errors=apart)
+    one, other = np.concatenate([of[f"ndkl@{k}"] for of in ours().values()]), plain()
+    apart = float(abs(one.mean() - other.mean()) / (other.mean(axis=0).std() * (2 / resamples) ** 0.5))
+    size = f"{n:,} rows, 4 methods, {queries} queries, k {k}, {resamples} resamples"
+    return compared("skew intervals / a weight for each image", size, ours, plain, repetitions, difference=apart)
 
 
-def few_rows(n: int = 10_000, resamples: int = 2000, repetitions: int = 1) -> Row:
-    """Interval of a worst group; difference: of its ends."""
+def worst_group(n: int = 10_000, resamples: int = 2000, repetitions: int = 1) -> Row:
+    """Compare the interval of a worst group with a loop over resamples; difference: of its ends."""
     rng = np.random.default_rng(0)
     group, label = rng.integers(4, size=n), rng.integers(2, size=n)
     predicted = np.where(rng.random(n) < 0.6 + 0.1 * group, label, 1 - label)
 
-    def plain() -> tuple[float, float]:
+    def plain() -> tuple[float, ...]:
         draw, found = np.random.default_rng(0), []
         for _ in range(resamples):
             rows = draw.integers(n, size=n)
             right, of = predicted[rows] == label[rows], group[rows]
             found.append(min(right[of == g].mean() for g in range(4)))
-        low, high = np.quantile(found, [0.025, 0.975])
-        return float(low), float(high)
+        return tuple(np.quantile(found, [0.025, 0.975]).tolist())
 
-    ours = partial(
-        bootstrap_interval, predicted, label, group, statistic=worst_group_accuracy, resamples=resamples, seed=0
-    )
-    ends = ours()
-    difference = float(np.abs(np.subtract((ends.low, ends.high), plain())).max())
+    def ours() -> tuple[float, ...]:
+        how: dict[str, Any] = {"statistic": worst_group_accuracy, "resamples": resamples, "seed": 0}
+        found = bootstrap_interval(predicted, label, group, **how)
+        return found.low, found.high
+
+    difference = float(np.abs(np.subtract(ours(), plain())).max())
     size = f"{n:,} rows, {resamples} resamples"
     return compared("bootstrap_interval / numpy loop", size, ours, plain, repetitions, difference=difference)
 
 
-def demo(number: int = 4, steps: int = 12, repetitions: int = 1) -> Row:
-    """A comparison as the page draws it; difference: of a pixel, of 255. first: seconds until a pair is there."""
-    from vldebias.cli.apps import page
-
-    settings, drawing = page("compare.settings"), page("compare.drawing")
-    engine = page("compare.engine").Engine()
-    of = settings.Drawing.of("A photo of a doctor.", number, 0, steps, 3.0)
-    how = settings.Mitigation.of(("gender",))
-
-    def ours() -> Any:
-        *_, last = drawing.compare(engine, of, how, threading.Event())
-        return last
-
-    def plain() -> list[list[Any]]:
-        one = partial(drawing._draw, engine, of, stop=threading.Event(), tell=lambda part: None)
-        pairs = [[one([i], given, 1.0)[0] for given in (None, how)] for i in range(number)]
-        return [list(side) for side in zip(*pairs, strict=True)]
-
-    both = zip([*ours().pictures.values()], plain(), strict=True)
-    pairs = [pair for sides in both for pair in zip(*sides, strict=True)]
-    furthest = max(int(np.abs(np.asarray(a, int) - np.asarray(b, int)).max()) for a, b in pairs)
-    size = f"{number} + {number} pictures, {steps} steps"
-    return compared("demo: batches / one by one", size, ours, plain, repetitions, pixel=furthest)
+def embeddings(n: int, seed: int) -> Embeddings:
+    rows = np.random.default_rng(seed).standard_normal((n, DIM), dtype=np.float32) + 0.5
+    return Embeddings.of(rows.astype(np.float16))
 
 
-def of_losses(repetitions: int = 3) -> Iterator[Row]:
-    for name, plain in LOSSES:
-        for loss in (name, f"{name}, blocks of {losses.CHUNK}"):
-            for batch in (1024, 4096):
-                yield losses.measured(loss, plain, batch, scale.DIM, repetitions)
+def reference(n: int = 100_000, repetitions: int = 3) -> Row:
+    """Compare n rows of reference, a tenth of them measured too, with a set of bytes; difference: of rows left."""
+    measured, other = embeddings(n, 1), embeddings(n, 2)
+    other.features[: n // 10] = measured.features[: n // 10]
+
+    def ours() -> int:
+        kept, _ = disjoint(other, measured)
+        assert kept is not None
+        return len(kept)
+
+    def plain() -> int:
+        held = {row.tobytes() for row in measured.normalised().numpy()}
+        return sum(row.tobytes() not in held for row in other.normalised().numpy())
+
+    what, difference = "a reference apart: blocks / bytes", abs(ours() - plain())
+    return compared(what, f"{n:,} rows", ours, plain, repetitions, difference=difference)
 
 
-PARTS: dict[str, Callable[[], Iterator[Row] | list[Row]]] = {
-    "scale": scale.run,
+PARTS: dict[str, Callable[[], Iterable[Row]]] = {
+    "losses": of_losses,
+    "fit": lambda: [fit()],
     "ranks": lambda: [ranks()],
     "intervals": lambda: [intervals()],
-    "bootstrap": lambda: [few_rows()],
-    "losses": of_losses,
-    "fit": lambda: [projection.fit(768, 80, 8, 5)],
-    "demo": lambda: [demo()],
+    "worst group": lambda: [worst_group()],
+    "reference": lambda: [reference()],
 }
 
 
@@ -148,18 +226,21 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the rows here")
     parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas (default: %(default)s)")
     given = parser.parse_args()
-    only = given.only.split(",")
-    unknown = sorted(set(only) - set(PARTS))
-    if unknown:
-        parser.error(f"--only: expected some of {', '.join(PARTS)}, got {unknown}")
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     rows: list[Row] = []
-    for name in (name for name in PARTS if name in only):
+    for name in given.only.split(","):
         print(f"{name} ...", file=sys.stderr)
         rows += PARTS[name]()
-    if rows:
-        report("bench_speed", rows, given.json)
+    table = Table("what", "size", "ours (ms)", "plain (ms)", "times faster", "MB", "MB, plain")
+    for row in rows:
+        peaks = (f"{row.get(f'peak MB, {side}', float('nan')):,.0f}" for side in ("ours", "plain"))
+        times = (f"{1e3 * row[side]:.2f}" for side in ("ours", "plain"))
+        table.add_row(row["what"], row["size"], *times, f"{row['ratio']:.2f}", *peaks)
+    Console(width=150).print(table)
+    if given.json:
+        settings = {"threads": torch.get_num_threads(), "machine": platform.machine()}
+        write_records(given.json, "Median processor times; ratio: plain / ours", rows, "what", ("size",), **settings)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,9 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from eval.experiments.embeddings import protocol
-from eval.experiments.run import parser, run
+from eval.tables import parser, run
 from vldebias.evaluation.groups import Reweighted, Statistic, draws_of, interval_of
-from vldebias.evaluation.result import TaskResult
+from vldebias.evaluation.result import TaskProvenance, TaskResult
 from vldebias.metrics.bootstrap import percentile_interval, wilson_interval
 from vldebias.metrics.classification import accuracy_gap, lowest_accuracy, mean_accuracy
 from vldebias.metrics.metric import Metric
@@ -157,7 +156,6 @@ def summary(rows: np.ndarray, true: float) -> dict[str, float]:
     return {
         "truth": round(true, 6),
         "coverage": round(covered, 4),
-        "standard_error": round(float(np.sqrt(covered * (1 - covered) / len(rows))), 4),
         "interval_below": round(float(below.mean()), 4),
         "interval_above": round(float(above.mean()), 4),
         "bias": round(float(value.mean() - true), 5),
@@ -169,17 +167,18 @@ def measure(sets: int, resamples: int, seed: int) -> Iterator[TaskResult]:
     """A task per setting, a method per interval."""
     for i, setting in enumerate(SETTINGS):
         found = simulate(setting, sets, resamples, seed + i)
-        about = protocol(
-            setting.name,
-            f"Intervals that should cover in {LEVEL:.0%}: {setting.name}",
-            "How often intervals of data sets that are drawn from a known truth hold it.",
-            {"data sets": sets, "images": setting.n},
-            {name: {"expected": expected(setting, name)} for name in found},
+        about = TaskProvenance(
+            task=setting.name,
+            title=f"Intervals that should cover in {LEVEL:.0%}: {setting.name}",
+            description="How often intervals of data sets from a known truth hold it.",
+            model="none",
             split="simulated",
+            methods={name: {"expected": expected(setting, name)} for name in found},
             seeds=[seed + i],
+            n={"data sets": sets, "images": setting.n},
+            settings=asdict(setting) | {"level": LEVEL, "resamples": resamples},
         )
-        settings = asdict(setting) | {"level": LEVEL, "resamples": resamples}
-        done = TaskResult(about.model_copy(update={"model": "none", "prompts": "", "settings": settings}))
+        done = TaskResult(about)
         for name, figures in found.items():
             for metric, value in figures.items():
                 of_interval = Metric(metric, metric.replace("_", " "), "fact", "neither")

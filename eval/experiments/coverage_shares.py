@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from eval.experiments.run import parser, run
+from eval.tables import parser, run
 from vldebias.data import Labels
 from vldebias.errors import SuspectInputWarning
 from vldebias.evaluation.result import TaskProvenance, TaskResult
@@ -71,9 +71,9 @@ def corrected(truth: np.ndarray, n: int, rng: np.random.Generator) -> Found:
 class Population:
     """Galleries of n images in groups of given shares, and queries that lean to groups at random."""
 
-    def __init__(self, truth: np.ndarray, n: int) -> None:
+    def __init__(self, truth: np.ndarray, n: int, lean: float = LEAN) -> None:
         self.truth, self.n, self.k = truth, n, n // 5
-        self.leans = LEAN * np.random.default_rng(5).normal(size=(QUERIES, len(truth)))
+        self.leans = lean * np.random.default_rng(5).normal(size=(QUERIES, len(truth)))
 
     def open(self, rng: np.random.Generator, resamples: int) -> tuple[Gallery, np.ndarray]:
         """A gallery and the rankings (q, n) of the queries; one with a group that nothing shows is drawn again."""

@@ -16,13 +16,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import affine_grid, grid_sample, normalize
 
-from eval.experiments.cells import Cell, packed
-from eval.experiments.experiment import Experiment
-from eval.experiments.noise import class_noise
-from vldebias.errors import need
+from eval.experiments.captions import class_noise
+from eval.experiments.run import Cell, packed
 from vldebias.evaluation.classifiers import Scaling, logistic_regression
 from vldebias.training.batches import Batch
 from vldebias.training.objective import build_objective
@@ -36,8 +35,8 @@ METRIC = "linear evaluation"
 
 @lru_cache(maxsize=1)
 def digits() -> dict[str, tuple[Tensor, np.ndarray]]:
-    """Images (n, 1, 8, 8) in [0, 1] and classes: to learn from, to choose by, to report."""
-    loaded = need("sklearn.datasets").load_digits()
+    """Return images (n, 1, 8, 8) in [0, 1] and classes: to learn from, to choose by, to report."""
+    loaded = load_digits()
     order = numpy_generator("digits").permutation(len(loaded.target))
     images = torch.from_numpy(loaded.images[order] / 16.0).float()[:, None]
     labels = loaded.target[order].astype(np.int64)
@@ -50,7 +49,7 @@ def digits() -> dict[str, tuple[Tensor, np.ndarray]]:
 
 
 def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Turned by up to 15 degrees, shifted by up to a pixel, scaled by up to a tenth, with a little noise."""
+    """Return images turned by up to 15 degrees, shifted by up to a pixel, scaled by up to a tenth, with some noise."""
     n = len(images)
     angle = (torch.rand(n, generator=generator) - 0.5) * (np.pi / 6)
     scale = 1 + (torch.rand(n, generator=generator) - 0.5) * 0.2
@@ -62,7 +61,7 @@ def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def network() -> tuple[nn.Module, nn.Module]:
-    """An encoder, whose features are read, and the projection that the loss sees."""
+    """Return an encoder, whose features are read, and the projection that the loss sees."""
     encoder = nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
@@ -72,13 +71,13 @@ def network() -> tuple[nn.Module, nn.Module]:
 
 
 def partners(labels: np.ndarray, rows: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """For each row another image that has its label, drawn at random."""
+    """Return for each row another image that has its label, drawn at random."""
     own = [np.flatnonzero(labels == code) for code in range(CLASSES)]
     return np.array([generator.choice(own[labels[row]]) for row in rows])
 
 
 def work(cell: Cell) -> dict[str, Any]:
-    """One training, read by a logistic regression."""
+    """Score one training by a logistic regression."""
     images, true = digits()["train"]
     seed, steps = cell["seed"], cell["steps"]
     labels = class_noise(true, cell["eta"], CLASSES, seed)
@@ -104,7 +103,7 @@ def work(cell: Cell) -> dict[str, Any]:
 
 @torch.no_grad()
 def read(encoder: nn.Module, part: str) -> dict[str, Any]:
-    """Accuracy of a logistic regression on the features, fitted on the true labels of some images to learn from."""
+    """Return the accuracy of a logistic regression on the features, fitted on the true labels of some images."""
     encoder.eval()
     (images, labels), (asked, true) = digits()["train"], digits()[part]
     images, labels = images[:READ], labels[:READ]
@@ -114,13 +113,3 @@ def read(encoder: nn.Module, part: str) -> dict[str, Any]:
     weight, bias = fitted.unscaled(scaling).head()
     right = ((encoder(asked).double() @ weight.T + bias).argmax(1).numpy() == true).astype(float)
     return {METRIC: float(right.mean()), **packed(METRIC, right)}
-
-
-def description(experiment: Experiment, steps: int) -> dict[str, Any]:
-    """Data and network, for the protocol."""
-    return {
-        "images": f"scikit-learn's 1,797 digits of 8 x 8: {TEST} to report, {VALIDATION} to choose by, the others to "
-        f"learn from, the same for all seeds; {READ} of these have labels for the regression",
-        "loop": f"AdamW, lr {LR} with a cosine, batches of {BATCH} pairs, {steps} steps",
-        "positive pairs": "two images, each moved and made noisy, of one class by labels with class noise",
-    }

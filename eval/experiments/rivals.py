@@ -3,8 +3,7 @@
 python -m eval.experiments.rivals --on real --json eval/results/rivals_real.json
 python -m eval.experiments.rivals --on miniature --json eval/results/rivals_miniature.json
 python -m eval.experiments.rivals --on few --json eval/results/rivals_few.json
-
-The tables of docs/methods and the plot of gain against cost are made from these by rivals_table.py.
+python -m eval.experiments.rivals --plot eval/results/rivals.png    # gain against cost, of the committed results
 
 Every method is fitted on a reference and measured by `vldebias.evaluate` on images that are not in it. A method that
 needs labels gets the true ones of the reference, and once more the zero-shot ones of the model.
@@ -16,21 +15,18 @@ miniature  renders without correlation are measured, others with the world's own
            Queries: the ten concepts of FairFace, professions. Groups: birds by place, hair by gender.
 
 A value is the mean over the splits, its interval the mean of the 95 % bootstrap intervals of one split (over queries;
-of groups over images), a change that of the paired ones: what one study of this size would see. `<metric>, splits`
-holds the lowest and the highest split as its interval. Beside what `vldebias.evaluate` measures:
-
-order_kept     Spearman's correlation of the scores of images of one group before and after, mean over queries and
-               groups: is what has nothing to do with the attribute still there?
-seconds        for fitting, on one core
+of groups over images), a change that of the paired ones: what one study of this size would see. Beside what
+`vldebias.evaluate` measures, `order_kept` is Spearman's correlation of the scores of images of one group before and
+after, mean over queries and groups: is what has nothing to do with the attribute still there?
 """
 
 from __future__ import annotations
 
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,9 +35,8 @@ from scipy.stats import rankdata
 from torch.nn.functional import normalize
 
 from eval.experiments import embeddings
-from eval.experiments.embeddings import FILE, Floats, Gallery, Rows, celeba, file
-from eval.experiments.run import parser, run
-from eval.metrics import ORDER_KEPT, SECONDS
+from eval.experiments.embeddings import Floats, Gallery, Rows, celeba, file
+from eval.tables import Rivals, parser, read, run
 from vldebias.data import Embeddings, cross
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, VldebiasWarning
@@ -52,21 +47,17 @@ from vldebias.methods import METHODS, Lian, Method, Need, Problem, Reference
 from vldebias.methods.closed_form import CALI, EQUALISE, ClosedForm
 from vldebias.methods.presets import LAM_OF_DEFAULT
 from vldebias.metrics import Metric
-from vldebias.metrics.metric import metric_of
+from vldebias.pictures import save_png, subplots
 from vldebias.prompts import PromptSet, load_prompts
 
-OURS = (
-    "difference",
-    "orth",
-    "orth-cali",
-    "cali",
-    "equalise",
-    "difference+equalise",
-    "cali+equalise",
-    "auto",
-)
-THEIRS = ("roboshot", "each-value", "lian")
+NAMED = (
+    "difference", "orth", "orth-cali", "cali", "equalise", "difference+equalise", "cali+equalise", "auto", "roboshot",
+    "each-value", "lian",
+)  # fmt: skip
 LABELLED = ("leace", "spd", "sfid", "bend-vlm")
+SPLITS, SEEDS, RESAMPLES = 10, (9013, 9023, 9033), 300
+KEPT = ("max_skew", "query_cosine", "worst_group", "average")
+ORDER_KEPT = Metric("order_kept", "rank correlation", "utility", "higher")
 
 
 class _Light(Method):
@@ -98,14 +89,12 @@ class ZeroShotLabels(Method):
 
 
 LIGHT, WEAKER = _Light(CALI), _Light(CALI + EQUALISE)
-SPLITS, SEEDS, RESAMPLES = 10, (9013, 9023, 9033), 300
-KEPT = ("max_skew", "ndkl", "query_cosine", "image_cosine", "recall", "worst_group", "average", "order_kept", "seconds")
 
 
 def compared() -> list[Method]:
-    """Ours, theirs, and those that need labels with the true and with the zero-shot ones."""
+    """Return ours, theirs, and those that need labels with the true and with the zero-shot ones."""
     sides = [Lian("text"), Lian("image")]
-    named = [METHODS[name] for name in (*OURS, *THEIRS, *LABELLED)]
+    named = [METHODS[name] for name in (*NAMED, *LABELLED)]
     return [*named, LIGHT, WEAKER, *sides, *(ZeroShotLabels(name) for name in LABELLED)]
 
 
@@ -123,40 +112,33 @@ class Split:
     classes: PromptSet | None = None
     label: str = ""
 
-    def fit(self, methods: Iterable[Method]) -> tuple[dict[str, Edit], dict[str, float]]:
-        """Title -> edit, and the seconds that it took; methods that ask for texts nobody has are left out."""
-        edits, seconds = {}, {}
+    def fit(self, methods: Iterable[Method]) -> dict[str, Edit]:
+        """Return title -> edit; methods that ask for texts nobody has are left out."""
+        edits, sets = {}, self.classes or self.prompts
+        told = Reference(self.reference.features, labels=self.reference.labels, within_classes=self.classes is not None)
         for method in methods:
-            sets = [self.classes or self.prompts]
-            reference = Reference(
-                self.reference.features, labels=self.reference.labels, within_classes=self.classes is not None
-            )
-            given = reference if method.uses_images or method.name in ("auto", WEAKER.name) else None
-            began = time.perf_counter()
-            edit = Problem.of(self.texts.host, sets, reference=given, neutral=self.queries).fit(method, "joint")
-            took = time.perf_counter() - began
+            given = told if method.uses_images or method.name in ("auto", WEAKER.name) else None
+            edit = Problem.of(self.texts.host, [sets], reference=given, neutral=self.queries).fit(method, "joint")
             if hasattr(edit, "wordings"):
                 try:
-                    self.texts.under(self.queries or sets[0].classes, edit)
+                    self.texts.under(self.queries or sets.classes, edit)
                 except InvalidInputError as error:
                     print(f"{method.name}: left out: {error}", file=sys.stderr)
                     continue
-            edits[method.title], seconds[method.title] = edit, took
-        return edits, seconds
+            edits[method.title] = edit
+        return edits
 
     def measure(self, edits: Mapping[str, Edit]) -> Result:
-        """Skew and what it costs, or accuracy by group."""
+        """Measure skew and what it costs, or accuracy by group."""
         common: dict[str, Any] = {"methods": edits, "resamples": RESAMPLES}
         if self.classes is not None:
             gallery, columns = self.gallery, {"label": self.label, "spurious": self.attribute}
             return evaluate(self.texts.host, gallery, prompts=self.classes, task="groups", **columns, **common)
         how: dict[str, Any] = {"queries": self.queries, "k": self.k, "resample": "queries"}
-        if any(self.gallery.captions):
-            how["utility"] = {"captions": True, "recall_k": [5]}
         return evaluate(self.texts.host, self.gallery, prompts={self.attribute: self.prompts}, **how, **common)
 
     def order_kept(self, edits: Mapping[str, Edit]) -> dict[str, float]:
-        """Spearman's correlation of scores before and after, inside the groups."""
+        """Return Spearman's correlation of scores before and after, inside the groups."""
         asked = self.queries or (self.classes.classes if self.classes else ())
         rows, codes = self.gallery.normalised().double(), self.gallery.column(self.attribute).codes
         if self.classes is not None:
@@ -175,7 +157,7 @@ class Split:
 
 
 def rank_kept(before: Floats, after: Floats, groups: Rows) -> Floats:
-    """Spearman's correlation (q,) of two score matrices (q, n), inside each group, mean over groups."""
+    """Return Spearman's correlation (q,) of two score matrices (q, n), inside each group, mean over groups."""
 
     def standard(scores: Floats) -> Floats:
         ranks = rankdata(scores, axis=1)
@@ -186,96 +168,75 @@ def rank_kept(before: Floats, after: Floats, groups: Rows) -> Floats:
 
 
 def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Method]) -> TaskResult:
-    """One block: means over splits of what each of them gives."""
+    """Return the means over splits of what each of them gives."""
     gathered: dict[tuple[str, str], list[Measurement]] = {}
-    extra: dict[tuple[Metric, str], list[float]] = {}
-    about: dict[str, dict[str, Any]] = {"none": {"name": "none", "needs": []}}
-    last: TaskProvenance | None = None
+    orders: dict[str, list[float]] = {}
+    told: dict[str, dict[str, Any]] = {"none": {"name": "none", "needs": []}}
     for number, split in enumerate(splits):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", VldebiasWarning)  # what they warn of is among the figures
-            edits, seconds = split.fit(methods)
+            edits = split.fit(methods)
             result = split.measure(edits)
         for row in result.rows:
             if not row.subset and row.metric.partition("@")[0] in KEPT and row.method != "random":
                 gathered.setdefault((row.metric, row.method), []).append(row)
-        for metric, values in ((ORDER_KEPT, split.order_kept(edits)), (SECONDS, seconds)):
-            for method, value in values.items():
-                extra.setdefault((metric, method), []).append(value)
-        about |= {m.title: facts(m, edits[m.title]) for m in methods if m.title in edits}
-        last = result.provenance[0]
+        for method, value in split.order_kept(edits).items():
+            orders.setdefault(method, []).append(value)
+        told |= {one.title: facts(one, edits[one.title]) for one in methods if one.title in edits}
+        about = result.provenance[0]
         print(f"{name}: split {number + 1} of {len(splits)}", file=sys.stderr)
-    assert last is not None
+    alike = {field: getattr(about, field) for field in ("model", "fingerprint", "prompts", "prompts_hash")}
     done = TaskResult(
         TaskProvenance(
             task=name,
             title=title,
             description="Mean over splits; intervals: mean over splits of the 95 % bootstrap intervals of one split.",
-            model=last.model,
-            fingerprint=last.fingerprint,
-            prompts=last.prompts,
-            prompts_hash=last.prompts_hash,
             split=str(splits[0].gallery.about.get("data", "")),
-            methods=about,
+            methods=told,
             seeds=list(range(len(splits))),
-            n={**last.n, "splits": len(splits), "reference": len(splits[0].reference)},
+            n={**about.n, "splits": len(splits), "reference": len(splits[0].reference)},
             settings={"k": splits[0].k, "resamples": RESAMPLES, "queries": list(splits[0].queries)},
+            **alike,
         )
     )
     for (metric, method), rows in gathered.items():
-        numbers = np.array([[row.value, *row.interval] for row in rows])
-        value, low, high = numbers.mean(0).tolist()
+        value, low, high = np.mean([[row.value, *row.interval] for row in rows], axis=0).tolist()
         changes = [row.change for row in rows if row.change is not None]
         change = tuple(np.mean(changes, axis=0).tolist()) if changes else None
-        labels = {"uses_labels": rows[0].uses_labels}
-        n = {**rows[0].n, "splits": len(rows)}
+        n, labels = {**rows[0].n, "splits": len(rows)}, {"uses_labels": rows[0].uses_labels}
         done.add(metric, method, value, (low, high), n=n, change=change, **labels)
-        spread = (float(numbers[:, 0].min()), float(numbers[:, 0].max()))
-        known = metric_of(metric)
-        splits_of = Metric(f"{metric}, splits", f"{known.title}, splits", "fact", known.better)
-        done.add(splits_of, method, value, spread, n=n, **labels)
-    for (extra_metric, method), values in extra.items():
-        n, ends = {"splits": len(values)}, (min(values), max(values))
-        done.add(extra_metric, method, float(np.mean(values)), ends, n=n)
+    for method, values in orders.items():
+        done.add(ORDER_KEPT, method, float(np.mean(values)), (min(values), max(values)), n={"splits": len(values)})
     return done
 
 
 def facts(method: Method, edit: Edit) -> dict[str, Any]:
-    """What a table says of a method beside its figures."""
-    labels = {"labels": edit.provenance.labels} if edit.provenance.labels else {}
-    return {
-        "name": method.name,
-        "source": method.source,
-        "needs": needs(method) + (["images"] if edit.provenance.uses_images and not method.uses_images else []),
-        "side": edit.side,
-        "chosen": edit.method,
-        **labels,
-    }
-
-
-def needs(method: Method) -> list[str]:
-    """What it needs beyond words for the attribute."""
+    """Return what a table says of a method beside its figures."""
     told = {Need.IMAGES: "images", Need.LABELS: "labels"}
-    return ["texts", *(word for need, word in told.items() if need in method.needs)]
+    needs = ["texts", *(word for need, word in told.items() if need in method.needs)]
+    if edit.provenance.uses_images and not method.uses_images:
+        needs.append("images")
+    labels = {"labels": edit.provenance.labels} if edit.provenance.labels else {}
+    return {"name": method.name, "source": method.source, "needs": needs, **labels}
 
 
 def real(methods: Sequence[Method], splits: int = SPLITS) -> Iterator[TaskResult]:
-    """CelebA: retrieval of professions, and age by gender."""
+    """Measure CelebA: retrieval of professions, and age by gender."""
     title = "Retrieval of professions among real photographs: gender"
     yield task("celeba professions", title, list(professions(splits)), methods)
     yield task("celeba age", "Old or young among real photographs: groups by gender", list(ages(splits)), methods)
 
 
 def halves(data: Gallery, splits: int) -> Iterator[tuple[Rows, Rows]]:
-    """Rows that may be seen, and the others, of random orders."""
+    """Yield rows that may be seen, and the others, of random orders."""
     for seed in range(splits):
         order = np.random.default_rng(seed).permutation(len(data.images))
         yield np.sort(order[:500]), order[500:]
 
 
 def professions(splits: int = SPLITS) -> Iterator[Split]:
-    """51 professions asked of as many men as women."""
-    data = celeba(file())
+    """Yield splits of 51 professions asked of as many men as women."""
+    data = celeba()
     prompts = replace(data.prompts, stated_words=("man", "woman"))
     for seed, (seen, rest) in enumerate(halves(data, splits)):
         (pool,) = data.pools([seed], rest)
@@ -284,8 +245,8 @@ def professions(splits: int = SPLITS) -> Iterator[Split]:
 
 
 def ages(splits: int = SPLITS) -> Iterator[Split]:
-    """Old or young by gender; a class is the mean of the prompts that state it."""
-    data = celeba(file())
+    """Yield splits of old or young by gender; a class is the mean of the prompts that state it."""
+    data = celeba()
     prompts = replace(data.prompts, stated_words=("man", "woman"))
     men, women = (tuple(side) for side in zip(*prompts.pairs, strict=True))
     own = {
@@ -301,30 +262,30 @@ def ages(splits: int = SPLITS) -> Iterator[Split]:
         yield Split(texts, reference, gallery, prompts, attribute="gender", classes=classes, label="age")
 
 
-def miniature(
-    methods: Sequence[Method], images: int = 1500, reference: int = 800, seeds: Sequence[int] = SEEDS
-) -> Iterator[TaskResult]:
-    """Portraits to search and to classify, birds to classify."""
+def miniature(methods: Sequence[Method], images: int = 1500, reference: int = 800) -> Iterator[TaskResult]:
+    """Measure portraits to search and to classify, birds to classify."""
     texts, features = embeddings.miniature()
-    birds, portraits = (features(name, images, 9002, True) for name in ("birds", "portraits"))
-    nature, people = ([features(name, reference, s, False) for s in seeds] for name in ("birds", "portraits"))
-    fair, jobs = load_prompts("fairface-gender"), load_prompts("professions-gender")
-    search: dict[str, Any] = {"texts": texts, "gallery": portraits, "attribute": "gender"}
-    concepts = [Split(reference=r, prompts=fair, queries=fair.classes, k=150, **search) for r in people]
-    yield task("portraits", "Retrieval of ten concepts among portraits: gender", concepts, methods)
-    unseen = [Split(reference=r, prompts=jobs, queries=jobs.held_out_classes, k=50, **search) for r in people]
-    yield task("professions", "Retrieval of unseen professions among portraits: gender", unseen, methods)
-    place = load_prompts("waterbirds")
-    common: dict[str, Any] = {"texts": texts, "label": "label"}
-    wild = [
-        Split(reference=r, gallery=birds, prompts=place, classes=place, attribute="place", **common) for r in nature
-    ]
-    yield task("birds", "Landbird or waterbird: groups by place", wild, methods)
-    hair = load_prompts("celeba")
-    heads = [
-        Split(reference=r, gallery=portraits, prompts=hair, classes=hair, attribute="gender", **common) for r in people
-    ]
-    yield task("hair", "Dark or blond hair: groups by gender", heads, methods)
+    birds, portraits = (features(name, n=images, seed=9002, balanced=True) for name in ("birds", "portraits"))
+    nature, people = (
+        [features(name, n=reference, seed=seed, balanced=False) for seed in SEEDS] for name in ("birds", "portraits")
+    )
+    fair, jobs, place, hair = map(load_prompts, ("fairface-gender", "professions-gender", "waterbirds", "celeba"))
+
+    def search(prompts: PromptSet, queries: tuple[str, ...], k: int) -> list[Split]:
+        return [Split(texts, r, portraits, prompts, attribute="gender", queries=queries, k=k) for r in people]
+
+    def classify(prompts: PromptSet, gallery: Embeddings, attribute: str, references: list[Embeddings]) -> list[Split]:
+        columns = {"attribute": attribute, "label": "label"}
+        return [Split(texts, r, gallery, prompts, classes=prompts, **columns) for r in references]
+
+    for name, title, splits in (
+        ("portraits", "Retrieval of ten concepts among portraits: gender", search(fair, fair.classes, 150)),
+        ("professions", "Retrieval of unseen professions among portraits: gender",
+         search(jobs, jobs.held_out_classes, 50)),
+        ("birds", "Landbird or waterbird: groups by place", classify(place, birds, "place", nature)),
+        ("hair", "Dark or blond hair: groups by gender", classify(hair, portraits, "gender", people)),
+    ):  # fmt: skip
+        yield task(name, title, splits, methods)
 
 
 SIZES = {"20": 20, "50": 50, "200": 200, "gallery": None}
@@ -332,38 +293,74 @@ UNLABELLED = ("difference", "cali", "equalise", "difference+equalise", "cali+equ
 
 
 def few(methods: Sequence[Method], splits: int = 5) -> Iterator[TaskResult]:
-    """The search for professions by the number of reference images; None: those that are searched."""
+    """Measure the search for professions by the number of reference images; None: those that are searched."""
     chosen = [method for method in methods if method.name in UNLABELLED]
     for name, size in SIZES.items():
-        some = [
-            replace(split, reference=split.gallery if size is None else split.reference[_some(split, size, seed)])
-            for seed, split in enumerate(professions(splits))
-        ]
+        some = []
+        for seed, split in enumerate(professions(splits)):
+            order = np.random.default_rng(seed).permutation(len(split.reference))
+            own = split.gallery if size is None else split.reference[np.sort(order[:size])]
+            some.append(replace(split, reference=own))
         title = f"Retrieval of professions among real photographs, reference: {name}" + " images" * (size is not None)
         yield task(f"reference: {name}", title, some, chosen)
 
 
-def _some(split: Split, size: int, seed: int) -> Rows:
-    return np.sort(np.random.default_rng(seed).permutation(len(split.reference))[:size])
+WORLDS: dict[str, Callable[..., Iterable[TaskResult]]] = {"real": real, "miniature": miniature, "few": few}
 
 
-WORLDS: dict[str, Callable[..., Iterable[TaskResult]]] = {
-    "real": real,
-    "miniature": miniature,
-    "few": few,
-}
+# ---- the plot --------------------------------------------------------------------------------------------------------
+
+
+def draw(results: Mapping[str, Result], path: Path) -> Path:
+    """Draw gain against cost: one panel per task, a point per method with the interval of its gain."""
+    tasks = [(result, about.task) for result in results.values() for about in result.provenance]
+    plot, axes = subplots(2, -(-len(tasks) // 2), (4.6 * -(-len(tasks) // 2), 7.6))
+    kinds = {"ours": "ours and the paper's", "theirs": "the field's", "labels": "given labels"}
+    colors = dict(zip(kinds, ("#2a78b5", "#d9822b", "#7a7a7a"), strict=True))
+    for axis, (result, task) in zip(axes, tasks, strict=False):
+        rows, names = Rivals(result, task), dict[tuple[float, float], list[str]]()
+        for method in rows.methods:
+            main, kept = rows.rows[rows.main, method], rows.rows.get(("order_kept", method))
+            if main.change is None or kept is None:
+                continue
+            gain, ends = rows.sign * main.change[0], sorted(rows.sign * end for end in main.change[1:])
+            color, x = colors[rows.kind(method)], 1 - kept.value
+            axis.vlines(x, *ends, color=color, linewidth=0.8, alpha=0.25)
+            hollow = rows.fact(method, "labels") == "zero-shot"
+            axis.scatter(x, gain, s=16, color="white" if hollow else color, edgecolors=color, zorder=3)
+            if not hollow:  # methods that do the same here share a label
+                names.setdefault((round(x, 3), round(gain, 3)), []).append(rows.fact(method, "name"))
+        for place, alike in names.items():
+            axis.annotate(", ".join(alike), place, (3, 2), textcoords="offset points", fontsize=6)
+        if sorted(x for x, _ in names)[len(names) // 2] < 0.1:  # most cost little: show how little
+            axis.set_xscale("symlog", linthresh=0.01)
+        axis.set_xlim(left=-0.001)
+        axis.axhline(0, color="0.6", linewidth=0.7)
+        axis.set_title(task, fontsize=9, parse_math=False)
+        axis.set_xlabel("cost: order inside a group that is lost", fontsize=8)
+        axis.set_ylabel("gain: " + ("MaxSkew" if rows.sign < 0 else "worst group"), fontsize=8)
+        axis.tick_params(labelsize=7)
+    for axis in axes[len(tasks) :]:
+        axis.set_visible(False)
+    handles = [axes[0].scatter([], [], s=16, color=color, label=kinds[kind]) for kind, color in colors.items()]
+    plot.legend(handles=handles, loc="lower center", ncols=3, fontsize=8, frameon=False)
+    plot.tight_layout(rect=(0, 0.04, 1, 1))
+    return save_png(plot, path, {"results": {name: result.commit for name, result in results.items()}})
 
 
 def main() -> int:
     options = parser(__doc__)
-    options.add_argument("--on", choices=tuple(WORLDS), required=True, help="which images")
+    options.add_argument("--on", choices=tuple(WORLDS), help="which images")
     options.add_argument("--splits", type=int, help="of photographs, fewer than the 10 (few: 5) for a shorter run")
+    options.add_argument("--plot", type=Path, help="draw the committed results here")
     given = options.parse_args()
-    if given.on != "miniature" and not file().is_file():
-        print(f"{FILE}: not found; set VLDEBIAS_REAL to its folder", file=sys.stderr)
-        return 2
-    how = {"splits": given.splits} if given.splits and given.on != "miniature" else {}
-    run(f"rivals_{given.on}", lambda: WORLDS[given.on](compared(), **how), given.json)
+    if given.on in ("real", "few") and not file().is_file():
+        options.error(f"{file()}: not found; set VLDEBIAS_REAL to its folder")
+    if given.on:
+        how = {"splits": given.splits} if given.splits and given.on != "miniature" else {}
+        run(f"rivals_{given.on}", lambda: WORLDS[given.on](compared(), **how), given.json)
+    if given.plot:
+        draw({name: read(name) for name in ("rivals_real", "rivals_miniature")}, given.plot)
     return 0
 
 

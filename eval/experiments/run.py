@@ -6,64 +6,319 @@ python -m eval.experiments.run noisy_captions --work DIR               # where c
 python -m eval.experiments.run noisy_captions --seeds 2 --steps 20 --out try  # a quick look
 python -m eval.experiments.run mine.yaml --out try                     # one of your own
 
-Beside it the command line of the experiments that give a `Result` by themselves: measure, print, write.
+`work` names the function that does a cell: it takes a mapping with the columns, "seed", "steps", "settings" (those of
+the cell's arm) and everything under `given`, and returns figures. A cell's figures are a file as soon as they are
+there, so an experiment that was stopped goes on; they do not depend on other cells, nor on how many processes work.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
+import hashlib
+import json
+import os
 import sys
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
+from importlib import import_module
+from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any, Literal
 
-from rich.console import Console
-from rich.table import Table
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+from scipy import stats
 
-from eval.experiments.cells import RESULTS, cores
-from eval.experiments.curves import draw_curves
-from eval.experiments.experiment import Experiment, names
-from eval.metrics import register_metrics
-from vldebias.errors import InvalidInputError
-from vldebias.evaluation.result import Result, TaskResult
+from eval.tables import RESULTS, show, subset
+from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
+from vldebias.files import commit, read_yaml, write_atomically
+from vldebias.progress import Progress
 
-MANY = 100  # rows from which on a result is kept compact
-
-
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """With --json; an experiment adds its own options."""
-    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--json", type=Path, help="also write the result here, with many rows as parquet beside it")
-    return made
-
-
-def run(name: str, measure: Callable[[], Iterable[TaskResult]], path: Path | None) -> Result:
-    """Measure, print the wholes of every task, write where asked to."""
-    register_metrics()
-    started = time.monotonic()
-    parts = list(measure())
-    result = Result.of(name, parts, seconds=round(time.monotonic() - started, 1))
-    show(result)
-    if path:
-        result.write(path, compact=len(result.rows) > MANY)
-    return result
+FOLDER = Path(__file__).parent
+ROWS = "rows: "  # before the name of a figure: what each image scored, see `packed`
+Place = dict[str, Any]
+Cell = Mapping[str, Any]
+Work = Callable[[Cell], dict[str, Any]]
 
 
-def show(result: Result) -> None:
-    """Every row with its interval and its change to "none"."""
-    table = Table("task", "metric", "method", "subset", "value", "95 % interval", "change to none", title=result.name)
-    for row in result.rows:
-        interval = "" if row.interval[0] == row.interval[1] else "[{:.3f}, {:.3f}]".format(*row.interval)
-        change = "" if row.change is None else "{:+.3f} [{:+.3f}, {:+.3f}]".format(*row.change)
-        method = row.method if row.lam is None else f"{row.method}, lam {row.lam:g}"
-        table.add_row(row.task, row.metric, method, row.subset, f"{row.value:.3f}", interval, change)
-    Console(width=180).print(table)
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
 
 
-def skip(path: Path) -> None:
-    """Say that a part is left out since its file is not there."""
-    message = f"SKIPPED: {path} is missing; set VLDEBIAS_REAL to its folder"
-    Console(stderr=True).print(message, style="yellow", highlight=False, soft_wrap=True)
+class Table(_Strict):
+    """Every combination of the columns with every seed (`seeds` at most); tables of one task are summed up together.
+
+    against: columns and values of the arm that others are compared with.
+    """
+
+    columns: dict[str, list[Any]]
+    task: str = ""
+    against: dict[str, Any] | None = None
+    seeds: int | None = None
+
+
+class Tuning(_Strict):
+    """For each combination of the columns the best of all that is tried, by a figure of cells on a seed of its own."""
+
+    columns: dict[str, list[Any]]
+    tried: dict[str, list[Any]]
+    at: dict[str, Any] = {}
+    seed: int
+    by: str
+    steps: int | None = None
+
+
+class Alike(_Strict):
+    """Cells at a place that do not depend on a column: done at its first value, they stand for each."""
+
+    column: str
+    where: dict[str, Any]
+
+
+class Experiment(_Strict):
+    """What a YAML file says; its name is the file's.
+
+    method: the column that is the method of a row. arms: its values -> what their cells are given as settings.
+    also: arms that other cells make on their way, by figures named "arm: metric". metrics: figures that become rows,
+    and which way is better. protocol: what a reader has to know beside it. draw: function of the result and a path.
+    """
+
+    name: str
+    about: str
+    work: str
+    method: str
+    arms: dict[str, dict[str, Any]]
+    given: dict[str, Any] = {}
+    steps: int
+    seeds: int = Field(5, ge=2)
+    tables: list[Table]
+    tuning: list[Tuning] = []
+    also: list[str] = []
+    alike: list[Alike] = []
+    metrics: dict[str, Literal["higher", "lower", "neither"]]
+    protocol: dict[str, str] = {}
+    draw: str = ""
+
+    @classmethod
+    def read(cls, name: str | Path) -> Experiment:
+        """Read an experiment of this folder by its name, or any by its path."""
+        path = Path(name) if str(name).endswith(".yaml") else FOLDER / f"{name}.yaml"
+        return cls.model_validate({"name": path.stem, **read_yaml(path)})
+
+    def run(self, folder: Path, *, seeds: int, steps: int, processes: int) -> Result:
+        """Do the cells that `folder` lacks, and sum up all."""
+        do = partial(self._do, folder=folder, processes=processes)
+        chosen = self.chosen(do(self.tried(steps), tuning=True))
+        plan = self.plan(chosen, seeds, steps)
+        done = do([json.loads(one) for one in dict.fromkeys(_key(done_as) for _, _, done_as in plan)])
+        settings = {"given": self.given, "steps": steps, "chosen": [{**at, **best} for at, best in chosen]}
+        provenance = TaskProvenance(
+            task=self.name,
+            description=self.about,
+            methods=self.arms,
+            seeds=list(range(seeds)),
+            settings={**self.protocol, **settings},
+        )
+        return Result.of(self.name, [TaskResult(provenance, self.rows(plan, done))], seconds=None)
+
+    def tried(self, steps: int) -> list[Place]:
+        """Return the cells that choose settings."""
+        return [
+            {**place, **one.at, "seed": one.seed, "steps": self._steps(one.steps, steps), **settings}
+            for one in self.tuning
+            for place in combinations(one.columns)
+            for settings in combinations(one.tried)
+        ]
+
+    def chosen(self, tuning: Sequence[Cell]) -> list[tuple[Place, Place]]:
+        """Return for each place of the tunings the settings of the highest figure, the first of equal ones."""
+        found = []
+        for one in self.tuning:
+            for place in combinations(one.columns):
+                own = [cell for cell in tuning if place.items() <= cell.items()]
+                best = max(own, key=lambda cell: cell["figures"][one.by])
+                found.append((place, {name: best[name] for name in one.tried}))
+        return found
+
+    def plan(self, chosen: Sequence[tuple[Place, Place]], seeds: int, steps: int) -> list[tuple[Table, Place, Place]]:
+        """Return (table, cell, the cell that is done for it) of all tables, with what was chosen for the place."""
+        plan = []
+        for table in self.tables:
+            for place in combinations(table.columns):
+                own = dict(place)
+                for alike in self.alike:
+                    if alike.where.items() <= own.items():
+                        own[alike.column] = table.columns[alike.column][0]
+                best = next((settings for where, settings in chosen if where.items() <= own.items()), {})
+                for seed in range(min(seeds, table.seeds or seeds)):
+                    rest = {"seed": seed, "steps": self._steps(None, steps), **best}
+                    plan.append((table, {**place, **rest}, {**own, **rest}))
+        return plan
+
+    def _steps(self, own: int | None, steps: int) -> int:
+        """Return the steps of a cell, where --steps may be more or fewer than the experiment's."""
+        return round((own or self.steps) * steps / self.steps)
+
+    def rows(self, plan: Sequence[tuple[Table, Place, Place]], done: Sequence[Cell]) -> list[Measurement]:
+        """Return means over seeds of what the tables' cells gave, changes paired by seed."""
+        figures, rows = {_key(cell): cell["figures"] for cell in done}, []
+        for task in dict.fromkeys(table.task for table in self.tables):
+            own = [(table, cell, figures[_key(done_as)]) for table, cell, done_as in plan if table.task == task]
+            cells = [one for _, cell, found in own for one in self._apart(cell, found)]
+            first = own[0][0]
+            for row in summed_up(cells, tuple(first.columns), against=first.against):
+                if row["metric"] in self.metrics:
+                    place = {name: row[name] for name in first.columns if name != self.method}
+                    rows.append(
+                        Measurement(
+                            task=task or self.name,
+                            metric=row["metric"],
+                            method=row[self.method],
+                            subset=subset(place),
+                            value=row["value"],
+                            interval=(row["low"], row["high"]),
+                            change=tuple(row["change"].values()) if "change" in row else None,
+                            better=self.metrics[row["metric"]],
+                            n={"seeds": len(row["seeds"])},
+                        )
+                    )
+        return rows
+
+    def _apart(self, cell: Place, figures: Mapping[str, Any]) -> Iterator[Place]:
+        """Yield the arms of `also` as cells of their own, then the cell."""
+        parts: dict[str, Place] = {arm: {} for arm in (*self.also, cell[self.method])}
+        for name, value in figures.items():
+            arm, _, rest = name.partition(": ")
+            if arm in self.also:
+                parts[arm][rest] = value
+            else:
+                parts[cell[self.method]][name] = value
+        return ({**cell, self.method: arm, "figures": own} for arm, own in parts.items() if own)
+
+    def _do(self, cells: Sequence[Place], *, folder: Path, processes: int, **more: Any) -> list[Place]:
+        """Return cells with their figures; each is given what the experiment says beside what it is."""
+        whole = [{**self.given, **more, **cell, "settings": self.arms[cell[self.method]]} for cell in cells]
+        done = run_cells(named(self.work), whole, folder, processes=processes, title=self.name)
+        return [{**cell, "figures": one} for cell, one in zip(cells, done, strict=True)]
+
+
+def named(function: str) -> Any:
+    """Return the function that "module:name" names."""
+    module, _, name = function.partition(":")
+    return getattr(import_module(module), name)
+
+
+def combinations(columns: Mapping[str, Sequence[Any]]) -> list[Place]:
+    """Return every combination of the values of some columns."""
+    return [dict(zip(columns, values, strict=True)) for values in product(*columns.values())]
+
+
+def _key(cell: Cell) -> str:
+    return json.dumps({name: value for name, value in cell.items() if name != "figures"}, sort_keys=True)
+
+
+# ---- cells -------------------------------------------------------------------------------------------------------
+
+
+def run_cells(work: Work, cells: Sequence[Cell], folder: Path, *, processes: int, title: str) -> list[dict[str, Any]]:
+    """Return the figures of cells, in order; those that `folder` has of this commit are not done again.
+
+    `work` must be a function of a module, since it runs in other processes.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    made = commit()
+    files = [folder / f"{hashlib.sha256(f'{made} {_key(cell)}'.encode()).hexdigest()[:16]}.json" for cell in cells]
+    missing = [(cell, file) for cell, file in zip(cells, files, strict=True) if not file.is_file()]
+    with Progress.on() as progress, progress.bar(title, len(missing), there=len(cells) - len(missing)) as bar:
+        for file, figures in _done(work, missing, processes):
+            write_atomically(file, json.dumps(figures, indent=1) + "\n")
+            bar.advance()
+    return [json.loads(file.read_text()) for file in files]
+
+
+def _done(work: Work, cells: Sequence[tuple[Cell, Path]], processes: int) -> Iterator[tuple[Path, dict[str, Any]]]:
+    if processes == 1:
+        torch.set_num_threads(1)
+        yield from ((file, work(cell)) for cell, file in cells)
+        return
+    with ProcessPoolExecutor(processes, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        futures = {pool.submit(work, cell): file for cell, file in cells}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # what runs is lost, what waits is not begun
+            raise
+
+
+# ---- sums --------------------------------------------------------------------------------------------------------
+
+
+def summed_up(
+    cells: Sequence[Cell], by: Sequence[str], *, against: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """Return one row per setting of the columns `by` and metric: mean over seeds with its interval.
+
+    against: columns and values of the arm that others are compared with: `change` is the mean difference to the cell
+    of the same seed in which these columns have these values, with its interval; pairing takes out what the seeds'
+    data, noise and first weights have in common. A metric that the other arm lacks has none. Where cells have `packed`
+    what each image scored, intervals are over seeds and images together.
+    """
+    by_key: dict[tuple[Any, ...], dict[int, Mapping[str, Any]]] = {}
+    for cell in cells:
+        by_key.setdefault(tuple(cell[name] for name in by), {})[cell["seed"]] = cell["figures"]
+    rows = []
+    for key, seeds in by_key.items():
+        place = dict(zip(by, key, strict=True))
+        base = seeds if against is None else by_key[tuple({**place, **against}[name] for name in by)]
+        for metric in (name for name in next(iter(seeds.values())) if not name.startswith(ROWS)):
+            each = [unpacked(figures, metric) for figures in seeds.values()]
+            found = interval([figures[metric] for figures in seeds.values()], rows=each)
+            row = {**place, "metric": metric, **found, "seeds": sorted(seeds)}
+            if base is not seeds and metric in next(iter(base.values())):
+                others = [unpacked(base[seed], metric) for seed in seeds]
+                pairs = zip(each, others, strict=True)
+                apart = [None if one is None or other is None else one - other for one, other in pairs]
+                gains = [figures[metric] - base[seed][metric] for seed, figures in seeds.items()]
+                row["change"] = interval(gains, rows=apart)
+            rows.append(row)
+    return rows
+
+
+def interval(values: Sequence[float], *, rows: Sequence[NDArray[np.float64] | None] = ()) -> dict[str, float]:
+    """Return the mean of independent values and its 95 % interval of Student's t.
+
+    rows: for each value what its n images scored, the same images for all: seeds and images are crossed, so the
+    variance of the mean over the images, of what an image scores in the mean over the seeds, is added to that over the
+    seeds. What a seed does to an image by chance is then counted twice: the interval is a little too wide.
+    """
+    sample = np.asarray(values, float)
+    mean = float(sample.mean())
+    half = float(stats.t.ppf(0.975, len(sample) - 1) * sample.std(ddof=1) / np.sqrt(len(sample)))
+    each = [one for one in rows if one is not None]
+    if each and len(each) == len(sample):
+        images = np.mean(each, axis=0)
+        half = float(np.hypot(half, stats.norm.ppf(0.975) * images.std(ddof=1) / np.sqrt(len(images))))
+    return {"value": mean, "low": mean - half, "high": mean + half}
+
+
+def packed(metric: str, rows: NDArray[Any]) -> dict[str, str]:
+    """Return what each image scored for a metric, (n,) of 0 and 1, as a figure that JSON takes."""
+    bits = base64.b64encode(np.packbits(np.asarray(rows) > 0.5).tobytes()).decode()
+    return {ROWS + metric: f"{len(rows)}:{bits}"}
+
+
+def unpacked(figures: Mapping[str, Any], metric: str) -> NDArray[np.float64] | None:
+    """Return what `packed` wrote; None where a cell has none."""
+    n, _, bits = figures.get(ROWS + metric, "").partition(":")
+    if not n:
+        return None
+    return np.unpackbits(np.frombuffer(base64.b64decode(bits), np.uint8), count=int(n)).astype(float)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,27 +328,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--work", type=Path, help="folder of finished cells (default: NAME-cells)")
     options.add_argument("--seeds", type=int, help="trainings per cell, at least 2")
     options.add_argument("--steps", type=int, help="updates per training")
-    options.add_argument("--processes", type=int, default=cores(), help="cells at a time, a thread each")
+    options.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="cells at a time, a thread each")
     given = options.parse_args(arguments)
     if given.experiment is None:
-        for name in names():
-            print(f"{name:22} {Experiment.read(name).about.splitlines()[0]}")
+        for path in sorted(FOLDER.glob("*.yaml")):
+            print(f"{path.stem:22} {Experiment.read(path).about.splitlines()[0]}")
         return 0
-    try:
-        experiment = Experiment.read(given.experiment)
-        seeds, steps = given.seeds or experiment.seeds, given.steps or experiment.steps
-        if seeds < 2:
-            options.error("--seeds: an interval over seeds needs at least 2")
-        work = given.work or Path(f"{experiment.name}-cells")
-        result = experiment.run(work, seeds=seeds, steps=steps, processes=given.processes)
-        written = result.write(given.out / f"{experiment.name}.json")
-    except InvalidInputError as error:
-        options.exit(2, f"{error}\n")
+    experiment = Experiment.read(given.experiment)
+    seeds, steps = given.seeds or experiment.seeds, given.steps or experiment.steps
+    if seeds < 2:
+        options.error("--seeds: an interval over seeds needs at least 2")
+    work = given.work or Path(f"{experiment.name}-cells")
+    result = experiment.run(work, seeds=seeds, steps=steps, processes=given.processes)
+    result.write(given.out / f"{experiment.name}.json")
     show(result)
-    if experiment.curves:
-        draw_curves(result, written.with_suffix(".png"), next(iter(experiment.metrics)), experiment.curves)
-    elif draw := getattr(experiment.module, "draw", None):
-        draw(result, written.with_suffix(".png"))
+    if experiment.draw:
+        named(experiment.draw)(result, given.out / f"{experiment.name}.png")
     return 0
 
 

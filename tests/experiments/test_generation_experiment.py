@@ -5,15 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from eval.experiments.generation import FITS, LEFT_OUT, SET, splits
-from eval.experiments.generation_measures import kept, over_fits
+from eval.experiments.generation import FITS, LEFT_OUT, SET, kept, over_fits, splits
 from vldebias.evaluation.result import TaskProvenance, TaskResult
 from vldebias.prompts import load_prompts
 
 
 def task() -> TaskResult:
-    told = {"task": "t", "description": "", "model": "", "fingerprint": None, "prompts": "", "prompts_hash": ""}
-    return TaskResult(TaskProvenance(**told, split="", methods={}, seeds=[], n={}))
+    return TaskResult(TaskProvenance(task="t", description=""))
 
 
 def test_no_profession_is_drawn_under_a_fit_that_knows_it() -> None:
@@ -32,8 +30,8 @@ def test_no_profession_is_drawn_under_a_fit_that_knows_it() -> None:
 def test_what_fits_differ_in_widens_the_interval() -> None:
     """Alike inside of each fit, unlike between: prompts alone would look certain."""
     values = {"none": np.ones(60), "one": np.repeat([0.0, 0.5, 1.0], 20)}
-    fits, widths = np.repeat(np.arange(3), 20), []
-    for given in (fits, None):
+    widths = []
+    for given in (np.repeat(np.arange(3), 20), np.zeros(60, int)):
         result = task()
         over_fits(result, "discrepancy", values, given, subset="", n={}, share=True)
         row = next(row for row in result.rows if row.method == "one")

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from eval import readme
+from eval.tables import place_of, subset
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "eval" / "results"
-OTHER = {"shipped"}  # a plain table
-COMMITTED = sorted(path for path in RESULTS.glob("*.json") if path.stem not in OTHER)
+COMMITTED = sorted(RESULTS.glob("*.json"))
 
 
 def problems(result: Result) -> list[str]:
@@ -67,13 +69,45 @@ def test_what_does_not_hold_together_is_found(rows: list[Measurement], told: str
     assert any(told in problem for problem in problems(result)), problems(result)
 
 
+def test_a_result_names_its_command_and_date_and_a_page_quotes_it() -> None:
+    pages = [ROOT / "README.md", ROOT / "eval" / "README.md", *(ROOT / "docs").rglob("*.md")]
+    quoted = " ".join(path.read_text(encoding="utf-8") for path in pages)
+    for path in (path for path in RESULTS.iterdir() if path.is_file()):
+        used = (path.stem in code.read_text(encoding="utf-8") for code in (ROOT / "eval").rglob("*.py"))
+        assert path.name in quoted or (path.with_suffix(".json").exists() and any(used)), path
+    for path in COMMITTED:
+        result = Result.read(path)
+        assert result.command, path
+        assert result.date, path
+
+
 def test_tables_of_pages_are_those_of_the_committed_results() -> None:
-    for path in readme.blocks():
-        assert readme.render(path) == path.read_text(encoding="utf-8"), "run python -m eval.readme"
+    for page in readme.BLOCKS:
+        assert readme.render(page) == (ROOT / page).read_text(encoding="utf-8"), "run python -m eval.readme"
 
 
 def test_every_marker_of_a_page_is_filled() -> None:
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "eval").rglob("*.md")]
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), ROOT / "eval" / "README.md"]
     begun = {p: set(re.findall(r"<!-- ([a-z]\w*):begin -->", p.read_text(encoding="utf-8"))) for p in pages}
-    declared = {path: set(own) for path, own in readme.blocks().items()}
+    declared = {ROOT / page: set(blocks) for page, blocks in readme.BLOCKS.items()}
     assert {path: names for path, names in begun.items() if names} == declared
+
+
+def arms(**changes: float) -> readme.Arms:
+    """Accuracies of .8 and a change, with intervals of .01 either side, at two shares."""
+    found = {readme.BASE: {share: row(value=0.8, interval=(0.79, 0.81), better="higher") for share in (0.2, 0.4)}}
+    for arm, gain in changes.items():
+        moved = {"change": (gain, gain - 0.01, gain + 0.01), "interval": (0.0, 1.0), "better": "higher"}
+        found[arm] = {share: row(value=0.8 + gain, **moved) for share in (0.2, 0.4)}
+    return found
+
+
+def test_the_verdict_is_the_highest_arm_that_is_ahead_beyond_its_interval_else_the_usual_loss() -> None:
+    assert readme.best(arms(a=0.02, b=0.05, c=-0.1), (0.2, 0.4)) == "b"
+    assert readme.best(arms(a=0.005, c=-0.1), (0.2, 0.4)) == readme.BASE
+    assert readme.best(arms(), (0.2, 0.4)) == readme.BASE
+
+
+@given(st.dictionaries(st.sampled_from("abc"), st.one_of(st.floats(0, 1), st.integers(0, 9), st.just("as it is"))))
+def test_the_columns_of_a_row_are_read_from_its_subset(place: dict[str, Any]) -> None:
+    assert place_of(row(subset=subset(place))) == {**place, "task": "t", "metric": "m", "method": "none"}

@@ -10,23 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from eval import readme, tables
-from eval.experiments import (
-    experiment,
-    run,
-    small_clip,
-    wrong_pairs,
-)
-from eval.experiments.cells import interval, packed, run_cells, summed_up, unpacked
-from eval.experiments.experiment import Experiment, place_of, subset
-from vldebias.errors import InvalidInputError
-from vldebias.evaluation.result import Measurement, Result
-from vldebias.files import commit
+from eval.experiments import captions, noisy_digits, run
+from eval.experiments.run import Experiment, interval, packed, run_cells, summed_up, unpacked
+from vldebias.evaluation.result import Result
 
 figures = st.floats(-1, 1, allow_nan=False)
 
@@ -43,9 +36,8 @@ class TestIntervals:
         half = stats.t.ppf(0.975, len(values) - 1) * error
         assert found == pytest.approx({"value": mean, "low": mean - half, "high": mean + half})
 
-    def test_all_alike_leave_no_width_and_a_lower_level_less(self) -> None:
+    def test_all_alike_leave_no_width(self) -> None:
         assert interval([0.5, 0.5, 0.5]) == {"value": 0.5, "low": 0.5, "high": 0.5}
-        assert interval([1.0, 2.0, 3.0], level=0.9)["high"] < interval([1.0, 2.0, 3.0])["high"]
 
 
 class TestImages:
@@ -119,7 +111,7 @@ def squared(one: Mapping[str, Any]) -> dict[str, float]:
 class TestCells:
     plan: Sequence[dict[str, Any]] = [{"x": x, "seed": 0} for x in (3, 1, 2)]
 
-    def test_come_in_their_order_and_are_done_once(self, tmp_path: Path) -> None:
+    def test_come_in_their_order_and_are_done_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         seen: list[int] = []
 
         def work(one: Mapping[str, Any]) -> dict[str, float]:
@@ -127,13 +119,14 @@ class TestCells:
             return squared(one)
 
         first = run_cells(work, self.plan[:2], tmp_path, processes=1, title="")
-        assert [one["figures"]["square"] for one in first] == [9.0, 1.0]
-        assert first[0]["commit"] == commit()
-        again = run_cells(work, self.plan, tmp_path, processes=1, title="")
-        assert again[:2] == first
+        assert first == [{"square": 9.0}, {"square": 1.0}]
+        assert run_cells(work, self.plan, tmp_path, processes=1, title="")[:2] == first
         assert seen == [3, 1, 2]
         run_cells(work, [{**one, "steps": 1} for one in self.plan], tmp_path, processes=1, title="")
         assert len(list(tmp_path.iterdir())) == 6, "a cell that differs in anything is another"
+        monkeypatch.setattr(run, "commit", lambda: "another")
+        run_cells(work, self.plan, tmp_path, processes=1, title="")
+        assert len(seen) == 9, "cells of another commit are done again"
 
     def test_what_was_done_before_an_error_is_kept(self, tmp_path: Path) -> None:
         def failing(one: Mapping[str, Any]) -> dict[str, float]:
@@ -144,62 +137,80 @@ class TestCells:
         assert len(list(tmp_path.iterdir())) == 1
 
     @pytest.mark.slow
-    def test_do_not_depend_on_the_number_of_processes(self, tmp_path: Path, small: None) -> None:
-        plan = [{"settings": {"loss": "info_nce"}, "eta": 0.4, "seed": seed, "steps": 1} for seed in (0, 1)]
-        one = run_cells(squared, self.plan, tmp_path / "one", processes=1, title="")
-        two = run_cells(squared, self.plan, tmp_path / "two", processes=2, title="")
-        assert [cell["figures"] for cell in one] == [cell["figures"] for cell in two]
-        alone = [small_clip.work(each) for each in plan]
-        turned = [small_clip.work(each) for each in reversed(plan)]
-        assert alone == turned[::-1], "a cell does not see what was done before it"
+    def test_do_not_depend_on_the_number_of_processes(self, tmp_path: Path) -> None:
+        one, two = (run_cells(squared, self.plan, tmp_path / str(n), processes=n, title="") for n in (1, 2))
+        assert one == two
 
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[None]:
     """Worlds of a few renders, batches that fit into them."""
     patch = pytest.MonkeyPatch()
-    loop = small_clip.LOOP.model_copy(update={"batch_size": 16})
-    for name, value in {"IMAGES": 48, "HELD_OUT": 96, "LOOP": loop}.items():
-        patch.setattr(small_clip, name, value)
-    small_clip.held_out.cache_clear()
+    for name, value in {"IMAGES": 48, "FEWER": 48, "HELD_OUT": 96, "VALIDATION": 48, "BATCH": 16}.items():
+        patch.setattr(captions, name, value)
+    patch.setattr(captions, "FEWER_BATCH", 16)
     yield
     patch.undo()
-    small_clip.held_out.cache_clear()
-
-
-def shares(found: Mapping[str, float], names: Sequence[str]) -> bool:
-    return all(0 <= found[name] <= 1 for name in names)
+    for kept in (captions.held_out, captions.fewer, captions.monitor):
+        kept.cache_clear()
 
 
 class TestEachOnNextToNothing:
     @pytest.mark.parametrize("loss", ["InfoNCE", "RINCE q=1.0"])
     def test_noisy_captions(self, small: None, loss: str) -> None:
         place = {"settings": arms("noisy_captions")[loss], "seed": 0, "steps": 2, "temperature": 0.5}
-        found = small_clip.work({**place, "eta": 0.8})
-        assert found.keys() == {*small_clip.SCORES, "wrong"}
-        assert shares(found, small_clip.SCORES)
+        found = captions.noisy_captions({**place, "eta": 0.8})
+        assert found.keys() == {*captions.SCORES, "wrong"}
+        assert all(0 <= found[name] <= 1 for name in captions.SCORES)
         assert 0.55 < found["wrong"] < 0.95
-        clean = small_clip.work({**place, "eta": 0.0})
-        assert clean["wrong"] == 0.0
+        assert captions.noisy_captions({**place, "eta": 0.0})["wrong"] == 0.0
+        assert captions.noisy_captions({**place, "eta": 0.8}) == found, "a cell does not see what was done before it"
 
     def test_a_column_that_is_a_setting_of_the_loss_reaches_it(self) -> None:
         arm = arms("noisy_captions")["RINCE q=0.5"]
         place = {"loss": "RINCE q=0.5", "settings": arm, "temperature": 0.1, "eta": 0.4, "seed": 0}
-        assert small_clip.loss_of(place) == {**arm, "temperature": 0.1}
-        assert small_clip.loss_of({**place, "lam": 0.05}) == {**arm, "temperature": 0.1, "lam": 0.05}
-        assert small_clip.loss_of({"settings": {"loss": "info_nce"}})["temperature"] == small_clip.T
+        assert captions.loss_of(place) == {**arm, "temperature": 0.1}
+        assert captions.loss_of({**place, "lam": 0.05}) == {**arm, "temperature": 0.1, "lam": 0.05}
+        assert captions.loss_of({"settings": {"loss": "info_nce"}})["temperature"] == captions.T
 
-    def test_wrong_pairs_are_scored_by_cosines_with_the_caption_that_was_given(self, small: None) -> None:
-        found = wrong_pairs.work({"settings": arms("wrong_pairs")["InfoNCE"], "eta": 0.5, "seed": 0, "steps": 1})
-        assert found.keys() == {"auroc", "score of right pairs", "score of wrong pairs"}
-        assert 0 <= found["auroc"] <= 1
-        world, source, wrong = wrong_pairs.noisy(0, 0.9)
-        towers = wrong_pairs.trained(arms("wrong_pairs")["InfoNCE"], world, source, 0, 1)
-        own = small_clip.captions(world)
-        given = [own[row] for row in source]
-        assert wrong.tolist() == [new != old for new, old in zip(given, own, strict=True)]
-        expected = small_clip.Monitor(small_clip.pixels(world), captions=given).rows(towers)["positive_score"].numpy()
-        np.testing.assert_allclose(wrong_pairs.scores(towers, world, source), expected, atol=1e-5)
+    def test_wrong_pairs(self, small: None) -> None:
+        cell = {"settings": arms("wrong_pairs")["InfoNCE"], "eta": 0.5, "seed": 0, "steps": 1}
+        found = captions.wrong_pairs(cell)
+        scores, wrong = captions.scores(cell)
+        assert found["score of wrong pairs"] == pytest.approx(scores[wrong].mean())
+        pairs = [(a, b) for a in scores[wrong] for b in scores[~wrong]]
+        assert found["auroc"] == pytest.approx(np.mean([(a < b) + 0.5 * (a == b) for a, b in pairs]))
+
+    @pytest.mark.parametrize("noise", ["mixture", "class", "crop"])
+    def test_which_loss_reads_other_arms_on_its_way(self, small: None, noise: str) -> None:
+        given = Experiment.read("which_loss_heads").given
+        cell = {"start": "heads", "noise": noise, "share": 0.8, "arm": "InfoNCE", "seed": 0, "steps": 5, "lr": 0.01}
+        found = captions.which_loss({**given, **cell, "temperature": 0.2, "settings": {"loss": "info_nce"}})
+        named = {name.partition(": ")[0] for name in found}
+        assert named == {"zero_shot_accuracy", "rows", "InfoNCE, WiSE-FT", "InfoNCE, filtered"}
+
+    def test_noisy_digits(self) -> None:
+        cell = {"settings": arms("noisy_digits")["InfoNCE"], "eta": 0.4, "seed": 0, "steps": 2, "temperature": 0.2}
+        found = noisy_digits.work(cell)
+        assert 0.1 < found["linear evaluation"] < 1
+
+
+def test_class_noise_takes_a_class_for_the_next_with_half_the_rate() -> None:
+    labels = np.arange(10).repeat(2000)
+    noisy = captions.class_noise(labels, 0.4, 10, 0)
+    flipped = noisy != labels
+    assert flipped.mean() == pytest.approx(0.2, abs=0.01)
+    assert np.array_equal(noisy[flipped], (labels[flipped] + 1) % 10)
+
+
+def test_softmax_scores_by_definition() -> None:
+    draw = torch.Generator().manual_seed(0)
+    x, v = (F.normalize(torch.randn(n, 4, generator=draw), dim=1) for n in (6, 3))
+    codes = torch.tensor([0, 1, 2, 2, 1, 0])
+    logits = x @ v.T / 0.5
+    for i, code in enumerate(codes):
+        expected = (logits.log_softmax(1)[i, code] + logits.log_softmax(0)[i, code]) / 2
+        assert captions.softmax_scores(x, v, codes, 0.5)[i] == pytest.approx(expected.item(), abs=1e-6)
 
 
 class TestExperiment:
@@ -210,74 +221,37 @@ class TestExperiment:
         assert {one["seed"] for one in tried} == {100}
         chosen = noisy.chosen(tried)
         assert [settings for _, settings in chosen] == [{"temperature": 0.2}] * 5
-        lam = [one.cell for one in noisy.plan(chosen, 5, 300) if one.table.task == "lam"]
+        lam = [cell for table, cell, _ in noisy.plan(chosen, 5, 300) if table.task == "lam"]
         assert {(cell["loss"], cell["temperature"], cell["steps"]) for cell in lam} == {("RINCE q=0.5", 0.2, 300)}
         assert {cell["seed"] for cell in lam} == {0, 1, 2}
 
-    @given(st.dictionaries(st.sampled_from("abc"), st.one_of(st.floats(0, 1), st.integers(0, 9), st.just("as it is"))))
-    def test_the_columns_of_a_row_are_read_from_its_subset(self, place: dict[str, Any]) -> None:
-        row = Measurement(
-            task="t", metric="m", method="x", value=1.0, interval=(1.0, 1.0), better="lower", n={}, subset=subset(place)
-        )
-        assert place_of(row) == {**place, "task": "t", "metric": "m", "method": "x"}
+    def test_cells_that_do_not_depend_on_a_column_are_done_once(self) -> None:
+        heads = Experiment.read("which_loss_heads")
+        plan = heads.plan([], 1, 300)
+        alike = [(cell, done) for _, cell, done in plan if cell["arm"] == "not trained"]
+        assert len(alike) == 15
+        assert len({json.dumps(done) for _, done in alike if done["share"] == 0.0}) == 1
 
-    def test_an_unknown_one_and_a_wrong_field_are_told(self, tmp_path: Path) -> None:
-        with pytest.raises(InvalidInputError, match=r"noisy_caption; expected one of \['noisy_captions'"):
-            Experiment.read("noisy_caption")
-        (tmp_path / "a.yaml").write_text("name: a\nabout: b\nmethod: c\ntables: []\nmetrics: {}\nlosses: 1\n")
-        with pytest.raises(InvalidInputError, match=r"a\.yaml: losses: Extra inputs are not permitted"):
-            Experiment.read(tmp_path / "a.yaml")
-
-
-class TestStranger:
-    """An experiment of one's own: one YAML file, and a marker in a page."""
-
-    @pytest.fixture
-    def mine(self, small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        page = {"page": str(tmp_path / "page.md"), "block": "mine", "rows": ["loss"], "metrics": ["zero_shot_accuracy"]}
+    def test_one_of_your_own_is_run_and_kept(
+        self, small: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         content = {
-            "name": "mine",
             "about": "Does RINCE help?",
+            "work": "eval.experiments.captions:noisy_captions",
             "method": "loss",
+            "steps": 1,
             "arms": {"InfoNCE": {"loss": "info_nce"}, "RINCE": {"loss": "rince", "q": 0.5}},
             "tables": [{"columns": {"eta": [0.5], "loss": ["InfoNCE", "RINCE"]}, "against": {"loss": "InfoNCE"}}],
             "metrics": {"zero_shot_accuracy": "higher", "wrong": "neither"},
-            "pages": [{**page, "note": "mean over seeds"}],
         }
         (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
-        (tmp_path / "page.md").write_text("Before\n\n<!-- mine:begin -->\n<!-- mine:end -->\n")
-        monkeypatch.setattr(experiment, "FOLDER", tmp_path)
-        monkeypatch.setattr(tables, "RESULTS", tmp_path)
-        return tmp_path
-
-    def given(self, folder: Path, *more: str) -> list[str]:
-        words = ["--out", folder, "--work", folder / "cells", "--seeds", "2", "--processes", "1", *more]
-        return list(map(str, words))
-
-    def test_it_is_run_kept_and_shown(self, mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run.main([str(mine / "mine.yaml"), *self.given(mine)]) == 0
-        result = Result.read(mine / "mine.json")
+        words = [tmp_path / "mine.yaml", "--out", tmp_path, "--work", tmp_path / "cells", "--processes", "1", "--seeds"]
+        assert run.main([*map(str, words), "2"]) == 0
+        result = Result.read(tmp_path / "mine.json")
         assert {(row.method, row.subset) for row in result.rows} == {("InfoNCE", "eta = 0.5"), ("RINCE", "eta = 0.5")}
-        shown = readme.render(mine / "page.md")
-        assert "| loss | zero_shot_accuracy |" in shown
-        assert shown.count("±") == 2
-        done = len(list((mine / "cells").iterdir()))
-        assert run.main(["mine", *self.given(mine)]) == 0
-        assert len(list((mine / "cells").iterdir())) == done == 4
-        assert Result.read(mine / "mine.json").rows == result.rows
-        (cell, *_) = (mine / "cells").iterdir()  # of another commit
-        told = json.loads(cell.read_text())
-        told["commit"] = "0" * 12
-        cell.write_text(json.dumps(told))
+        assert {row.method for row in result.rows if row.change is not None} == {"RINCE"}
+        assert run.main([*map(str, words), "2"]) == 0
+        assert len(list((tmp_path / "cells").iterdir())) == 4
         with pytest.raises(SystemExit):
-            run.main(["mine", *self.given(mine)])
-        assert f"got cells of commit {'0' * 12}" in capsys.readouterr().err
-
-    def test_the_command_lists_what_there_is_and_refuses_one_seed(
-        self, mine: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert run.main([]) == 0
-        assert capsys.readouterr().out.split(maxsplit=1) == ["mine", "Does RINCE help?\n"]
-        with pytest.raises(SystemExit):
-            run.main(["mine", *self.given(mine, "--seeds", "1")])
+            run.main([*map(str, words), "1"])
         assert "an interval over seeds needs at least 2" in capsys.readouterr().err

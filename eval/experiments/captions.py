@@ -1,0 +1,368 @@
+"""Small CLIPs that learn from captions of which some are wrong: the work of four experiments.
+
+A model learns from renders of birds, whose captions name the species ("a photo of a robin."): 48 texts, which are the
+classes of zero-shot accuracy too; in retrieval each text is asked once. It learns from scratch, or the two projections
+of the shipped model go on alone ("heads"). Pairs are wrong in three ways (tables A.1 and A.2 of the thesis): mixture (a
+caption taken from all), class (the species taken for the next one with half the share), crop (a fifth of the image's
+sides is left).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from eval.experiments.run import Cell, packed
+from eval.experiments.tensor_batches import TensorBatches
+from eval.miniature import birds
+from eval.miniature.birds import Birds
+from eval.tables import place_of
+from vldebias.evaluation.result import Result
+from vldebias.hosts.towers import Towers, towers
+from vldebias.metrics import auroc
+from vldebias.miniature import Preprocess, load_clip, weights_dir
+from vldebias.miniature.tokenizer import CONTEXT_LENGTH, open_clip_tokenizer
+from vldebias.miniature.words import SIZE
+from vldebias.pictures import save_png, subplots
+from vldebias.training.loop import fit
+from vldebias.training.monitor import Monitor, image_features, text_features
+from vldebias.training.objective import Trainee, build_objective
+from vldebias.training.pairs import mixture_noise
+from vldebias.training.sampling import numpy_generator, torch_generator
+from vldebias.training.settings import LoopSettings, LossSettings
+
+TEXTS = tuple(f"a photo of a {species}." for species in birds.SPECIES)
+IMAGES, BATCH = 4000, 256  # of a training from scratch
+FEWER, FEWER_BATCH = 2000, 128  # where many losses are compared
+HELD_OUT, HELD_OUT_SEED, VALIDATION, VALIDATION_SEED = 2000, 77, 1000, 79
+T = 0.2  # temperature where an experiment sets none
+LOOKS, EARLY = 5, 2  # validations in a run; the one whose model scores the pairs
+METRIC = "zero_shot_accuracy"
+SCORES = (METRIC, "recall@1 text->image", "recall@5 text->image")
+PATCH = 0.2  # of each side, what crop noise keeps
+ARCHITECTURE: dict[str, Any] = {
+    "embed_dim": 64,
+    "vision_cfg": {"image_size": SIZE, "patch_size": 16, "width": 64, "layers": 2, "head_width": 32, "mlp_ratio": 2.0},
+    "text_cfg": {"context_length": CONTEXT_LENGTH, "width": 64, "heads": 2, "layers": 1, "mlp_ratio": 2.0},
+}
+
+
+# ---- data --------------------------------------------------------------------------------------------------------
+
+
+def pixels(world: Birds) -> Tensor:
+    """Return (n, 3, 64, 64) as the image tower reads them."""
+    return world.images * 2 - 1
+
+
+def captions(species: NDArray[np.int64] | Tensor) -> list[str]:
+    """Return one text per image: its species."""
+    return [TEXTS[code] for code in species.tolist()]
+
+
+def class_noise(labels: NDArray[np.int64], eta: float, classes: int, seed: int) -> NDArray[np.int64]:
+    """Return labels (n,) of which each is taken for the next class with probability eta / 2 (thesis section 5.3.1)."""
+    flipped = numpy_generator("class noise", seed).random(len(labels)) < eta / 2
+    return np.where(flipped, (labels + 1) % classes, labels)
+
+
+def crop_noise(images: Tensor, eta: float, generator: torch.Generator) -> Tensor:
+    """Return images (b, 3, h, w) of which each is cropped to a fifth of its sides, and enlarged, with probability eta.
+
+    The source (thesis section 5.3.1) says "1/5 of their original size", which is read as that of the sides: a patch of
+    a fifth of the area still shows most objects.
+    """
+    b, _, h, w = images.shape
+    draws = torch.rand(b, 3, generator=generator)
+    chosen = torch.nonzero(draws[:, 0] < eta).squeeze(1)
+    if not len(chosen):
+        return images
+    height, width = round(h * PATCH), round(w * PATCH)
+    first = (draws[chosen, 1:] * torch.tensor([h - height + 1, w - width + 1])).long()
+    y = first[:, :1].clamp(max=h - height) + torch.arange(height)
+    x = first[:, 1:].clamp(max=w - width) + torch.arange(width)
+    patches = images[chosen[:, None, None], :, y[:, :, None], x[:, None, :]].permute(0, 3, 1, 2)
+    return images.index_copy(0, chosen, F.interpolate(patches, (h, w), mode="bilinear", align_corners=False))
+
+
+@lru_cache(maxsize=6)
+def fewer(seed: int) -> Birds:
+    return birds.sample(FEWER, seed=6000 + seed, balanced=True)
+
+
+def learned_from(noise: str, share: float, seed: int) -> tuple[Tensor, list[str]]:
+    """Return pixels and captions of which a share is wrong."""
+    images, species = pixels(fewer(seed)), fewer(seed).species.numpy()
+    if noise == "mixture":
+        species = species[mixture_noise(len(species), share, seed)]
+    elif noise == "class":
+        species = class_noise(species, share, len(TEXTS), seed)
+    else:
+        images = crop_noise(images, share, torch_generator("crops", seed))
+    return images, captions(species)
+
+
+# ---- models and trainings ------------------------------------------------------------------------------------------
+
+
+def fresh() -> Towers:
+    """Return towers of fresh weights from torch's generator."""
+    import open_clip
+
+    tokenizer = open_clip_tokenizer(weights_dir())
+    model = open_clip.CLIP(
+        embed_dim=ARCHITECTURE["embed_dim"],
+        vision_cfg=open_clip.CLIPVisionCfg(**ARCHITECTURE["vision_cfg"]),
+        text_cfg=open_clip.CLIPTextCfg(vocab_size=tokenizer.vocab_size, **ARCHITECTURE["text_cfg"]),
+    )
+    return towers(model, tokenizer, Preprocess())
+
+
+class Heads(nn.Module):
+    """The projections of the shipped model over features of its frozen towers, which are computed once.
+
+    It stands where towers do: an image is its feature (w, 1, 1), a text the number of its row.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        whole, *_ = load_clip()
+        self.project_image, self.project_text = (_linear(w) for w in (whole.visual.proj, whole.text_projection))
+        self.frozen_texts = frozen(None)
+
+    @property
+    def model(self) -> nn.Module:
+        return self
+
+    def image(self, features: Tensor) -> Tensor:
+        out: Tensor = self.project_image(features.flatten(1))
+        return out
+
+    def text(self, tokens: Mapping[str, Tensor]) -> Tensor:
+        out: Tensor = self.project_text(self.frozen_texts[tokens["text"][:, 0]])
+        return out
+
+    @staticmethod
+    def tokenize(texts: Sequence[str]) -> dict[str, Tensor]:
+        return {"text": torch.tensor([[TEXTS.index(text)] for text in texts])}
+
+
+def _linear(weight: Tensor) -> nn.Linear:
+    layer = nn.Linear(*weight.shape, bias=False)
+    layer.weight.data.copy_(weight.detach().T)
+    return layer
+
+
+@torch.no_grad()
+def frozen(images: Tensor | None) -> Tensor:
+    """Return what the shipped towers give before their projections: of images (n, w, 1, 1), or of the texts (48, w)."""
+    model, _, tokenizer = load_clip()
+    model.eval()
+    if images is None:
+        model.text_projection = None
+        return model.encode_text(tokenizer(list(TEXTS)))  # type: ignore[no-any-return]
+    model.visual.proj = None
+    return torch.cat([model.encode_image(part) for part in images.split(200)])[:, :, None, None]
+
+
+def learner(start: str, seed: int) -> Any:
+    """Return the model as it starts: "heads" or "scratch"."""
+    torch.manual_seed(seed)
+    return Heads() if start == "heads" else fresh()
+
+
+def train(
+    found: Any, images: Tensor, texts: Sequence[str], loss: Mapping[str, Any], watch: Any = None, **loop: Any
+) -> Any:
+    """Return the model after training on images with their captions; `loss` are settings of LossSettings."""
+    settings = LoopSettings(warmup=0.1, weight_decay=0.05, **loop)
+    sampling = {"batch_size": settings.batch_size, "seed": settings.seed}
+    batches = TensorBatches(images, texts, tokenize=found.tokenize, **sampling)
+    objective = build_objective(LossSettings(**loss), temperature=loss["temperature"], items=len(images))
+    fit(Trainee(found, objective), batches, settings, monitor=watch)
+    return found
+
+
+def from_scratch(cell: Cell, world: Birds, texts: Sequence[str]) -> Any:
+    """Return a fresh model after training; the loss has the settings of the arm, and those that the cell has."""
+    loop = {"steps": cell["steps"], "batch_size": BATCH, "lr": 1e-3, "seed": cell["seed"]}
+    return train(learner("scratch", cell["seed"]), pixels(world), texts, loss_of(cell), **loop)
+
+
+def loss_of(cell: Cell) -> dict[str, Any]:
+    """Return settings of LossSettings: those of the arm, and what the cell has of them."""
+    own = {name: cell[name] for name in LossSettings.model_fields if name in cell and name != "loss"}
+    return {"temperature": T, **cell["settings"], **own}
+
+
+# ---- noisy_captions and wrong_pairs ----------------------------------------------------------------------------------
+
+
+def noisy(seed: int, eta: float) -> tuple[Birds, NDArray[np.int64]]:
+    """Return the renders of a seed, and the species that each caption names: a share eta is drawn from all."""
+    world = birds.sample(IMAGES, seed=1000 + seed)
+    return world, world.species.numpy()[mixture_noise(IMAGES, eta, seed)]
+
+
+@lru_cache(maxsize=1)
+def held_out() -> Monitor:
+    """Return scores of renders that are the same for all seeds."""
+    world = birds.sample(HELD_OUT, seed=HELD_OUT_SEED)
+    return Monitor(pixels(world), captions=captions(world.species), labels=world.species, class_texts=TEXTS)
+
+
+def noisy_captions(cell: Cell) -> dict[str, float]:
+    """Score one training on clean renders; "wrong" is the share of the captions that differ."""
+    world, named = noisy(cell["seed"], cell["eta"])
+    found = held_out()(from_scratch(cell, world, captions(named)))
+    return {name: found[name] for name in SCORES} | {"wrong": float(np.mean(named != world.species.numpy()))}
+
+
+def scores(cell: Cell) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Return (n,) the cosine of each image with the caption that it was given after training, and which are wrong."""
+    world, named = noisy(cell["seed"], cell["eta"])
+    found = from_scratch(cell, world, captions(named))
+    texts = text_features(found, TEXTS, 64)[torch.from_numpy(named)]
+    return (image_features(found, pixels(world)) * texts).sum(dim=1).numpy(), named != world.species.numpy()
+
+
+def wrong_pairs(cell: Cell) -> dict[str, float]:
+    """Measure how well the scores of one training tell wrong pairs from right ones, and how high they are."""
+    found, wrong = scores(cell)
+    return {
+        "auroc": auroc(found, wrong, resamples=2).value,
+        "score of right pairs": float(found[~wrong].mean()),
+        "score of wrong pairs": float(found[wrong].mean()),
+    }
+
+
+def draw_scores(result: Result, path: Path, eta: float = 0.6) -> None:
+    """Draw densities of the scores of right and wrong pairs, from a training of each loss on one seed."""
+    (told,) = result.provenance
+    figure, axes = subplots(1, len(told.methods), (1 + 3.6 * len(told.methods), 3.1))
+    for axis, (loss, settings) in zip(axes, told.methods.items(), strict=True):
+        cell = {"seed": 0, "eta": eta, "settings": settings, "steps": told.settings["steps"]}
+        found, wrong = scores(cell)
+        edges = np.histogram_bin_edges(found, bins=40)
+        for name, rows in (("right", ~wrong), ("wrong", wrong)):
+            axis.hist(found[rows], bins=edges, density=True, alpha=0.6, label=name)
+        axis.set(title=f"{loss}, eta {eta:g}: AUROC {auroc(found, wrong, resamples=2).value:.3f}", xlabel="cosine")
+    axes[0].legend()
+    save_png(figure, path.with_name("wrong_pairs_scores.png"), {"kind": "scores of pairs", "eta": eta})
+
+
+def draw_curves(result: Result, path: Path) -> None:
+    """Draw accuracy over the share of wrong captions, a line for each loss, and over lam, a line for each share."""
+    figure, axes = subplots(1, 2, (10, 4))
+    for axis, (task, x, line) in zip(axes, (("noise", "eta", "method"), ("lam", "lam", "eta")), strict=True):
+        rows = [(place_of(row), row) for row in result.rows if (row.metric, row.task) == (METRIC, task)]
+        for name in dict.fromkeys(place[line] for place, _ in rows):
+            own = [(place[x], row.value, *row.interval) for place, row in rows if place[line] == name]
+            at, values, low, high = zip(*own, strict=True)
+            axis.plot(at, values, marker="o", ms=4, label=name if task == "noise" else f"eta {name}")
+            axis.fill_between(at, low, high, alpha=0.15)
+        axis.set(xlabel=x, ylabel="zero-shot accuracy", ylim=(0, 1.02), xscale="log" if x == "lam" else "linear")
+        axis.legend(fontsize=8)
+    save_png(figure, path, {"from": f"{path.stem}.json"})
+
+
+# ---- which_loss ------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4)
+def monitor(start: str, n: int, seed: int) -> Monitor:
+    """Return scores of clean renders, to validate or to report."""
+    clean = birds.sample(n, seed=seed, balanced=True)
+    images = frozen(pixels(clean)) if start == "heads" else pixels(clean)
+    return Monitor(images, labels=clean.species, class_texts=TEXTS)
+
+
+class Watch:
+    """Validates as the run goes, and keeps the early model."""
+
+    def __init__(self, start: str) -> None:
+        self.validation = monitor(start, VALIDATION, VALIDATION_SEED)
+        self.seen: list[float] = []
+        self.early: dict[str, Tensor] = {}
+
+    def __call__(self, found: Any) -> dict[str, float]:
+        self.seen.append(self.validation(found)[METRIC])
+        if len(self.seen) == EARLY:
+            self.early = copy.deepcopy(found.model.state_dict())
+        return {"validation": self.seen[-1]}
+
+
+def which_loss(cell: Cell) -> dict[str, Any]:
+    """Score one arm on held-out renders; of InfoNCE also a second training without the pairs of the lowest early scores
+    ("filtered"); of a model that knew something also the mean of its weights and those that it began with ("WiSE-FT").
+    """
+    start, seed, arm = cell["start"], cell["seed"], cell["arm"]
+    if arm == "not trained":
+        return worth(start, learner(start, seed))
+    images, texts = learned_from(cell["noise"], cell["share"], seed)
+    if start == "heads":
+        images = frozen(images)
+    found, watch = watched(cell, images, texts)
+    if cell.get("tuning"):
+        return {"validation": watch.seen[-1]}
+    figures, end = worth(start, found), copy.deepcopy(found.model.state_dict())
+    if arm in cell["mixed"]:
+        begun = learner(start, seed).model.state_dict()
+        found.model.load_state_dict({name: torch.lerp(begun[name].float(), end[name].float(), 0.5) for name in end})
+        figures |= {f"{arm}, WiSE-FT: {name}": value for name, value in worth(start, found).items()}
+    if arm == "InfoNCE":
+        found.model.load_state_dict(watch.early)
+        again = filtered(cell, found, images, texts)
+        figures |= {f"InfoNCE, filtered: {name}": value for name, value in worth(start, again).items()}
+    return figures
+
+
+def watched(cell: Cell, images: Tensor, texts: Sequence[str]) -> tuple[Any, Watch]:
+    """Return the model of one training of a cell's arm on these pairs, and its validations."""
+    watch, steps = Watch(cell["start"]), cell["steps"]
+    loop = {"steps": steps, "batch_size": FEWER_BATCH, "lr": cell["lr"], "seed": cell["seed"]}
+    loss = {**cell["settings"], "temperature": cell["temperature"]}
+    found = learner(cell["start"], cell["seed"])
+    return train(found, images, texts, loss, watch, **loop, eval_every=max(1, steps // LOOKS)), watch
+
+
+def filtered(cell: Cell, early: Any, images: Tensor, texts: Sequence[str]) -> Any:
+    """Return a model that learned from the pairs whose early scores are highest: the share that validates best."""
+    codes = torch.tensor([TEXTS.index(text) for text in texts])
+    features = torch.cat([image_features(early, part) for part in images.split(500)])
+    order = softmax_scores(features, text_features(early, TEXTS, 64), codes, cell["temperature"]).argsort(
+        descending=True
+    )
+    runs = []
+    for share in cell["kept"]:
+        kept = order[: round(share * len(order))].sort().values
+        again, validated = watched(cell, images[kept], [texts[row] for row in kept.tolist()])
+        runs.append((validated.seen[-1], again))
+    return max(runs, key=lambda one: one[0])[1]
+
+
+def softmax_scores(images: Tensor, texts: Tensor, codes: Tensor, t: float) -> Tensor:
+    """Return how surely image and caption pick each other: (n,) at most 0, low where they do not fit.
+
+        (log softmax_j(<x_i, v_j> / t) + log softmax_i(<x_i, v_j> / t)) / 2  at j = codes[i]
+
+    images: (n, d) and texts: (m, d) of norm 1, each different caption once. codes: (n,) the caption of each image.
+    """
+    logits = images @ texts.T / t
+    own = logits.gather(1, codes[:, None])[:, 0]
+    return own - (logits.logsumexp(1) + logits.logsumexp(0)[codes]) / 2
+
+
+def worth(start: str, found: Any) -> dict[str, Any]:
+    """Return zero-shot accuracy on held-out renders, with what each of them scored."""
+    rows = monitor(start, HELD_OUT, HELD_OUT_SEED).rows(found)[METRIC].numpy()
+    return {METRIC: float(rows.mean()), **packed(METRIC, rows)}

@@ -117,11 +117,6 @@ def outputs(model: nn.Module, images: Tensor, prompts: list[str] = PROMPTS) -> d
     return found
 
 
-def intermediates(model: nn.Module, images: Tensor, **more: Any) -> dict[str, Tensor]:
-    ids = tokenizer_for(model)(PROMPTS)
-    return model.forward_intermediates(images, ids, text_output_fmt="NLC", **more)
-
-
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     assert one.keys() == other.keys()
     return all(torch.equal(one[key], other[key]) for key in one)

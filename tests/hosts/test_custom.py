@@ -173,7 +173,7 @@ def test_embeddings_in_something_else_are_refused(gender: PromptSet) -> None:
         pipe.encode_prompt(PROMPTS)
 
 
-# ---- places inside, several roles -----------------------------------------------------------------------------------
+# ---- places inside -----------------------------------------------------------------------------------
 
 
 class Tower(nn.Module):
@@ -234,39 +234,6 @@ def test_a_place_that_the_embedding_does_not_pass_is_refused(gender: PromptSet, 
         with pytest.raises(InvalidInputError, match=words):
             vldebias.debias(tower_host(tower, place), given)
     assert all("forward" not in vars(module) for module in tower.modules())
-
-
-@torch.no_grad()
-def test_a_sequence_and_a_pooled_vector(gender: PromptSet, tmp_path: Any) -> None:
-    pipe = Tower()
-
-    class Drawer:
-        def encode_prompt(self, prompts: list[str]) -> tuple[Tensor, Tensor]:
-            out = pipe(counts(prompts))
-            return out["sequence"], out["pooled"]
-
-    drawer = Drawer()
-    embed = {
-        "sequence": lambda p: drawer.encode_prompt(p)[0][:, -1],
-        "pooled": lambda p: drawer.encode_prompt(p)[1],
-    }
-    output = {"sequence": 0, "pooled": 1}
-    host = custom(drawer, "encode_prompt", embed=embed, output=output, weights=pipe, generative=True)
-    assert host.roles == ("sequence", "pooled")
-    bare = drawer.encode_prompt(PROMPTS)
-    attachment = vldebias.debias(host, gender, method="cali")
-    got = drawer.encode_prompt(PROMPTS)
-    for role, i in output.items():
-        expected = attachment.projections[role](bare[i])
-        expected[1] = bare[i][1]  # states it
-        torch.testing.assert_close(got[i], expected)
-        assert attachment.projections[role].space == f"custom.Drawer.{role}"
-    attachment.remove()
-    assert all(torch.equal(a, b) for a, b in zip(drawer.encode_prompt(PROMPTS), bare, strict=True))
-    with pytest.raises(InvalidInputError, match=r"output= has the roles \['sequence', 'pooled'\]; expected embed= as"):
-        custom(drawer, "encode_prompt", embed=embed["pooled"], output=output)
-    with pytest.raises(InvalidInputError, match=r"embed= has the roles \['pooled'\], output= has"):
-        custom(drawer, "encode_prompt", embed={"pooled": embed["pooled"]}, output=output)
 
 
 @torch.no_grad()

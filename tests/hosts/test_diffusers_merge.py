@@ -1,7 +1,5 @@
 """Merging into plain weights: equal to the attachment with negative=True, and refused where weights cannot hold it."""
 
-import re
-
 import diffusers_parts as parts
 import diffusers_tiny as tiny
 import pytest
@@ -85,11 +83,8 @@ def test_what_guidance_loses_is_said(name):
     """The unconditional branch is edited too; not where the attachment edits it as well, or nothing."""
     make, _ = MERGEABLE[name]
     attachment = debias(tiny.own(make()), tiny.gender(), keep_stated=False)
-    edits = attachment.projections
-    with pytest.warns(VldebiasWarning, match="cannot tell the two branches of guidance apart") as said:
+    with pytest.warns(VldebiasWarning, match="cannot tell the two branches of guidance apart"):
         attachment.merge()
-    for role in edits:
-        assert re.search(rf"{role}: \d+\.\d%", str(said[0].message))
     everything(tiny.own(make())).merge()
     debias(tiny.own(make()), tiny.gender(), strength=0).merge()
 
@@ -164,7 +159,7 @@ def test_weights_that_are_not_there_are_refused():
     with pytest.raises(UnsupportedHostError, match=r"caption_projection.linear_1 is offloaded; merge before enabling"):
         attachment.merge()
     pipe.transformer.caption_projection = None
-    with pytest.raises(UnsupportedHostError, match=r"expected a layer 'caption_projection.linear_1' .* found none"):
+    with pytest.raises(UnsupportedHostError, match=r"expected layers caption_projection.linear_1, found none"):
         attachment.merge()
 
 

@@ -12,7 +12,7 @@ from diffusers_text import CASES, encode
 from vldebias.api import debias, fit_projections
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.diffusers import DiffusersHost
-from vldebias.hosts.traces import same_values
+from vldebias.hosts.pipelines import same_values
 
 PLAIN, STATED = "a photo of a doctor", "a photo of a female nurse"
 NEGATIVE = "old smiling person"

@@ -19,7 +19,7 @@ from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 
 KINDS = ("open_clip:clip", "open_clip:hf-mlp", "open_clip:coca", "transformers:CLIPModel", "transformers:SiglipModel")
-KINDS += ("transformers:ClapModel", "diffusers:StableDiffusion", "diffusers:Flux")
+KINDS += ("diffusers:StableDiffusion", "diffusers:Flux")
 
 
 @pytest.fixture(params=SUBJECTS)

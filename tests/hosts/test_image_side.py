@@ -161,7 +161,7 @@ def test_a_saved_projection_attaches_on_either_side(gender: PromptSet, images: T
         attachment.projections["image"].save_pretrained(tmp_path)
     loaded = CalibratedProjection.from_pretrained(tmp_path)
     assert loaded.space == "open_clip.joint"
-    assert loaded.provenance.image_fingerprint == resolve(model).image_fingerprint() is not None
+    assert loaded.provenance.image_fingerprint == resolve(model).image_fingerprint is not None
     ids = tokenizer_for(model)(PROMPTS[:1])
     with debias(model, gender, keep_stated=False):
         text = model.encode_text(ids)

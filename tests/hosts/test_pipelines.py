@@ -12,7 +12,7 @@ from diffusers_text import CASES
 from vldebias.api import debias
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts import resolve
-from vldebias.hosts.source import is_beside, is_embedding, is_negative, source_of
+from vldebias.hosts.pipelines import BESIDE, NEGATIVE, is_embedding, source_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LoraLoaderMixin.*:FutureWarning")  # diffusers, of its own mixin
 OTHER_WAYS = """
@@ -48,9 +48,9 @@ def why_not(kind):
         source = source_of(kind)
     except UnsupportedHostError:
         return "another way"
-    unknown = [n for n in source.returns if not (is_embedding(n) or is_beside(n) or is_negative(n))]
+    unknown = [n for n in source.returns if not (is_embedding(n) or BESIDE.search(n) or NEGATIVE.match(n))]
     stacked = [n for n in source.returns if "llama3" in n]  # one tensor for each layer
-    several = sum(not site.negative for site in source.sites) > 1
+    several = source.calls - source.negatives > 1
     return "half" if unknown or several or stacked else ""
 
 

@@ -16,7 +16,7 @@ import transformers_tiny
 from torch import nn
 
 from vldebias.hosts import custom, resolve
-from vldebias.hosts.seam import TOKENIZING, MethodSeam, bare, reading
+from vldebias.hosts.base import BARE, TOKENIZING, MethodSeam, during, installed, reading
 
 
 def test_reading_is_eval_without_gradients_and_comes_back() -> None:
@@ -68,17 +68,17 @@ class Seam(MethodSeam):
 def test_a_seam_stands_in_for_a_method_and_leaves_no_trace() -> None:
     host = Host()
     seam = Seam("Host", lambda role, x, texts: -x, host, "encode")
-    seam.put_on()
+    installed([seam])
     assert host.encode(2, scale=3) == -6
     assert (host.encode.__name__, host.encode.__doc__) == ("encode", "Docs.")
-    with bare():
+    with during(BARE):
         assert host.encode(2) == 2
     seam.take_off()
     assert host.encode(2) == 2
     assert vars(host) == {}
     host.encode = mine = lambda x: 10 * x
     seam = Seam("Host", lambda role, x, texts: -x, host, "encode")
-    seam.put_on()
+    installed([seam])
     assert host.encode(2) == -20
     seam.take_off()
     assert host.encode is mine

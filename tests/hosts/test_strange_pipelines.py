@@ -10,7 +10,7 @@ from tiny_tokenizers import clip_tokenizer
 from vldebias.api import debias
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasWarning
 from vldebias.hosts import resolve
-from vldebias.hosts.traces import same_values
+from vldebias.hosts.pipelines import same_values
 
 PLAIN, STATED = "a photo of a doctor", "a photo of a female nurse"
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+import vldebias
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts import TextTable
-from vldebias.projection import CalibratedProjection
+from vldebias.prompts import PromptSet
 
 
 def test_rows_of_any_kind_are_kept_as_directions() -> None:
@@ -53,11 +54,8 @@ def test_prompts_that_are_missing_are_counted_and_named() -> None:
         table.embed(list("abcdef"), "joint")
 
 
-def test_nothing_can_be_attached() -> None:
-    table = TextTable({"a": [1.0, 0.0]})
-    for refused in (
-        lambda: table.install(lambda role, rows, texts: rows),
-        lambda: table.merge({"joint": CalibratedProjection.identity(2)}, 1.0),
-    ):
-        with pytest.raises(UnsupportedHostError, match=r"table of text embeddings: .* needs the model itself"):
-            refused()
+def test_nothing_can_be_attached(gender: PromptSet) -> None:
+    texts = [text for pair in gender.groups for text in pair] + list(gender.spurious)
+    table = TextTable({text: torch.randn(4) for text in texts})
+    with pytest.raises(UnsupportedHostError, match=r"table of text embeddings: .* need the model itself"):
+        vldebias.debias(table, gender, method="cali")

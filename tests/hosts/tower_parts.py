@@ -8,8 +8,7 @@ from torch import Tensor
 
 from vldebias.edit import Fingerprint
 from vldebias.hosts.attachment import Attachment
-from vldebias.hosts.base import Apply, Host
-from vldebias.hosts.seam import MethodSeam, installed
+from vldebias.hosts.base import Apply, Host, MethodSeam, installed
 from vldebias.projection import CalibratedProjection
 
 

@@ -59,14 +59,6 @@ class Case:
     def features(self, **more: Any) -> Tensor:
         """The embedding before it is normalised, by the shortest path."""
         given = {**self.inputs(), **more}
-        if self.name == "BlipForImageTextRetrieval":
-            return self.model.text_proj(self.model.text_encoder(**given)[0][:, 0])
-        if "Blip2" in self.name:
-            words = self.model.embeddings(input_ids=given["input_ids"])
-            states = self.model.qformer(query_embeds=words, query_length=0, attention_mask=given["attention_mask"])[0]
-            return self.model.text_projection(states[:, 0])
-        if self.name == "ClapModel":  # its get_text_features normalises
-            return self.model.text_projection(self.model.text_model(**given).pooler_output)
         call = getattr(self.model, "get_text_features", self.model)
         output = call(**given)
         if isinstance(output, Tensor):
@@ -94,46 +86,11 @@ class Case:
         return vldebias.debias(self.model, prompts, tokenizer=self.tokenizer, **more)
 
 
-def _blip(case: Case) -> dict[str, Tensor]:
-    return {"scores": case.model(**case.inputs(), **case.pixels(), use_itm_head=False).itm_score}
-
-
-def _blip2(case: Case) -> dict[str, Tensor]:
-    images = case.pixels()["pixel_values"][:1].expand(len(PROMPTS), -1, -1, -1)
-    output = case.model(**case.inputs(), pixel_values=images)
-    return {
-        "forward": output.text_embeds,
-        "image logits": output.logits_per_image,
-        "text logits": output.logits_per_text,
-    }
-
-
-def _blip2_text(case: Case) -> dict[str, Tensor]:
-    return {"first states": case.model(**case.inputs()).text_embeds[:, 0]}
-
-
 def _xclip(case: Case) -> dict[str, Tensor]:
     videos = torch.linspace(-1, 1, 2 * 2 * 3 * 32 * 32).reshape(2, 2, 3, 32, 32).sin()
     output = case.model(**case.inputs(), pixel_values=videos)
     return {"after the video": output.text_embeds, "videos": output.logits_per_video}
 
 
-def _clap(case: Case) -> dict[str, Tensor]:
-    sound = torch.linspace(-1, 1, 2 * 64 * 16).reshape(2, 1, 64, 16).sin()
-    output = case.model(**case.inputs(), input_features=sound, is_longer=torch.zeros(2, 1, dtype=torch.bool))
-    return {
-        "forward": output.text_embeds,
-        "normalised": case.model.get_text_features(**case.inputs()).pooler_output,
-        "image logits": output.logits_per_audio,
-        "text logits": output.logits_per_text,
-    }
-
-
-OTHERS: dict[str, Callable[[Case], dict[str, Tensor]]] = {
-    "BlipForImageTextRetrieval": _blip,
-    "Blip2ForImageTextRetrieval": _blip2,
-    "Blip2TextModelWithProjection": _blip2_text,
-    "XCLIPModel": _xclip,
-    "ClapModel": _clap,
-}
+OTHERS: dict[str, Callable[[Case], dict[str, Tensor]]] = {"XCLIPModel": _xclip}
 """Other paths than those of a CLIP."""

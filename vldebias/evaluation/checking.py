@@ -24,7 +24,7 @@ from vldebias.evaluation.result import Result, TaskProvenance, TaskResult
 from vldebias.hosts import Host, resolve
 from vldebias.hosts.diffusers import DiffusersHost
 from vldebias.hosts.images import JointHost
-from vldebias.hosts.traces import same_values
+from vldebias.hosts.pipelines import same_values
 from vldebias.loading import Loaded
 from vldebias.methods import load_edits
 from vldebias.metrics.metric import Metric

@@ -7,12 +7,11 @@ from typing import Any
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts.attachment import Attachment, attachment_of, attachments, gate_of, placed, refuse_second
-from vldebias.hosts.base import Host, roles_of
-from vldebias.hosts.custom import CustomHost, custom
+from vldebias.hosts.base import Host
+from vldebias.hosts.custom import CustomHost, TextTable, custom
 from vldebias.hosts.diffusers import DiffusersHost
 from vldebias.hosts.modular import ModularHost
 from vldebias.hosts.open_clip import OpenClipHost
-from vldebias.hosts.table import TextTable
 from vldebias.hosts.transformers import TransformersHost
 from vldebias.registry import Registry
 
@@ -68,16 +67,14 @@ def resolve(host: Any, *, tokenizer: Any = None, negative: bool = False, side: s
         UnsupportedHostError: no known library, a class that its host cannot serve, or one that has not `side`.
         InvalidInputError: an unknown side.
     """
-    roles_of(side)
-    if isinstance(host, Host):
-        return host.at(side)
-    if isinstance(host, Mapping):
-        return TextTable(host).at(side)
+    if isinstance(host, (Host, Mapping)):
+        return (host if isinstance(host, Host) else TextTable(host)).at(side)
     for base in type(host).__mro__:
         package = base.__module__
         while package:
             if package in HOSTS:
-                return HOSTS[package].of(host, tokenizer, negative=negative).at(side)
+                found = HOSTS[package].of(host, tokenizer, negative=negative)
+                return found if side == "text" else found.at(side)
             package = package.rpartition(".")[0]
     names = ("encode_text", "get_text_features", "encode_prompt", "encode", "embed", "forward")
     likely = next((name for name in names if callable(getattr(host, name, None))), "encode_text")

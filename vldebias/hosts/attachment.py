@@ -9,23 +9,23 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from numbers import Real
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet, finalize, ref
+from weakref import WeakSet, finalize, ref
 
 import torch
 from torch import Tensor, nn
 
-from vldebias.edit import Choice, Edit
+from vldebias.edit import Edit
 from vldebias.errors import AlreadyAttachedError, InvalidInputError, UnsupportedHostError, VldebiasError, warn
-from vldebias.hosts.base import IMAGE, Host, Texts
-from vldebias.hosts.fingerprint import active_adapters, adapters_length
-from vldebias.hosts.seam import TOKENIZING, during, is_expected
+from vldebias.hosts.base import BARE, IMAGE, INSIDE, TOKENIZING, Host, Texts, during
+from vldebias.hosts.fingerprint import adapters_length
 from vldebias.prompts import StatedWords
 
 # Weak: an attachment knows its host, so a strong reference from here would keep the host forever. What keeps an
 # attachment alive is the host itself, whose hook calls it.
-_STANDING: WeakKeyDictionary[Attachment, None] = WeakKeyDictionary()
+_STANDING: WeakSet[Attachment] = WeakSet()
 _MERGED: WeakSet[object] = WeakSet()
 _PAUSED: ContextVar[frozenset[int]] = ContextVar("vldebias_paused", default=frozenset())
+_MARKER = "_vldebias_merged"  # in the config of a model, which is saved with it
 
 
 def attachments() -> list[Attachment]:
@@ -77,29 +77,32 @@ def refuse_second(host: Host) -> None:
             f"{host.name}: the model was compiled in place, and compiled code may not notice an attachment. Attach to "
             "a fresh model, or attach, .merge() and compile then"
         )
-    note = host.marked()
+    notes = [getattr(getattr(model, "config", None), _MARKER, None) for model in host.models()]
+    note = next((one for one in notes if isinstance(one, str)), None)
     if note is not None or any(occupied in _MERGED for occupied in host.exclusive_modules):
         raise AlreadyAttachedError(
             f"{host.name}: its weights hold a projection since merge(){f': {note}' if note else ''}. Projecting twice "
             "is another method: load the checkpoint as it was before, and pass a list of prompt sets to debias() to "
             "solve several attributes jointly"
         )
-    if any(_excludes(one.host, host) for one in attachments()):
+    if _rival(host) is not None:
         gc.collect()  # a pipeline and its attachment hold each other: dropped together, they stay until then
-    standing = [one for one in attachments() if _excludes(one.host, host)]
-    if standing:
+    standing = _rival(host)
+    if standing is not None:
         raise AlreadyAttachedError(
-            f"{host.name} already carries {standing[0]!r}. Projecting twice is another method (P P is not P): call "
+            f"{host.name} already carries {standing!r}. Projecting twice is another method (P P is not P): call "
             ".remove() on it first, or pass a list of prompt sets to debias() to solve several attributes jointly"
         )
 
 
-def _excludes(one: Host, other: Host) -> bool:
-    """Does one of them occupy alone what the other one needs?"""
-    mine, others = ({id(part) for part in host.exclusive_modules} for host in (one, other))
-    return bool(
-        mine & (others | {id(part) for part in other.shared_modules}) | others & {id(p) for p in one.shared_modules}
-    )
+def _rival(host: Host) -> Attachment | None:
+    """An attachment that occupies alone what the host needs, or the other way round."""
+    mine, shared = ({id(part) for part in parts} for parts in (host.exclusive_modules, host.shared_modules))
+    for one in attachments():
+        theirs = {id(part) for part in one.host.exclusive_modules}
+        if theirs & (mine | shared) or mine & {id(part) for part in one.host.shared_modules}:
+            return one
+    return None
 
 
 class Attachment:
@@ -141,15 +144,14 @@ class Attachment:
         self._strength, self.strength = 1.0, strength
         self.sampled: list[Any] = []
         host.forget()  # weights may change from here on
-        modules, self._warned = host.text_modules(), set[str]()
-        self._adapters, self._adapted = active_adapters(modules), adapters_length(modules)
+        self._warned, self._adapted = set[str](), adapters_length(host.text_modules())
         rewriting = {} if rewrite is None else {"rewrite": self.rewrite, "again": self._again}
         self._uninstall = host.install(self.apply, **rewriting)
         encoders = [one for one in host.shared_modules if isinstance(one, nn.Module)]
         self._watches = [one.register_forward_pre_hook(_Watch(self)) for one in encoders]
         for hook in self._watches:
             finalize(self, hook.remove).atexit = False
-        _STANDING[self] = None
+        _STANDING.add(self)
 
     # ---- what users see ------------------------------------------------------------------------------------------
 
@@ -172,9 +174,9 @@ class Attachment:
         return "disabled" if self._state == "attached" and id(self) in _PAUSED.get() else self._state
 
     @property
-    def choice(self) -> Choice | None:
-        """What "auto" chose for the host's first role and why; None where nothing was to be chosen."""
-        return next((e.provenance.choice for e in self.projections.values() if e.provenance.choice is not None), None)
+    def acts(self) -> bool:
+        """Does it change anything now, in this thread or task?"""
+        return self.state == "attached" and self._strength > 0
 
     @contextmanager
     def disabled(self) -> Iterator[Attachment]:
@@ -207,9 +209,14 @@ class Attachment:
                 f"{self.host.name}: balanced prompts are written before the model reads them, so weights cannot hold "
                 'them; attach method="cali" and merge that'
             )
-        self.host.merge({role: edit.folded() for role, edit in self.projections.items()}, self._strength)
+        changed = self.host.merge({role: edit.folded() for role, edit in self.projections.items()}, self._strength)
         methods = ", ".join(dict.fromkeys(edit.method for edit in self.projections.values()))
-        self.host.mark(f"{self._label or 'a projection'} ({methods}) at strength {self._strength:g}")
+        note = f"{self._label or 'a projection'} ({methods}) at strength {self._strength:g}"
+        for model in changed or ():
+            if hasattr(model, "register_to_config"):
+                model.register_to_config(**{_MARKER: note})
+            elif hasattr(model, "config"):
+                setattr(model.config, _MARKER, note)
         self._release("merged")
         for occupied in self.host.exclusive_modules:
             _MERGED.add(occupied)
@@ -219,7 +226,7 @@ class Attachment:
         for hook in self._watches:
             hook.remove()
         self._state = state
-        _STANDING.pop(self, None)
+        _STANDING.discard(self)
 
     def __deepcopy__(self, memo: object) -> Attachment:
         raise VldebiasError(
@@ -244,20 +251,19 @@ class Attachment:
     # ---- what the host calls -------------------------------------------------------------------------------------
 
     def apply(self, role: str, embeddings: Tensor, texts: Texts | None = None) -> Tensor:
-        """`embeddings` (b, ..., d) changed as `role`, except for the rows whose text states its attribute.
-
-        Public for embeddings made elsewhere (a prompt-weighting library, `prompt_embeds` of your own).
-
-        Raises:
-            InvalidInputError: no edit for the role, or texts that do not fit the rows.
-        """
-        if self.state != "attached" or not self._strength or not len(embeddings):
+        """`embeddings` (b, ..., d) edited as `role`, but for the rows whose text states the attribute."""
+        if not self.acts or not len(embeddings):
             return embeddings
         if role not in self.projections:
             raise InvalidInputError(
                 f"{self.host.name}: no projection for {role!r}, only for {sorted(self.projections)}"
             )
-        self._warn_of_adapters()
+        # Not its name, which a reload gives anew, but its weights say whether an adapter is the same.
+        if not math.isclose(adapters_length(self.host.text_modules()), self._adapted, rel_tol=5e-3):
+            self.warn_once(
+                "the adapters (LoRA) of the text encoder are others than when the edit was attached, and they change "
+                "what it reads. Fit again with them: attachment.remove(), then vldebias.debias(host, prompts)"
+            )
         edit = self.projections[role]
         if role == IMAGE:  # which states nothing
             return edit.image(embeddings, self._strength)
@@ -308,53 +314,18 @@ class Attachment:
             return list(prompts)
         return list(self._rewrite.write(prompts, self.sampled))
 
-    # ---- words of warning ----------------------------------------------------------------------------------------
-
-    def warn_once(self, what: str, message: str) -> None:
+    def warn_once(self, message: str) -> None:
         """Say something the first time that it happens."""
-        if what not in self._warned:
-            self._warned.add(what)
+        if message not in self._warned:
+            self._warned.add(message)
             warn(f"{self.host.name}: {message}")
-
-    def _warn_of_adapters(self) -> None:
-        modules = self.host.text_modules()
-        if "adapters" in self._warned or active_adapters(modules) == self._adapters:
-            return
-        self._adapters = active_adapters(modules)
-        if not math.isclose(adapters_length(modules), self._adapted, rel_tol=5e-3):  # else the same, loaded again
-            self.warn_once(
-                "adapters",
-                "the adapters (LoRA) of the text encoder are others than when the edit was attached, and they change "
-                "what it reads. Fit again with them: attachment.remove(), then vldebias.debias(host, prompts)",
-            )
 
     def warn_of_embeddings(self) -> None:
         """Say that a call brought embeddings instead of a prompt."""
         done, instead = "edited", 'pass attachment.apply("sequence", prompt_embeds)'
         if self._rewrite is not None:
             done, instead = "rewritten", "embed vldebias.balance_prompts(...).prompts, or pass attachment.apply(...)"
-        self.warn_once(
-            "embeddings", f"the call brings embeddings instead of a prompt, so nothing was {done}; {instead}"
-        )
-
-    def warn_of_shared_values(self, count: str) -> None:
-        """Say that a pipeline multiplies the images of a prompt behind its encoder, by the argument `count`."""
-        self.warn_once(
-            "shared values",
-            f"it encodes a prompt once for all of its images, so that with {count} above 1 they share one value; give "
-            "the prompt once for each image, in a list, and they are balanced",
-        )
-
-    def warn_of_neighbour(self) -> None:
-        """Say that a text encoder was called outside of the pipeline that carries the attachment."""
-        if self.state == "attached" and self._strength:
-            edits = "prompts" if self._rewrite is not None else "attachment.projections"
-            self.warn_once(
-                "neighbour",
-                "its text encoder was called outside of this pipeline's encode_prompt, by another pipeline that shares "
-                "it or by your own code: what is generated so is not changed. To change it there too: "
-                f"vldebias.debias(other, {edits}); to have it so on purpose: inside `with attachment.disabled():`",
-            )
+        self.warn_once(f"the call brings embeddings instead of a prompt, so nothing was {done}; {instead}")
 
 
 def _described(edit: Edit) -> str:
@@ -370,9 +341,15 @@ class _Watch:
         self._attachment = (lambda: None) if attachment is None else ref(attachment)
 
     def __call__(self, module: nn.Module, args: Any) -> None:
-        one = None if torch.compiler.is_compiling() or is_expected() else self._attachment()
-        if one is not None:
-            one.warn_of_neighbour()
+        """Warn of a call from outside of the pipeline, but for those that read for a fit."""
+        one = None if torch.compiler.is_compiling() or BARE.get() or INSIDE.get() else self._attachment()
+        if one is not None and one.acts:
+            edits = "attachment.projections" if one.projections else "prompts"
+            one.warn_once(
+                "its text encoder was called outside of this pipeline's encode_prompt, by another pipeline that shares "
+                "it or by your own code: what is generated so is not changed. To change it there too: "
+                f"vldebias.debias(other, {edits}); to have it so on purpose: inside `with attachment.disabled():`"
+            )
 
     def __reduce__(self) -> Any:
         return _Watch, ()

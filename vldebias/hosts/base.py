@@ -1,18 +1,27 @@
-"""What every host offers: its roles, rows of prompts, a place for edits, and weights to merge them into."""
+"""What every host offers: roles, rows of prompts, a place for edits, weights to merge; and how models are read."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+import os
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, Self
+from types import MethodType
+from typing import Any, ClassVar, Never, Self, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
+from torch.utils.hooks import RemovableHandle
 
 from vldebias.edit import Edit, Fingerprint
-from vldebias.errors import InvalidInputError, ProjectionMismatchError, UnsupportedHostError, warn
+from vldebias.errors import InvalidInputError, ProjectionMismatchError, UnsupportedHostError, VldebiasError, warn
 from vldebias.hosts.fingerprint import TEXTS, text_numbers, weights_fingerprint
 from vldebias.prompts import StatedWords
 
@@ -28,6 +37,9 @@ SIDES = {"text": (TEXT,), "image": (IMAGE,), "both": (TEXT, IMAGE)}
 Texts = Callable[[], Sequence[str]]
 """Gives the text of each prompt of a batch; called only where a gate has to read it."""
 
+Apply = Callable[[str, Tensor, Texts | None], Tensor]
+"""What a host calls with embeddings (b, ..., d) of a role, to have them changed; b is a multiple of the texts."""
+
 
 def roles_of(side: str) -> tuple[str, ...]:
     """The roles of a side.
@@ -40,13 +52,6 @@ def roles_of(side: str) -> tuple[str, ...]:
     return SIDES[side]
 
 
-class Apply(Protocol):
-    """What a host calls with the embeddings that it hands over."""
-
-    def __call__(self, role: str, embeddings: Tensor, texts: Texts | None) -> Tensor:
-        """`embeddings` (b, ..., d) of `role`, changed; (b) is a multiple of the number of texts."""
-
-
 class Host(ABC):
     """One model or pipeline, seen as tensors with a role.
 
@@ -56,6 +61,7 @@ class Host(ABC):
         rewrites: its prompts can be rewritten before they are encoded. edits_images: it changes images that are given.
         exclusive_modules, shared_modules: what an attachment occupies: alone, the whole model or pipeline first, or
             together with attachments of other pipelines.
+        image_fingerprint: of the image tower in the space of the texts; None where there is none.
         library: the package that defines the classes of its models, by which `register_host` makes it known.
     """
 
@@ -67,6 +73,7 @@ class Host(ABC):
     edits_images: bool = False
     exclusive_modules: Sequence[object]
     shared_modules: Sequence[object] = ()
+    image_fingerprint: Fingerprint | None = None
     library: ClassVar[str] = ""
 
     @classmethod
@@ -87,8 +94,12 @@ class Host(ABC):
         """Put `apply` where the embeddings come out; returns the function that takes it off without a trace."""
 
     @abstractmethod
-    def merge(self, edits: Mapping[str, Edit], strength: float) -> None:
-        """Fold the edits into plain weights; raises UnsupportedHostError where weights cannot hold them."""
+    def merge(self, edits: Mapping[str, Edit], strength: float) -> Sequence[object] | None:
+        """Fold the edits into plain weights; returns the models whose config is to say so.
+
+        Raises:
+            UnsupportedHostError: weights cannot hold them; none was changed.
+        """
 
     @abstractmethod
     def space(self, role: str) -> str:
@@ -97,6 +108,29 @@ class Host(ABC):
     def text_modules(self) -> Sequence[nn.Module]:
         """The modules that texts pass through, as far as they are known."""
         return ()
+
+    def models(self) -> Sequence[object]:
+        """Those whose config may say that something was merged into them."""
+        return self.exclusive_modules
+
+    def at(self, side: str) -> Host:
+        """This host with its edits at `side`, one of `SIDES`.
+
+        Raises:
+            UnsupportedHostError: a side that it has not.
+        """
+        if roles_of(side) == (TEXT,):
+            return self
+        raise UnsupportedHostError(
+            f"{self.name}: side={side!r} needs an image tower that shares a space with the texts, and here is none; "
+            "use side='text'"
+        )
+
+    def fitted_as(self, role: str) -> str:
+        """The role whose edit serves `role`: another one where two lie in one space."""
+        return role
+
+    # ---- rows ----------------------------------------------------------------------------------------------------
 
     def embed(self, prompts: Sequence[str], role: str) -> Tensor:
         """L2-normalised (n, d) float64 CPU embeddings of `prompts` in the space of `role`, never edited.
@@ -134,18 +168,22 @@ class Host(ABC):
     def edited(self, edit: Any, role: str, z: Tensor, prompts: Sequence[str], strength: float) -> Tensor:
         """Embeddings (b, ..., d) of prompts, edited; of a method that reads a prompt in other words, from those."""
         if not hasattr(edit, "wordings"):
-            changed: Tensor = edit(z, strength)
-            return changed
+            return cast("Tensor", edit(z, strength))
         wordings = [edit.wordings(prompt) for prompt in prompts]
         read = self.read(list(dict.fromkeys(text for one in wordings for text in one)), role)
         each = torch.stack([torch.stack([read[role, text] for text in one]) for one in wordings])
-        combined: Tensor = edit.combined(z, each, strength, unit=True)
-        return combined
+        return cast("Tensor", edit.combined(z, each, strength, unit=True))
 
     @cached_property
     def memory(self) -> dict[tuple[str, str], Tensor]:
         """What was embedded so far."""
         return {}
+
+    def dim(self, role: str) -> int:
+        """Width of the embeddings of `role`."""
+        return self.embed(["a photo"], role).shape[-1]
+
+    # ---- which weights these are -----------------------------------------------------------------------------------
 
     def forget(self) -> None:
         """Embed again from here on, since weights may change."""
@@ -166,38 +204,6 @@ class Host(ABC):
             return text_numbers(mark, self.embed(TEXTS, role))
         except InvalidInputError:  # no tokenizer: a fitted edit attaches without one
             return mark
-
-    def image_fingerprint(self) -> Fingerprint | None:
-        """Of the image tower in the space of the texts; None where there is none."""
-        return None
-
-    def at(self, side: str) -> Host:
-        """This host with its edits at `side`, one of `SIDES`.
-
-        Raises:
-            UnsupportedHostError: a side that it has not.
-        """
-        if side == "text":
-            return self
-        raise UnsupportedHostError(
-            f"{self.name}: side={side!r} needs an image tower that shares a space with the texts, and here is none; "
-            "use side='text'"
-        )
-
-    def fitted_as(self, role: str) -> str:
-        """The role whose edit serves `role`: another one where two lie in one space."""
-        return role
-
-    def mark(self, note: str) -> None:  # noqa: B027 - not every host has a place for it
-        """Leave in merged weights that they are, where that survives saving and loading: in a config."""
-
-    def marked(self) -> str | None:
-        """What was merged into these weights, now or before they were saved; None where nothing says so."""
-        return None
-
-    def dim(self, role: str) -> int:
-        """Width of the embeddings of `role`."""
-        return self.embed(["a photo"], role).shape[-1]
 
     def check(self, role: str, edit: Edit) -> None:
         """Refuse an edit that was fitted for another space, width or set of weights.
@@ -220,7 +226,7 @@ class Host(ABC):
         elif origin.fingerprint is not None and not origin.fingerprint.matches(mark):
             why = f"was fitted on other weights ({edit.model_id or 'unnamed model'}); the fingerprint of this text "
             why += "tower differs, or what it makes of three texts"
-        elif beside is not None and not beside.matches(self.image_fingerprint()):
+        elif beside is not None and not beside.matches(self.image_fingerprint):
             why = f"was fitted beside another image tower ({edit.model_id or 'unnamed model'}); the fingerprint of "
             why += "this one differs"
         if why:
@@ -230,3 +236,157 @@ class Host(ABC):
                 f"{self.name}: the projection was fitted with other adapters (LoRA) on the text tower than it has now, "
                 f"and they change what it reads; {refit}, or load the adapters that it was fitted with"
             )
+
+
+# ---- how models are read -------------------------------------------------------------------------------------------
+
+BATCH = 64
+
+TOKENIZING = threading.RLock()
+"""Held around every tokenizer: fast ones set how they cut and pad before they read, for all threads at once."""
+if hasattr(os, "register_at_fork"):  # a worker that is forked while a thread holds the lock would wait for ever
+    os.register_at_fork(after_in_child=cast("Any", TOKENIZING)._at_fork_reinit)
+
+BARE: ContextVar[bool] = ContextVar("vldebias_bare", default=False)
+"""Does every seam let embeddings pass, in this thread or task?"""
+INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
+"""Is this a call that an attached pipeline itself makes of its text encoders?"""
+
+
+@contextmanager
+def during(state: ContextVar[Any], value: Any = True) -> Iterator[None]:
+    """Inside, in this thread or task, the state has that value."""
+    token = state.set(value)
+    try:
+        yield
+    finally:
+        state.reset(token)
+
+
+# Models that are read now, in how many places, and the modes that their modules had before the first.
+_READ: WeakKeyDictionary[nn.Module, tuple[int, list[tuple[nn.Module, bool]]]] = WeakKeyDictionary()
+_LOCK = threading.Lock()
+
+
+@contextmanager
+def reading(*models: nn.Module) -> Iterator[None]:
+    """Outputs for fitting: eval mode, no gradients, in the precision of the weights, never edited.
+
+    A model that several threads read at once gets its modes back from the last of them.
+    """
+    devices = {p.device.type for m in models for p in m.parameters() if torch.amp.is_autocast_available(p.device.type)}
+    with _LOCK:
+        for model in models:
+            readers, modes = _READ.get(model) or (0, [(module, module.training) for module in model.modules()])
+            _READ[model] = readers + 1, modes
+            model.eval()
+    try:
+        with ExitStack() as stack, torch.no_grad(), during(BARE):
+            for kind in devices:
+                stack.enter_context(torch.autocast(kind, enabled=False))
+            yield
+    finally:
+        with _LOCK:
+            for model in models:
+                readers, modes = _READ.pop(model)
+                if readers > 1:
+                    _READ[model] = readers - 1, modes
+                    continue
+                for module, training in modes:  # one by one: parts of a model may have been frozen in eval mode
+                    module.training = training
+
+
+def read_rows(
+    encode: Callable[[list[str]], Tensor], prompts: Sequence[str], role: str, *models: nn.Module
+) -> dict[tuple[str, str], Tensor]:
+    """(role, prompt) -> what `encode` makes of it, in batches: of length 1, float64, on the CPU."""
+    with reading(*models):
+        blocks = [encode(list(prompts[start : start + BATCH])) for start in range(0, len(prompts), BATCH)]
+        rows = torch.cat([block.detach().cpu().double() for block in blocks])
+    return {(role, prompt): row for prompt, row in zip(prompts, normalize(rows, dim=-1), strict=True)}
+
+
+# ---- what stands on a model ----------------------------------------------------------------------------------------
+
+
+class Seam:
+    """What a host puts on a model: hands embeddings, and the texts that they are of, to the attachment.
+
+    It belongs to one model: a copy or a pickle of that would be edited by an attachment that does not know it.
+    """
+
+    def __init__(self, name: str, apply: Apply) -> None:
+        self.name, self.apply, self._standing = name, apply, True
+
+    @property
+    def active(self) -> bool:
+        """False once it is taken off, or while models are read in this thread."""
+        return self._standing and not BARE.get()
+
+    def project(self, role: str, embeddings: Tensor, texts: Texts | None = None) -> Tensor:
+        """What the attachment makes of embeddings (b, ..., d); themselves where the seam lets pass."""
+        return self.apply(role, embeddings, texts) if self.active else embeddings
+
+    def take_off(self) -> None:
+        """Let pass from here on."""
+        self._standing = False
+
+    def __deepcopy__(self, memo: object) -> Never:
+        raise VldebiasError(
+            f"{self.name}: a model cannot be copied while an edit is attached; copy it before, or call .remove() on "
+            "the attachment first and attach to the copy as well"
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> Never:
+        raise VldebiasError(
+            f"{self.name}: a model cannot be pickled while an edit is attached; call .remove() or .merge() first. "
+            "state_dict() and save_pretrained() work at any time"
+        )
+
+
+class MethodSeam(Seam):
+    """Stands in for a method of one object, as an attribute of the instance."""
+
+    def __init__(self, name: str, apply: Apply, owner: Any, method: str) -> None:
+        super().__init__(name, apply)
+        self.owner, self.method, self.before = owner, method, vars(owner).get(method)
+        functools.update_wrapper(cast("Any", self), self.original)
+
+    @property
+    def original(self) -> Callable[..., Any]:
+        """What it stands in for: what the instance had, else the method of the class."""
+        return self.before or MethodType(getattr(type(self.owner), self.method), self.owner)
+
+    def bind(self, *args: Any, **kwargs: Any) -> inspect.BoundArguments:
+        """The arguments of a call by name, defaults included."""
+        call = inspect.signature(self.original).bind(*args, **kwargs)
+        call.apply_defaults()
+        return call
+
+    def take_off(self) -> None:
+        """Put back what was there.
+
+        Raises:
+            VldebiasError: something else stands there.
+        """
+        if vars(self.owner).get(self.method) is not self:
+            raise VldebiasError(f"{self.name}: something else replaced {self.method}; take that off first")
+        super().take_off()
+        delattr(self.owner, self.method)
+        if self.before is not None:
+            setattr(self.owner, self.method, self.before)
+
+
+def installed(seams: Sequence[Seam], hooks: Sequence[RemovableHandle] = ()) -> Callable[[], None]:
+    """Put stand-ins for methods on; returns the function that takes seams and hooks off."""
+    for seam in seams:
+        if isinstance(seam, MethodSeam):
+            setattr(seam.owner, seam.method, seam)
+
+    def take_off() -> None:
+        for seam in seams:
+            seam.take_off()
+        for hook in hooks:
+            hook.remove()
+
+    return take_off

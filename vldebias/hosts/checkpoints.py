@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from vldebias.errors import InvalidInputError, UnsupportedHostError, need
-from vldebias.hosts.seam import reading
+from vldebias.errors import InvalidInputError, need
+from vldebias.hosts.base import reading
 from vldebias.hosts.towers import Towers
 
 CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
@@ -31,7 +32,7 @@ def write_checkpoint(towers: Towers, weights: Mapping[str, Tensor], folder: Path
     Raises:
         InvalidInputError: see `check_checkpoint`.
     """
-    if _library(towers) == "transformers":
+    if towers.library == "transformers":
         towers.model.save_pretrained(folder, state_dict=dict(weights))
         for part in _savable_parts(towers):
             part.save_pretrained(folder)
@@ -46,27 +47,46 @@ def write_checkpoint(towers: Towers, weights: Mapping[str, Tensor], folder: Path
 
 
 def check_checkpoint(towers: Towers, weights: Mapping[str, Tensor], *, name: str) -> None:
-    """Finds out whether what `write_checkpoint` would write is this model, without writing it.
+    """Finds out whether what `write_checkpoint` would write is this model: open_clip reads it from a temporary folder.
 
     Raises:
         InvalidInputError: an unknown architecture or another one than that of the model, a tokenizer or preprocessing
-            that its library cannot store. UnsupportedHostError: a model of another library.
+            that its library cannot store.
     """
-    if _library(towers) == "transformers":
+    if towers.library == "transformers":
         _savable_parts(towers)
         return
-    config = _config(towers, name)
-    _compare_features(towers, weights, config["model_cfg"], name)
-    _compare_preprocessing(towers, config["preprocess_cfg"])
-
-
-def _library(towers: Towers) -> str:
-    if towers.library not in ("open_clip", "transformers"):
-        raise UnsupportedHostError(
-            f"{type(towers.model).__name__}: nothing says how a model of {towers.library} is written to a folder; "
-            "known are those of open_clip and transformers"
+    mismatch = f"name: {name!r} describes another architecture than that of the model"
+    with TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
+        write_checkpoint(towers, weights, Path(folder), name=name)
+        try:
+            twin, _, transform = need("open_clip").create_model_and_transforms(
+                f"local-dir:{folder}", pretrained_hf=False
+            )
+        except RuntimeError as error:
+            lines = str(error).strip().splitlines()
+            raise InvalidInputError(f"{mismatch}: {lines[min(1, len(lines) - 1)].strip()}") from error
+    picture = need("PIL.Image").linear_gradient("L").point(lambda value: value * 37 % 256).convert("RGB")
+    picture = picture.resize((towers.size[1] * 2, towers.size[0] * 3))
+    pixels, tokens = towers.prepare(picture), towers.tokenize(["a photo"])
+    difference = float((transform(picture) - pixels).abs().max())
+    if difference > 1e-3:
+        raise InvalidInputError(
+            f"preprocess: open_clip would store its mean, std and resizing, which make other pixels of a picture (by "
+            f"up to {difference:.2f}); expected the second transform that open_clip.create_model_and_transforms returns"
         )
-    return towers.library
+    with reading(towers.model, twin):
+        features = [
+            towers.image(pixels[None].to(towers.device)),
+            towers.text({"text": tokens["text"].to(towers.device)}),
+        ]
+        twins = [twin.encode_image(pixels[None]), twin.encode_text(tokens["text"])]
+    for side, one, other in zip(("images", "texts"), features, twins, strict=True):
+        difference = float((one.cpu().float() - other).norm() / other.norm())
+        if not difference < (1e-2 if one.dtype in (torch.float32, torch.float64) else 0.1):
+            raise InvalidInputError(
+                f"{mismatch}: with the same weights its features of {side} differ by {difference:.1%}"
+            )
 
 
 def _savable_parts(towers: Towers) -> list[Any]:
@@ -116,53 +136,3 @@ def _config(towers: Towers, name: str) -> Config:
     preprocessing |= getattr(model.visual, "preprocess_cfg", None) or {}
     preprocessing.pop("size", None)  # of the image tower
     return {"model_cfg": config, "preprocess_cfg": preprocessing}
-
-
-def _compare_features(towers: Towers, weights: Mapping[str, Tensor], architecture: Config, name: str) -> None:
-    """Builds the model that the config describes and compares what it makes of an image and of a text."""
-    mismatch = f"name: {name!r} describes another architecture than that of the model"
-    twin = _build(architecture)
-    try:
-        twin.load_state_dict({key: tensor.detach().cpu() for key, tensor in weights.items()})
-    except RuntimeError as error:
-        lines = str(error).strip().splitlines()
-        raise InvalidInputError(f"{mismatch}: {lines[min(1, len(lines) - 1)].strip()}") from error
-    pixels = torch.linspace(-1, 1, 3 * towers.size[0] * towers.size[1]).reshape(1, 3, *towers.size)
-    tokens = towers.tokenize(["a photo"])
-    there = {key: tensor.to(towers.device) for key, tensor in tokens.items()}
-    with reading(towers.model):
-        features = [towers.image(pixels.to(towers.device)), towers.text(there)]
-    with reading(twin):
-        expected = [twin.encode_image(pixels, normalize=False), twin.encode_text(tokens["text"], normalize=False)]
-    for side, one, other in zip(("images", "texts"), features, expected, strict=True):
-        difference = float((one.cpu().float() - other).norm() / other.norm())
-        if not difference < (1e-2 if one.dtype in (torch.float32, torch.float64) else 0.1):
-            raise InvalidInputError(
-                f"{mismatch}: with the same weights its features of {side} differ by {difference:.1%}"
-            )
-
-
-def _build(architecture: Config) -> Any:
-    """As open_clip.create_model does it, in single precision and without downloading anything."""
-    open_clip, options = need("open_clip"), json.loads(json.dumps(architecture))
-    custom = options.pop("custom_text")
-    for part, key in (("vision_cfg", "timm_model"), ("text_cfg", "hf_model")):
-        if f"{key}_name" in options[part]:
-            options[part][f"{key}_pretrained"] = False
-    kind = (open_clip.CoCa if "multimodal_cfg" in options else open_clip.CustomTextCLIP) if custom else open_clip.CLIP
-    with torch.random.fork_rng(devices=[]):
-        return kind(**options)
-
-
-def _compare_preprocessing(towers: Towers, preprocessing: Config) -> None:
-    """What open_clip will make of the config must treat a picture as the given preprocessing does."""
-    made = need("open_clip.transform")
-    transform = made.image_transform_v2(made.PreprocessCfg(size=towers.size, **preprocessing), is_train=False)
-    picture = need("PIL.Image").linear_gradient("L").point(lambda value: value * 37 % 256).convert("RGB")
-    picture = picture.resize((towers.size[1] * 2, towers.size[0] * 3))
-    difference = float((transform(picture) - towers.prepare(picture)).abs().max())
-    if difference > 1e-3:
-        raise InvalidInputError(
-            f"preprocess: open_clip would store {preprocessing}, which makes other pixels of a picture (by up to "
-            f"{difference:.2f}); expected the second transform that open_clip.create_model_and_transforms returns"
-        )

@@ -1,4 +1,4 @@
-"""A host for whatever gives embeddings by a method: a bare tower, a CLIP of remote code, a pipeline of your own."""
+"""Hosts without a library: whatever gives embeddings by a method, and text embeddings in the place of a model."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from torch.nn.functional import normalize
 
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, UnsupportedHostError
-from vldebias.hosts.base import Apply, Host
+from vldebias.hosts.base import TOKENIZING, Apply, Host, MethodSeam, installed, read_rows
 from vldebias.hosts.merge import fold, foldable
-from vldebias.hosts.seam import TOKENIZING, MethodSeam, installed, read_rows
 
 
 class CustomHost(Host):
     """A model that no library of ours knows, described; goes wherever a model goes.
 
-    One role, "joint", or "sequence" of what generates images; or those of `output`.
+    Its role is "joint", or "sequence" of what generates images.
 
     Args:
         model: any object; `model.method` is what the rest of your program calls to get embeddings.
@@ -33,8 +32,7 @@ class CustomHost(Host):
             the row at the end of the text. Default: `model.method(prompts)`, where that gives (n, d).
         texts: the arguments of a call of `method` -> the prompt of each row (or of each group of rows that belong to
             one prompt); for `keep_stated` and edits that read prompts. Default: the first argument that is text.
-        output: which part of what `method` returns are the embeddings: an index or a name. Default: all of it. Several
-            parts have a role each, {"sequence": 0, "pooled": 1}; then `embed` and `head` are mappings too.
+        output: which part of what `method` returns are the embeddings: an index or a name. Default: all of it.
         weights: the modules of the text tower, for the fingerprint. Default: the model, where it is a module.
         head: the Linear that makes the embeddings, so that `merge` can fold the edit into it. Default: no merging.
         generative: it generates images from them, so that the presets of pipelines apply.
@@ -44,7 +42,7 @@ class CustomHost(Host):
     Both are found out when the edit is fitted or attached.
 
     Raises:
-        InvalidInputError: no such method, or `embed` and `output` that name other roles.
+        InvalidInputError: no such method.
 
     >>> host = custom(clip, "encode_text", embed=lambda prompts: clip.encode_text(tokenize(prompts)))  # doctest: +SKIP
     >>> attachment = vldebias.debias(host, "gender", keep_stated=False)  # doctest: +SKIP
@@ -55,11 +53,11 @@ class CustomHost(Host):
         model: Any,
         method: str,
         *,
-        embed: Callable[[list[str]], Any] | Mapping[str, Callable[[list[str]], Any]] | None = None,
+        embed: Callable[[list[str]], Any] | None = None,
         texts: Callable[..., Sequence[str]] | None = None,
-        output: str | int | Mapping[str, str | int] | None = None,
+        output: str | int | None = None,
         weights: nn.Module | Sequence[nn.Module] | None = None,
-        head: nn.Linear | Mapping[str, nn.Linear] | None = None,
+        head: nn.Linear | None = None,
         generative: bool = False,
         name: str | None = None,
     ) -> None:
@@ -71,15 +69,12 @@ class CustomHost(Host):
             )
         modules = (model,) if weights is None and isinstance(model, nn.Module) else weights or ()
         self.weights: tuple[nn.Module, ...] = (modules,) if isinstance(modules, nn.Module) else tuple(modules)
-        self._outputs = dict(output) if isinstance(output, Mapping) else {"sequence" if generative else "joint": output}
-        self._embeds = _by_role("embed", embed, self._outputs)
-        self._heads = _by_role("head", head, self._outputs)
-        self._texts, self.roles = texts, tuple(self._outputs)
+        self._output, self._embed, self._texts, self._head = output, embed, texts, head
+        self.roles = ("sequence" if generative else "joint",)
         self.name = name or type(model).__name__
         self.model_id = getattr(model, "name_or_path", None) or None
-        occupied = {id(one): one for one in (model, self.owner, *self._heads.values()) if one is not None}
-        self.exclusive_modules = tuple(occupied.values())
-        self._checked: set[str] = set()  # roles whose rows were looked for in what the method gives
+        occupied = {id(one): one for one in (model, self.owner, head) if one is not None}
+        self.exclusive_modules, self._checked = tuple(occupied.values()), False
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
         """Rows of `prompts`, in batches.
@@ -87,12 +82,12 @@ class CustomHost(Host):
         Raises:
             InvalidInputError: what came is not one row for each prompt, or does not come from the place that is named.
         """
-        return read_rows(lambda batch: self._embed(batch, role), prompts, role, *self.weights)
+        return read_rows(self._rows, prompts, role, *self.weights)
 
-    def _embed(self, prompts: list[str], role: str) -> Tensor:
-        embed = self._embeds[role] or (lambda texts: self._part(getattr(self.owner, self.called)(texts), role))
+    def _rows(self, prompts: list[str]) -> Tensor:
+        embed = self._embed or (lambda texts: self._part(getattr(self.owner, self.called)(texts)))
         with TOKENIZING:
-            given, block = (None, embed(prompts)) if role in self._checked else self._recorded(embed, prompts)
+            passed, block = ([], embed(prompts)) if self._checked else self._recorded(embed, prompts)
         if not isinstance(block, (Tensor, np.ndarray)) or block.shape[:-1] != (len(prompts),):
             came = tuple(block.shape) if isinstance(block, (Tensor, np.ndarray)) else type(block).__name__
             raise InvalidInputError(
@@ -100,9 +95,9 @@ class CustomHost(Host):
                 "an array: pass embed= that gives one row for each"
             )
         rows = torch.as_tensor(block)
-        if given is not None:
-            self._check_place(rows, given, role)
-        self._checked.add(role)
+        if not self._checked:
+            self._check_place(rows, passed)
+        self._checked = True
         return rows
 
     def _recorded(self, embed: Callable[[list[str]], Any], prompts: list[str]) -> tuple[list[Any], Any]:
@@ -122,7 +117,7 @@ class CustomHost(Host):
             if standing is not None:
                 setattr(self.owner, self.called, standing)
 
-    def _check_place(self, rows: Tensor, passed: list[Any], role: str) -> None:
+    def _check_place(self, rows: Tensor, passed: list[Any]) -> None:
         """Refuse a place that the rows do not come from: an edit would act in another space than it was fitted in."""
         if not passed and self.called == self.method:  # embed has a way of its own, and the program calls this
             return
@@ -131,7 +126,7 @@ class CustomHost(Host):
                 f"{self.name}: embed= never calls {self.method!r}, so what stands there changes no embedding; name a "
                 "module that it passes through"
             )
-        width, given = rows.shape[1], [self.open(one, role)[0] for one in passed]
+        width, given = rows.shape[1], [self.open(one)[0] for one in passed]
         there = [_unit(one).reshape(-1, width) for one in given if one.ndim and one.shape[-1] == width]
         if not there or (_unit(rows) @ torch.cat(there).T).amax(1).min() < 0.999:
             shapes = ", ".join(str(tuple(one.shape)) for one in given[:3])
@@ -141,20 +136,20 @@ class CustomHost(Host):
                 "them, or embed= that returns rows of it"
             )
 
-    def _part(self, returned: Any, role: str) -> Any:
-        """The embeddings of a role in what the method returned."""
-        place = self._outputs[role]
+    def _part(self, returned: Any) -> Any:
+        """The embeddings in what the method returned."""
+        place = self._output
         if place is None or isinstance(place, int) or isinstance(returned, dict):  # as output objects of transformers
             return returned if place is None else returned[place]
         return attrgetter(place)(returned)
 
-    def open(self, returned: Any, role: str) -> tuple[Tensor, Callable[[Tensor], Any]]:
+    def open(self, returned: Any) -> tuple[Tensor, Callable[[Tensor], Any]]:
         """The same as a tensor, and the function that puts another one in its place.
 
         Raises:
             InvalidInputError: they are something else.
         """
-        place, part = self._outputs[role], self._part(returned, role)
+        place, part = self._output, self._part(returned)
         if not isinstance(part, (Tensor, np.ndarray)):
             raise InvalidInputError(
                 f"{self.name}.{self.method}: expected a tensor or an array, got {type(part).__name__}; pass output= to "
@@ -208,15 +203,13 @@ class CustomHost(Host):
         return self.weights
 
     def merge(self, edits: Mapping[str, Edit], strength: float) -> None:
-        """Fold the edits into the heads that were given."""
-        if None in self._heads.values():
+        """Fold the edit into the head that was given."""
+        if self._head is None:
             raise UnsupportedHostError(
                 f"{self.name}: nothing says which Linear makes the embeddings; pass head= to vldebias.hosts.custom, or "
                 "keep it attached"
             )
-        axes = {role: foldable(self.name, "text", head) for role, head in self._heads.items()}
-        for role, weights in axes.items():
-            fold(weights, edits[role].folded(), strength)
+        fold(foldable(self.name, "text", self._head), edits[self.roles[0]].folded(), strength)
 
 
 custom = CustomHost
@@ -231,12 +224,12 @@ class _CustomSeam(MethodSeam):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         returned = self.original(*args, **kwargs)
-        for role in self.host.roles if self.active else ():
-            tensor, close = self.host.open(returned, role)
-            rows = tensor if tensor.ndim > 1 else tensor[None]  # one text alone may come without a batch
-            changed = self.project(role, rows, lambda: self.host.texts(self.bind(*args, **kwargs).arguments))
-            returned = close(changed.view_as(tensor))
-        return returned
+        if not self.active:
+            return returned
+        tensor, close = self.host.open(returned)
+        rows = tensor if tensor.ndim > 1 else tensor[None]  # one text alone may come without a batch
+        changed = self.project(self.host.roles[0], rows, lambda: self.host.texts(self.bind(*args, **kwargs).arguments))
+        return close(changed.view_as(tensor))
 
 
 def _unit(rows: Tensor) -> Tensor:
@@ -262,11 +255,60 @@ def _place(model: Any, method: str) -> tuple[Any, str]:
     return owner, called
 
 
-def _by_role(argument: str, given: Any, roles: Mapping[str, Any]) -> dict[str, Any]:
-    """One for each role."""
-    if not isinstance(given, Mapping) and given is not None and len(roles) > 1:
-        raise InvalidInputError(f"custom: output= has the roles {list(roles)}; expected {argument}= as a mapping too")
-    each = given if isinstance(given, Mapping) else dict.fromkeys(roles, given)
-    if set(each) != set(roles):
-        raise InvalidInputError(f"custom: {argument}= has the roles {list(each)}, output= has {list(roles)}")
-    return dict(each)
+class TextTable(Host):
+    """Text embeddings that were computed before, in the place of a model: fits and measures, attaches to nothing.
+
+    Args:
+        rows: prompt -> embedding (d,), or (1, d) as a model gives it; tensor, ndarray or list.
+        model_id: which model they come from.
+
+    Raises:
+        InvalidInputError: no prompts, or rows that are not (d,) of one width, finite and of a length above 0.
+    """
+
+    name = "table of text embeddings"
+    roles = ("joint",)
+    exclusive_modules = ()
+
+    def __init__(self, rows: Mapping[str, Any], model_id: str | None = None) -> None:
+        wide = {prompt: torch.as_tensor(row).detach().cpu().double() for prompt, row in rows.items()}
+        wide = {prompt: row[0] if row.ndim == 2 and len(row) == 1 else row for prompt, row in wide.items()}
+        shapes = {tuple(row.shape) for row in wide.values()}
+        if len(shapes) != 1 or len(next(iter(shapes))) != 1:
+            raise InvalidInputError(f"text embeddings: expected rows (d,) of one width, got {sorted(shapes) or 'none'}")
+        bad = [prompt for prompt, row in wide.items() if not (row.isfinite().all() and row.any())]
+        if bad:
+            raise InvalidInputError(f"text embeddings: {len(bad)} rows are zero or not finite, such as {bad[:3]}")
+        self._rows = {prompt: normalize(row, dim=0) for prompt, row in wide.items()}
+        self.model_id = model_id
+
+    def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
+        """The stored rows of `prompts`, normalised.
+
+        Raises:
+            InvalidInputError: prompts that are not in the table.
+        """
+        missing = [prompt for prompt in prompts if prompt not in self._rows]
+        if missing:
+            raise InvalidInputError(
+                f"text embeddings: {len(missing)} of {len(prompts)} prompts are not in the file, such as "
+                f"{missing[:3]}; store their embeddings too (`vldebias eval show SUITE --texts` lists "
+                "them), or evaluate with the model"
+            )
+        return {(role, prompt): self._rows[prompt] for prompt in prompts}
+
+    def dim(self, role: str) -> int:
+        """Width of the rows."""
+        return len(next(iter(self._rows.values())))
+
+    def space(self, role: str) -> str:
+        """The name of this space."""
+        return "table.joint"
+
+    def install(self, apply: Apply) -> Callable[[], None]:
+        """Refused: there is nothing to attach to."""
+        raise UnsupportedHostError(f"{self.name}: attaching and merging need the model itself")
+
+    def merge(self, edits: Mapping[str, Edit], strength: float) -> None:
+        """Refused: there are no weights, and nothing attaches."""
+        raise NotImplementedError

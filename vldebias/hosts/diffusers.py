@@ -1,7 +1,7 @@
 """Diffusers pipelines: edits of what `encode_prompt` returns, and prompts that are rewritten before it reads them.
 
 `encode_prompt` is public, returns the conditional and the negative prompt apart, and is what every kind of pipeline
-calls, img2img, inpaint and ControlNet included. Its source names what it returns (`vldebias.hosts.source`): an
+calls, img2img, inpaint and ControlNet included. Its source names what it returns (`vldebias.hosts.pipelines`): an
 embedding that depends on the prompt is a role and is edited, "negative_" + its name is that of the negative prompt.
 The method is replaced on the one pipeline, as an attribute that `del` removes: modules, adapters, offload hooks and
 `save_pretrained` never notice, and pipelines that share the modules stay as they are.
@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, Self, cast
 
@@ -29,18 +29,31 @@ from torch.nn.functional import normalize
 
 from vldebias.edit import Edit, Fingerprint
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, warn
-from vldebias.hosts.base import Apply, Host
+from vldebias.hosts.base import INSIDE, TOKENIZING, Apply, Host, MethodSeam, during, installed, reading
 from vldebias.hosts.fingerprint import weights_fingerprint
-from vldebias.hosts.merge import fold_into_readers, merge_marker, readers, write_merge_marker
-from vldebias.hosts.seam import INSIDE, TOKENIZING, MethodSeam, during, installed, reading
-from vldebias.hosts.source import REMEDY, Source, is_beside, is_embedding, source_of
-from vldebias.hosts.traces import Tokens, Trace, constant_tail, opened, real_tokens, same_values
+from vldebias.hosts.pipelines import (
+    BESIDE,
+    REMEDY,
+    Source,
+    Tokens,
+    Trace,
+    is_embedding,
+    opened,
+    same_values,
+    source_of,
+    traced,
+)
 
 PROBES = ("a cat", "two dogs", "the sun")  # they end in different tokens
 LONG = "an old stone bridge over a quiet river, with boats, ducks and a row of tall green trees"
 # Fitted with what a call uses by default: T5 reads its padding, Gemma an instruction before the prompt.
 _CALL_DEFAULTS = ("max_sequence_length", "complex_human_instruction", "prompt_template", "text_encoder_out_layers")
 _LAYERS = ("clip_skip", "text_encoder_out_layers", "return_index")  # arguments that ask for another space
+
+SHARED = (
+    "it encodes a prompt once for all of its images, so that with {count} above 1 they share one value; give the prompt "
+    "once for each image, in a list, and they are balanced"
+)
 
 Rewrite = Callable[[Sequence[str]], list[str]]
 
@@ -70,7 +83,7 @@ class Encoded:
     """What became of one prompt: results, without and with turned states; ids without padding, and lengths with it."""
 
     result: tuple[Any, ...]
-    turned: tuple[tuple[Any, ...], ...]
+    turned: list[tuple[Any, ...]]
     ids: dict[str, list[int]]
     lengths: dict[str, int]
 
@@ -81,6 +94,10 @@ class DiffusersHost(Host):
     Tensors that the caller passes in (`prompt_embeds`, `pooled_prompt_embeds`) are left alone: edit those with
     `attachment.apply("sequence", prompt_embeds)`. Embeddings of a negative prompt that you make yourself with
     `pipe.encode_prompt(negative)` belong inside `attachment.disabled()`.
+
+    Attributes:
+        source: see `source_of`. encoders: the text encoders that are loaded, by name.
+        defaults: what a call of the pipeline uses where it is not given an argument.
     """
 
     library = "diffusers"
@@ -99,28 +116,27 @@ class DiffusersHost(Host):
         return cls(model, negative)
 
     def __init__(self, pipe: Any, negative: bool = False, source: Source | None = None) -> None:
-        self.name = type(pipe).__name__
-        self._pipe, self.negative = pipe, negative
+        self.name, self._pipe, self.negative = type(pipe).__name__, pipe, negative
         origin = getattr(pipe, "name_or_path", None) or getattr(pipe, "_pretrained_model_name_or_path", None)
         self.model_id = str(origin or "") or None
         self.source = source or source_of(cast("Any", type(pipe)))
-        self._tails: dict[str, int] = {}
+        takes = inspect.signature(type(pipe).__call__).parameters
+        self.defaults = {name: one.default for name, one in takes.items() if one.default is not one.empty}
+        # A picture or video to be changed; a ControlNet or adapter is only guided by one.
+        guides = any(getattr(pipe, name, None) is not None for name in ("controlnet", "adapter"))
+        whole = {"mask_image", "control_image", "strength", "video"} & takes.keys()
+        self.edits_images = bool(whole) or ("image" in takes and not guides)
         parts = {name: one for name, one in pipe.components.items() if "text_encoder" in name}
         self.encoders = {name: one for name, one in parts.items() if isinstance(one, nn.Module)}
-        self.exclusive_modules = (pipe,)
-        self.shared_modules = tuple(self.text_modules())
-
-    @cached_property
-    def edits_images(self) -> bool:  # type: ignore[override]
-        """Whether a call takes a picture or video to be changed; a ControlNet or adapter is only guided by one."""
-        takes = inspect.signature(type(self._pipe).__call__).parameters
-        guides = any(getattr(self._pipe, name, None) is not None for name in ("controlnet", "adapter"))
-        whole = {"mask_image", "control_image", "strength", "video"} & takes.keys()
-        return bool(whole) or ("image" in takes and not guides)
+        self.exclusive_modules, self.shared_modules = (pipe,), tuple(self.text_modules())
 
     def text_modules(self) -> list[nn.Module]:
         """The text encoders, as far as they are loaded; torch.compile wraps what it compiles."""
         return [getattr(one, "_orig_mod", one) for one in self.encoders.values()]
+
+    def models(self) -> Sequence[object]:
+        """The components of the pipeline."""
+        return list(self._pipe.components.values())
 
     def space(self, role: str) -> str:
         """ "diffusers.pooled": pipelines with the same encoders share it; the fingerprint tells others apart."""
@@ -156,7 +172,7 @@ class DiffusersHost(Host):
         Raises:
             UnsupportedHostError: something depends on the prompt and cannot be read: an edit would reach half of it.
         """
-        if sum(not site.negative for site in self.source.sites) > 1:
+        if self.source.calls - self.source.negatives > 1:
             raise self.refusal("it calls encode_prompt several times for one prompt, with results that share names")
         # Turned are the token that ends the prompt, then all tokens of one encoder after the other.
         short, long = self.encode(PROBES[0]), self.encode(LONG, [{}, *({name: slice(None)} for name in self.encoders)])
@@ -165,11 +181,18 @@ class DiffusersHost(Host):
             raise self.refusal(f"encode_prompt returned {len(short.result)} values, its source names {len(names)}")
         parts: list[Part] = []
         for index, name in enumerate(names):
-            if not same_values(short.result[index], long.result[index]) and not is_beside(name):
+            if not same_values(short.result[index], long.result[index]) and not BESIDE.search(name):
                 parts += self._read_parts(index, name, short, long, parts)
         if not parts:
             raise self.refusal("nothing that encode_prompt returns depends on the prompt")
-        self._check_negative(parts)
+        takes = inspect.signature(getattr(self._pipe, "encode_prompt", lambda: None)).parameters
+        if {"negative_prompt", "do_classifier_free_guidance"} <= takes.keys():
+            guided = {"do_classifier_free_guidance": True}
+            one, two = (self.encode(LONG, (), **guided, negative_prompt=[text]).result for text in PROBES[:2])
+            for part in parts:
+                inside = opened(one[part.index])
+                if inside is None or len(inside[0]) != 1 or not same_values(one[part.index], two[part.index]):
+                    raise self.refusal(f"under guidance {part.name} holds the negative prompt as well")
         return tuple(parts)
 
     def refusal(self, why: str) -> UnsupportedHostError:
@@ -196,43 +219,28 @@ class DiffusersHost(Host):
         tail = name.removeprefix("pooled_").removeprefix("prompt_embeds").replace("_", ".")
         role = kind if all(part.role.partition(".")[0] != kind for part in known) else f"{kind}{tail}"
         twins = [f"negative_{name}", f"uncond_{name}"]
-        whole = Part(role, name, index, next((i for i, one in enumerate(self.source.returns) if one in twins), None))
-        if tensor.ndim == 2:
-            return [whole]
+        twin = next((i for i, one in enumerate(self.source.returns) if one in twins), None)
         groups: list[tuple[str, set[int]]] = []  # the first of the encoders whose tokens stand at the same places
-        for encoder, change in zip(self.encoders, changes, strict=True):
+        for encoder, change in zip(self.encoders, changes if tensor.ndim == 3 else (), strict=tensor.ndim == 3):
             own = set(change.any(-1).nonzero().flatten().tolist())
             same = next((places for _, places in groups if places & own), None)
             if same is not None:
                 same.update(own)
             elif own:
                 groups.append((encoder, own))
-        if not groups:
+        if not groups and tensor.ndim == 3:
             raise self.refusal(f"{name} is not made of the states that its text encoders give for token ids")
-        padded = long.lengths == short.lengths and len(tensor[0]) > max(long.lengths.values())
-        if len(groups) == 1 and not padded:
-            return [whole]
+        padded = long.lengths == short.lengths and tensor.shape[1] > max(long.lengths.values())
+        if not groups or (len(groups) == 1 and not padded):
+            return [Part(role, name, index, twin)]
         groups.sort(key=lambda group: min(group[1]))
         starts = [0, *(min(places) for _, places in groups[1:])]
         stops = [*starts[1:], None if len(groups) > 1 else max(groups[0][1]) + 1]
-        found = []
-        for (encoder, _), start, stop in zip(groups, starts, stops, strict=True):
-            model = str(getattr(getattr(self.encoders[encoder], "config", None), "model_type", encoder))
-            found.append(Part(f"{role}.{model.partition('_')[0]}", name, index, whole.twin, slice(start, stop)))
-        return found
-
-    def _check_negative(self, parts: Sequence[Part]) -> None:
-        """Refuse embeddings of the prompt that the negative prompt has a part in."""
-        takes = inspect.signature(self._pipe.encode_prompt).parameters
-        if not {"negative_prompt", "do_classifier_free_guidance"} <= takes.keys():
-            return
-        guided = [
-            self.encode(LONG, negative_prompt=[one], do_classifier_free_guidance=True).result for one in PROBES[:2]
+        models = [getattr(getattr(self.encoders[one], "config", None), "model_type", one) for one, _ in groups]
+        return [
+            Part(f"{role}.{str(model).partition('_')[0]}", name, index, twin, slice(start, stop))
+            for model, start, stop in zip(models, starts, stops, strict=True)
         ]
-        for part in parts:
-            one, other = (opened(result[part.index]) for result in guided)
-            if one is None or other is None or len(one[0]) != 1 or not same_values(one[0], other[0]):
-                raise self.refusal(f"under guidance {part.name} holds the negative prompt as well")
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
@@ -243,18 +251,18 @@ class DiffusersHost(Host):
             UnsupportedHostError: the pipeline cannot do it.
         """
         try:
-            with TOKENIZING, reading(*self.text_modules()), Trace(self.encoders) as trace:
+            with TOKENIZING, reading(*self.text_modules()), traced(self.encoders) as trace:
                 result = self.call(prompt, more)
                 if not isinstance(result, tuple | list):
                     raise self.refusal(f"encode_prompt returned a {type(result).__name__}, not a tuple")
                 read = {name: calls[0] for name, calls in trace.calls.items() if calls}
                 tokenizers = {n: getattr(self._pipe, n.replace("text_encoder", "tokenizer"), None) for n in read}
-                real = {name: real_tokens(call, tokenizers[name]) for name, call in read.items()}
-                ids = {name: call.ids[0].cpu()[real[name]].tolist() for name, call in read.items()}
-                lengths = {name: call.ids.shape[1] for name, call in read.items()}
+                real = {name: call.real(tokenizers[name]) for name, call in read.items()}
                 turned = []
                 for turn in turns:
-                    trace.turn(turn or {name: real[name][-1 - self._tail(name)] for name in read})
+                    ends = {} if turn else {name: real[name][-1 - self._tails.get(name, 0)] for name in read}
+                    trace.turned = turn or ends
+                    trace.given.clear()
                     turned.append(tuple(self.call(prompt, more)))
         except VldebiasError:
             raise
@@ -263,21 +271,23 @@ class DiffusersHost(Host):
                 f"encode_prompt fails on a prompt alone ({type(error).__name__}: {str(error)[:150]}); are its text "
                 "encoders loaded?"
             ) from error
-        return Encoded(tuple(result), tuple(turned), ids, lengths)
+        ids = {name: call.ids[0].cpu()[real[name]].tolist() for name, call in read.items()}
+        return Encoded(tuple(result), turned, ids, {name: call.ids.shape[1] for name, call in read.items()})
 
-    def _tail(self, encoder: str) -> int:
-        """How many tokens follow the one that ends a prompt, of what an encoder is given."""
-        if encoder not in self._tails:
-            probed = [self.encode(probe, ()).ids for probe in PROBES]
-            self._tails |= {name: constant_tail([ids[name] for ids in probed if name in ids]) for name in probed[0]}
-        return self._tails.get(encoder, 0)
+    @cached_property
+    def _tails(self) -> dict[str, int]:
+        """How many tokens follow the one that ends a prompt, of what each encoder is given."""
+        probed = [self.encode(probe, ()).ids for probe in PROBES]
+        backwards = {name: [ids[name][::-1] for ids in probed if name in ids] for name in probed[0]}
+        columns = {name: zip(*rows, strict=False) for name, rows in backwards.items()}
+        shared = {name: takewhile(lambda ids: len(set(ids)) == 1, each) for name, each in columns.items()}
+        return {name: max(len(list(each)) - 1, 0) for name, each in shared.items()}
 
     def call(self, prompt: str, more: Mapping[str, Any] = MappingProxyType({})) -> Any:
         """What the pipeline makes of a prompt, as it stands; arguments that `encode_prompt` has not are left out."""
         takes = inspect.signature(self._pipe.encode_prompt).parameters
         required = [n for n, p in takes.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
-        defaults = {name: self._default(name) for name in _CALL_DEFAULTS}
-        given = dict.fromkeys(required) | {name: one for name, one in defaults.items() if one is not inspect._empty}
+        given = dict.fromkeys(required) | {n: self.defaults[n] for n in _CALL_DEFAULTS if n in self.defaults}
         given |= {"prompt": [prompt], "device": self._pipe._execution_device, "do_classifier_free_guidance": False}
         given |= {"num_images_per_prompt": 1, "num_videos_per_prompt": 1, "batch_size": 1, "guidance_scale": 1.0}
         given |= {name: list(one) if isinstance(one, list) else one for name, one in more.items()}  # some write into it
@@ -307,7 +317,7 @@ class DiffusersHost(Host):
         rewrite: in place of edits, prompts -> one other for each. again: the same for second texts of their images.
         """
         seams: list[MethodSeam] = [_EncodePrompt(self, apply, rewrite, again)]
-        if self.source.framed and len(self.source.sites) > 1:
+        if self.source.framed and self.source.calls > 1:
             seams += [_Frame(self.name, apply, self._pipe, name) for name in ("check_inputs", "prepare_latents")]
         return installed(seams)
 
@@ -325,8 +335,7 @@ class DiffusersHost(Host):
         if all(a is b for a, b in zip(out, result, strict=True)):
             return result
         for name in _LAYERS:  # states of other layers than were fitted are another space, often of the same width
-            fitted, asked = self._default(name), call.get(name)
-            fitted = None if fitted is inspect._empty else fitted
+            asked, fitted = call.get(name), self.defaults.get(name)
             both = [list(one) if isinstance(one, list | tuple) else one for one in (asked, fitted)]
             if asked is not None and both[0] != both[1] and not (fitted is None and asked == 0):  # 0: as without it
                 raise InvalidInputError(
@@ -334,11 +343,6 @@ class DiffusersHost(Host):
                     "another space; leave it out, or encode inside attachment.disabled()"
                 )
         return type(result)(out)
-
-    def _default(self, argument: str) -> Any:
-        """What a call of the pipeline uses where it is given no such argument."""
-        known = inspect.signature(type(self._pipe).__call__).parameters.get(argument)
-        return inspect._empty if known is None else known.default
 
     def edited(self, edit: Any, role: str, z: Tensor, prompts: Sequence[str], strength: float) -> Tensor:
         """See `Host.edited`; other wordings are encoded as the call encodes the prompts."""
@@ -355,38 +359,47 @@ class DiffusersHost(Host):
                     f"prompts {tuple(z.shape)}; write the words into the prompts instead"
                 )
             each.append(rows)
-        combined: Tensor = edit.combined(z, torch.stack(each, dim=1), strength)
-        return combined
+        return cast("Tensor", edit.combined(z, torch.stack(each, dim=1), strength))
 
-    # ---- merging -------------------------------------------------------------------------------------------------
-
-    def merge(self, edits: Mapping[str, Edit], strength: float) -> None:
+    def merge(self, edits: Mapping[str, Edit], strength: float) -> Sequence[object]:
         """Fold the edits into the layers that read the embeddings.
 
         Warns:
             VldebiasWarning: the attachment spared the negative prompt; weights cannot.
         """
-        fold_into_readers(self._pipe, {role: edit.folded() for role, edit in edits.items()}, strength)
-        if not strength or self.negative or not (self.source.twice or any(p.twin is not None for p in self.parts)):
-            return
-        moves, empty = [], self.encode("").result
-        for role, edit in edits.items():
-            states = self._part(role).open(empty).double()
-            moves.append(f"{role}: {float((edit(states, strength) - states).norm() / states.norm()):.1%}")
-        warn(
-            f"{self.name}: weights cannot tell the two branches of guidance apart, so merge() changed the negative "
-            f"prompt too; the states of the empty one move by {', '.join(moves)}. With guidance it generates what an "
-            "attachment with negative=True does, not what this one did; where that matters, keep the attachment"
-        )
+        from vldebias.hosts.merge import fold_into_readers
 
-    def mark(self, note: str) -> None:
-        """In the configs of the denoiser and of what else reads the embeddings."""
-        for model in readers(self._pipe, self.roles):
-            write_merge_marker(model, note)
+        changed = fold_into_readers(self._pipe, {role: edit.folded() for role, edit in edits.items()}, strength)
+        if strength and not self.negative and (self.source.negatives or any(p.twin is not None for p in self.parts)):
+            warn(
+                f"{self.name}: weights cannot tell the two branches of guidance apart, so merge() changed the negative "
+                "prompt too, the empty one included. With guidance it generates what an attachment with negative=True "
+                "does, not what this one did; where that matters, keep the attachment"
+            )
+        return changed
 
-    def marked(self) -> str | None:
-        """What one of the models of the pipeline says."""
-        return next((m for model in self._pipe.components.values() if (m := merge_marker(model)) is not None), None)
+    def shown(self, trace: Trace, result: Sequence[Any]) -> Tensor | None:
+        """(b, tokens), true for the tokens up to the last one of an image that stands before the prompt; or None."""
+        inside = opened(result[self.parts[0].index])
+        name, call = next(((name, calls[-1]) for name, calls in trace.calls.items() if calls), ("", None))
+        if call is None or inside is None:
+            return None
+        ids, places = call.ids, torch.arange(call.ids.shape[1], device=call.ids.device)
+        real = torch.ones_like(ids, dtype=torch.bool) if call.mask is None else call.mask != 0
+        image = torch.isin(ids, torch.tensor(_image_ids(self.encoders[name]), device=ids.device)) & real
+        if not image.any():
+            return None
+        behind = places > (ids.shape[1] - 1 - image.flip(1).int().argmax(1))[:, None]
+        text = torch.where(image.any(1), (behind & real).sum(1), ids.shape[1])
+        length = inside[0].shape[1]
+        ends = real.sum(1) - real.sum(1).max() + length  # rows are padded on the right to the longest
+        return (torch.arange(length, device=ids.device) < (ends - text)[:, None]).to(inside[0].device)
+
+
+def _image_ids(encoder: Any) -> list[int]:
+    """The ids of tokens that stand for an image, of an encoder that is given some."""
+    ids = (getattr(getattr(encoder, "config", None), one, None) for one in ("image_token_id", "vision_end_token_id"))
+    return [one for one in ids if isinstance(one, int)]
 
 
 def _edited(apply: Apply, part: Part, value: Any, texts: list[str], shown: Tensor | None) -> Any:
@@ -441,9 +454,6 @@ class _EncodePrompt(MethodSeam):
     def __init__(self, host: DiffusersHost, apply: Apply, rewrite: Rewrite | None, again: Rewrite | None) -> None:
         super().__init__(host.name, apply, host._pipe, "encode_prompt")
         self.host, self._rewrite, self._again = host, rewrite, again
-        kind = type(self.owner)
-        own, whole = (inspect.signature(one).parameters for one in (kind.encode_prompt, kind.__call__))
-        self._shares = rewrite is not None and not count_of(own) and count_of(whole)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not self.active:
@@ -451,23 +461,38 @@ class _EncodePrompt(MethodSeam):
         bound = self.bind(*args, **kwargs)
         call = bound.arguments
         negative, second = self._turn_of(call)
+        attachment: Any = getattr(self.apply, "__self__", None)
         with TOKENIZING, during(INSIDE):
-            attachment: Any = getattr(self.apply, "__self__", None)
             if call.get("prompt") is None and not negative:
                 if attachment is not None and any(isinstance(one, Tensor | list) for one in call.values()):
                     attachment.warn_of_embeddings()
                 return self.original(*bound.args, **bound.kwargs)
             if self._rewrite is not None:
-                if self._shares and attachment is not None:
-                    attachment.warn_of_shared_values(self._shares)
+                shares = count_of(call) is None and count_of(self.host.defaults)
+                if shares and attachment is not None:
+                    attachment.warn_once(SHARED.format(count=shares))
                 one = (lambda same: list(same)) if negative else self._again if second else self._rewrite
                 rewrite_call(call, one, None if negative else self._again)
                 return self.original(*bound.args, **bound.kwargs)
             kept = {name: list(one) if isinstance(one, list) else one for name, one in call.items()}
-            with image_tokens(self.host) as find, during(_ENCODE, self._encode_as(bound)):
+
+            def encode(prompts: list[str]) -> Any:
+                """Other prompts as this call encodes its own."""
+                call.update(kept)
+                rewrite_call(call, lambda same: prompts, None)
+                return self.original(*bound.args, **bound.kwargs)
+
+            seeing = {name: encoder for name, encoder in self.host.encoders.items() if _image_ids(encoder)}
+            with traced(seeing, outputs=False) as trace, during(_ENCODE, encode):
                 result = self.original(*bound.args, **bound.kwargs)
-                self._check_rows(result, kept)
-                return self.host.project(self.apply, result, kept, negative, find(result, self.host.parts))
+                inside, texts = opened(result[self.host.parts[0].index]), listed(kept.get("prompt"))
+                images = kept.get(count_of(kept) or "") or 1
+                if inside is not None and texts and len(inside[0]) != len(texts) * images:
+                    raise InvalidInputError(
+                        f"{self.name}: encode_prompt gave {len(inside[0])} rows for {len(texts)} prompts and {images} "
+                        "images of each; expected one for each image"
+                    )
+                return self.host.project(self.apply, result, kept, negative, self.host.shown(trace, result))
 
     def _turn_of(self, call: Mapping[str, Any]) -> tuple[bool, bool]:
         """Is a call for the negative prompt alone, and is it a second one for the prompt?
@@ -475,34 +500,13 @@ class _EncodePrompt(MethodSeam):
         Of the encodings between `check_inputs` and `prepare_latents` the first of the prompt is the prompt's. Texts
         alone cannot tell, since both prompts may be equal; nor can the number of calls, after an error.
         """
-        asked, texts = _ASKED.get(), listed(call.get("prompt"))
+        asked, texts, twice = _ASKED.get(), listed(call.get("prompt")), self.host.source.negatives > 0
         if asked is None or asked.pipe is not self.owner:
             return False, False
         if texts == asked.prompt and not asked.encoded:
             asked.encoded = True
             return False, False
-        return self.host.source.twice, not self.host.source.twice and texts == asked.prompt
-
-    def _encode_as(self, bound: inspect.BoundArguments) -> Callable[[list[str]], Any]:
-        """Encodes other prompts as this call encodes its own."""
-        arguments = dict(bound.arguments)
-
-        def encode(prompts: list[str]) -> Any:
-            bound.arguments.update(arguments)
-            rewrite_call(bound.arguments, lambda same: prompts, None)
-            return self.original(*bound.args, **bound.kwargs)
-
-        return encode
-
-    def _check_rows(self, result: Any, call: Mapping[str, Any]) -> None:
-        """Refuse results that have not one row for each image of each prompt."""
-        inside, texts = opened(result[self.host.parts[0].index]), listed(call.get("prompt"))
-        images = call.get(count_of(call) or "") or 1
-        if inside is not None and texts and len(inside[0]) != len(texts) * images:
-            raise InvalidInputError(
-                f"{self.name}: encode_prompt gave {len(inside[0])} rows for {len(texts)} prompts and {images} images "
-                "of each; expected one for each image"
-            )
+        return twice, not twice and texts == asked.prompt
 
 
 def listed(prompt: Any) -> list[str]:
@@ -543,34 +547,3 @@ def rewrite_call(call: dict[str, Any], rewrite: Rewrite | None, again: Rewrite |
         call[count] = 1
     if isinstance(call.get("batch_size"), int):
         call["batch_size"] = len(each)
-
-
-@contextmanager
-def image_tokens(host: DiffusersHost) -> Iterator[Callable[[Any, Sequence[Part]], Tensor | None]]:
-    """Inside, encoders are watched; the function says which tokens of a result show an image before the prompt.
-
-    (b, tokens), true up to the last token of the image; None where the encoder was given none.
-    """
-    marks: dict[str, list[int]] = {}  # ids of the tokens that stand for an image
-    for name, encoder in host.encoders.items():
-        config = getattr(encoder, "config", None)
-        ids = (getattr(config, one, None) for one in ("image_token_id", "vision_end_token_id"))
-        marks[name] = [one for one in ids if isinstance(one, int)]
-    with Trace({name: host.encoders[name] for name, own in marks.items() if own}, outputs=False) as trace:
-
-        def find(result: Any, parts: Sequence[Part]) -> Tensor | None:
-            inside = opened(result[parts[0].index])
-            for name, call in ((name, calls[-1]) for name, calls in trace.calls.items() if calls):
-                ids, places = call.ids, torch.arange(call.ids.shape[1], device=call.ids.device)
-                real = torch.ones_like(ids, dtype=torch.bool) if call.mask is None else call.mask != 0
-                image = torch.isin(ids, torch.tensor(marks[name], device=ids.device)) & real
-                if inside is None or not image.any():
-                    return None
-                behind = places > (ids.shape[1] - 1 - image.flip(1).int().argmax(1))[:, None]
-                text = torch.where(image.any(1), (behind & real).sum(1), ids.shape[1])
-                length = inside[0].shape[1]
-                ends = real.sum(1) - real.sum(1).max() + length  # rows are padded on the right to the longest
-                return (torch.arange(length, device=ids.device) < (ends - text)[:, None]).to(inside[0].device)
-            return None
-
-        yield find

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -87,23 +87,13 @@ def _wave() -> Tensor:
     return math.sqrt(2) * torch.sin(torch.arange(1, _VALUES + 1, dtype=torch.float64, device="cpu").square())
 
 
-def _adapted_layers(modules: Iterable[nn.Module]) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    """Layers with adapters (peft), and the names of those that act."""
-    layer: Any
-    for layer in (part for module in modules for part in module.modules() if hasattr(part, "base_layer")):
-        if not getattr(layer, "disable_adapters", False) and getattr(layer, "active_adapters", None):
-            yield layer, tuple(layer.active_adapters)
-
-
-def active_adapters(modules: Sequence[nn.Module]) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    """Which layers have adapters that act, and which; peft leaves its config on what it adapts."""
-    if not any(getattr(module, "peft_config", None) for module in modules):
-        return ()
-    return tuple((id(layer), names) for layer, names in _adapted_layers(modules))
-
-
 def adapters_length(modules: Iterable[nn.Module]) -> float:
-    """The length of all LoRA weights that are at work; 0 without."""
-    parts = [(name, p, acting) for layer, acting in _adapted_layers(modules) for name, p in layer.named_parameters()]
-    own = [p for name, p, acting in parts if "lora_" in name and set(name.split(".")) & set(acting) and not p.is_meta]
-    return math.sqrt(sum(float(p.detach().double().square().sum()) for p in own))
+    """The length of all LoRA weights (peft) that are at work; 0 without."""
+    total = 0.0
+    layer: Any
+    for layer in (part for module in modules for part in module.modules() if "base_layer" in part._modules):
+        acting = set() if getattr(layer, "disable_adapters", False) else set(getattr(layer, "active_adapters", ()))
+        for name, weight in layer.named_parameters():
+            if "lora_" in name and acting & set(name.split(".")) and not weight.is_meta:
+                total += float(weight.detach().double().square().sum())
+    return math.sqrt(total)

@@ -17,10 +17,9 @@ from torch import Tensor, nn
 from vldebias.errors import AlreadyAttachedError, InvalidInputError, UnsupportedHostError, need
 from vldebias.hosts import open_clip, resolve, transformers
 from vldebias.hosts.attachment import attachment_of
-from vldebias.hosts.base import IMAGE
+from vldebias.hosts.base import IMAGE, reading
 from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.hosts.joint import JointHost
-from vldebias.hosts.seam import reading
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -33,8 +32,8 @@ Pixels = Mapping[str, Tensor]
 class ImageEncoder:
     """The image side of one image-text model, as its weights make it.
 
-    Features are kept and compared with projected ones, so a projection never reaches them: a copy of an attached model
-    gives bare features, and a model whose own attachment projects images is refused while it does.
+    Features are kept and compared with projected ones, so a projection never reaches them: a model whose attachment
+    projects images is refused while it does.
 
     Attributes:
         name: of the model, for messages and protocols.
@@ -58,7 +57,7 @@ class ImageEncoder:
         mark = weights_fingerprint(*self.tower)
         return None if mark is None else mark.to_dict()
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """A hash of every weight, every buffer and the architecture: any change of the tower changes it.
 
@@ -66,18 +65,16 @@ class ImageEncoder:
         (open_clip's ViT-B-32 and ViT-B-32-quickgelu): too little for features that are kept.
 
         Raises:
-            InvalidInputError: weights that are not in memory.
-            AlreadyAttachedError: see `embed`.
+            InvalidInputError: weights that are not in memory. AlreadyAttachedError: see `embed`.
         """
         self._refuse_projected()
-        return self._digest
-
-    @cached_property
-    def _digest(self) -> str:
         state = hashlib.sha256()
         for module in self.tower:
             for name, part in module.named_modules():
-                state.update(f"{name} {type(part).__qualname__} {_settings(part)}\n".encode())
+                # the plain values that it was built with: sizes, kinds of pooling, constants of activations
+                plain = {k: v for k, v in vars(part).items() if isinstance(v, (bool, int, float, str, tuple))}
+                settings = {k: str(plain[k]) for k in sorted(plain) if k[0] != "_" and k != "training"}
+                state.update(f"{name} {type(part).__qualname__} {settings}\n".encode())
             for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
                 if tensor.is_meta:
                     raise InvalidInputError(f"{self.name}: {name} is on the meta device; load the weights first")
@@ -205,10 +202,3 @@ def _prepare(processor: Any, image: Image.Image) -> Pixels:
         shape = tuple(pixels.shape) if isinstance(pixels, Tensor) else type(pixels).__name__
         raise InvalidInputError(f"preprocess: expected a tensor (3, h, w) for an image, got {shape}")
     return {"pixel_values": pixels[None]}
-
-
-def _settings(module: nn.Module) -> dict[str, Any]:
-    """The plain values that a module was built with: sizes, kinds of pooling, constants of activations."""
-    plain = (bool, int, float, str, tuple)
-    settings = {k: str(v) for k, v in vars(module).items() if isinstance(v, plain) and k[0] != "_" and k != "training"}
-    return dict(sorted(settings.items()))

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from vldebias.edit import Edit, Fingerprint
 from vldebias.errors import InvalidInputError, TruncatedPromptWarning, warn
-from vldebias.hosts.base import IMAGE, TEXT, Host, roles_of
+from vldebias.hosts.base import IMAGE, TEXT, TOKENIZING, Host, read_rows, roles_of
 from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.hosts.merge import fold, foldable, last_layer
-from vldebias.hosts.seam import TOKENIZING, read_rows
 
 
 class JointHost(Host):
@@ -33,8 +32,9 @@ class JointHost(Host):
             the joint space. wrapped_modules: role -> modules through which another model may be given the same
             embeddings.
         context_length: number of tokens that the text tower reads, special tokens included.
-        find_tokenizer: the argument of `debias` -> a tokenizer that can encode and decode. count_tokens, tokenize: see
-            `token_counts` and `tokens`. decode: one row of token ids -> its text without special tokens.
+        find_tokenizer: the argument of `debias` -> a tokenizer that can encode and decode. count_tokens: prompts ->
+            numbers of tokens, special ones included, uncut. tokenize: see `tokens`. decode: one row of token ids -> its
+            text without special tokens.
         features, image_features: what a tower is called with -> (n, d) on the model's device, before normalising.
     """
 
@@ -51,10 +51,15 @@ class JointHost(Host):
     features: Callable[[Mapping[str, Tensor]], Tensor]
     image_features: Callable[[Mapping[str, Tensor]], Tensor]
 
-    def __init__(self, model: nn.Module, tokenizer: Any = None) -> None:
+    def __init__(self, model: nn.Module, tokenizer: Any = None, roles: tuple[str, ...] = (TEXT,)) -> None:
         self.model: Any = model
-        self.name = type(model).__name__
-        self._given_tokenizer = tokenizer
+        self.name, self.model_id = type(model).__name__, getattr(model, "name_or_path", None) or None
+        self._given_tokenizer, self.roles = tokenizer, roles
+
+    @property
+    def exclusive_modules(self) -> tuple[object, ...]:  # type: ignore[override]
+        """The model, and what gives its embeddings to others."""
+        return (self.model, *(module for role in self.roles for module in self.wrapped_modules(role)))
 
     # ---- texts -------------------------------------------------------------------------------------------------
 
@@ -70,11 +75,6 @@ class JointHost(Host):
         """
         with TOKENIZING:
             return self.tokenize(list(prompts), full)
-
-    def token_counts(self, prompts: Sequence[str]) -> list[int]:
-        """Number of tokens of each prompt, special tokens included, before it is cut."""
-        with TOKENIZING:
-            return self.count_tokens(list(prompts))
 
     @cached_property
     def _read_ids(self) -> Callable[[tuple[int, ...]], str]:
@@ -116,13 +116,9 @@ class JointHost(Host):
                 f"tokenizer: its ids go up to {highest}, and the text tower of {self.name} has rows for 0 .. "
                 f"{rows - 1}; give the model's own tokenizer"
             )
-        return self.features({name: tensor.to(self.device) for name, tensor in tokens.items()})
-
-    @property
-    def device(self) -> torch.device:
-        """Of the model; the CPU where its weights are fetched from there as they are needed."""
-        device: torch.device = next(self.model.parameters()).device
-        return device if device.type != "meta" else torch.device("cpu")
+        device = next(self.model.parameters()).device
+        device = "cpu" if device.type == "meta" else device  # weights that are fetched from there as they are needed
+        return self.features({name: tensor.to(device) for name, tensor in tokens.items()})
 
     def read(self, prompts: Sequence[str], role: str = TEXT) -> dict[tuple[str, str], Tensor]:
         """Rows of `prompts`, in batches.
@@ -131,7 +127,8 @@ class JointHost(Host):
             TruncatedPromptWarning: a prompt has more tokens than the text tower reads.
         """
         limit = self.context_length
-        counts = dict(zip(prompts, self.token_counts(prompts), strict=True))
+        with TOKENIZING:
+            counts = dict(zip(prompts, self.count_tokens(list(prompts)), strict=True))
         long = [f"{shorten(p, 60, placeholder=' ...')!r} ({n} tokens)" for p, n in counts.items() if n > limit]
         if long:
             shown = "; ".join(long[:3]) + (f"; and {len(long) - 3} more" if len(long) > 3 else "")
@@ -152,13 +149,8 @@ class JointHost(Host):
         if side != "text" and not self.image_tower():
             return super().at(side)
         other = copy(self)
-        other.choose(side)
+        other.roles = roles_of(side)
         return other
-
-    def choose(self, side: str) -> None:
-        """Set roles and claims for `side`."""
-        self.roles = roles_of(side)
-        self.exclusive_modules = (self.model, *(module for role in self.roles for module in self.wrapped_modules(role)))
 
     def fitted_as(self, role: str) -> str:
         """ "joint": the two sides share their space."""
@@ -175,16 +167,14 @@ class JointHost(Host):
         return width if isinstance(width, int) else super().dim(role)
 
     @cached_property
-    def _image_fingerprint(self) -> Fingerprint | None:
+    def image_fingerprint(self) -> Fingerprint | None:  # type: ignore[override]
+        """Of the image tower with its head."""
         return weights_fingerprint(*self.image_tower())
 
-    def image_fingerprint(self) -> Fingerprint | None:
-        """Of the image tower with its head, computed once."""
-        return self._image_fingerprint
-
-    def merge(self, edits: Mapping[str, Edit], strength: float) -> None:
+    def merge(self, edits: Mapping[str, Edit], strength: float) -> Sequence[object]:
         """Fold the projection into the heads, in place and in the dtype of their weights; all of them or none."""
         heads = {TEXT: ("text", self.head), IMAGE: ("image", self.image_head)}
         weights = {role: foldable(self.name, *heads[role]) for role in self.roles}
         for role, axes in weights.items():
             fold(axes, edits[role].folded(), strength)
+        return [self.model]

@@ -7,7 +7,7 @@ that reads P x in the place of x has the weight W P; with P = I - s L R^T that i
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -120,8 +120,8 @@ def _names(pipe: Any, role: str) -> tuple[str, ...]:
     return next((known[one] for one in classes if one in known), ())
 
 
-def fold_into_readers(pipe: Any, projections: Mapping[str, CalibratedProjection], strength: float) -> None:
-    """Fold one projection per role into the denoiser, and into the ControlNets of the pipeline.
+def fold_into_readers(pipe: Any, projections: Mapping[str, CalibratedProjection], strength: float) -> list[nn.Module]:
+    """Fold one projection per role into the denoiser, and into the ControlNets of the pipeline; returns those models.
 
     The weights cannot tell the two branches of guidance apart: the negative prompt, the empty one included, is
     projected as well, as with `negative=True`. Nor can they tell stated prompts: these are projected too. Every other
@@ -131,50 +131,27 @@ def fold_into_readers(pipe: Any, projections: Mapping[str, CalibratedProjection]
         UnsupportedHostError: before any weight is changed, where weights cannot hold the projections: nothing says
             which layer reads one, a norm stands before it, adapters, fused, quantised or offloaded weights.
     """
-    folds = [(one, layer) for role, one in projections.items() for layer in _layers(pipe, role, one)]
+    folds = [(model, one, layer) for role, one in projections.items() for model, layer in _layers(pipe, role, one)]
     with torch.no_grad():
-        for projection, layer in folds:
+        for _, projection, layer in folds:
             columns = layer.weight[:, : projection.dim]  # those that read the embedding
             wide = columns.to("cpu", torch.float64)
             columns.copy_(wide - strength * (wide @ projection.left) @ projection.right.T)
+    return list({id(model): model for model, *_ in folds}.values())
 
 
-def readers(pipe: Any, roles: Sequence[str]) -> list[nn.Module]:
-    """The models of a pipeline that `fold_into_readers` changes."""
-    found = {id(model): model for role in roles for _, model, _ in _found(pipe, role)}
-    return list(found.values())
-
-
-def _layers(pipe: Any, role: str, projection: CalibratedProjection) -> list[Any]:
-    """The layers that read a role, checked."""
-    refusal = f"{type(pipe).__name__}: cannot merge {role!r}"
-    names, found = _names(pipe, role), _found(pipe, role)
+def _layers(pipe: Any, role: str, projection: CalibratedProjection) -> list[tuple[nn.Module, Any]]:
+    """The layers that read a role, each with its model, checked."""
+    refusal, names = f"{type(pipe).__name__}: cannot merge {role!r}", _names(pipe, role)
     if not names:
         raise UnsupportedHostError(
             f"{refusal}: nothing says which layer of its denoiser reads that alone, without a norm before it; save the "
             "projections and attach them after loading instead"
         )
-    for name in names:
-        there = found if name == CROSS_ATTENTION else [one for one in found if one[0].endswith(f".{name}")]
-        if not there:
-            raise UnsupportedHostError(
-                f"{refusal}: expected a layer {name!r} that reads it, found none; keep it attached"
-            )
-    for where, _, layer in found:
-        remedy = _why_not(where, layer, projection)
-        if remedy:
-            raise UnsupportedHostError(f"{refusal}: {where} {remedy}. No weight was changed")
-    return [layer for _, _, layer in found]
-
-
-def _found(pipe: Any, role: str) -> list[tuple[str, nn.Module, Any]]:
-    """The layers that read a role: where they are, of which model, and themselves."""
-    names, found = _names(pipe, role), []
+    found: list[tuple[str, nn.Module, Any]] = []
     models = {name: one for name, one in pipe.components.items() if isinstance(one, nn.Module)}
-    for name, model in models.items() if names else ():
-        if "text_encoder" in name:
-            continue
-        for path, module in model.named_modules():
+    for name, model in models.items():
+        for path, module in model.named_modules() if "text_encoder" not in name else ():
             where = f"{name}.{path.removeprefix('_orig_mod.')}"  # torch.compile wraps what it compiles
             if where.partition(".")[2] in names:
                 found.append((where, model, module))
@@ -191,7 +168,14 @@ def _found(pipe: Any, role: str) -> list[tuple[str, nn.Module, Any]]:
                     raise UnsupportedHostError(f"{where}: {why}")
                 attention: Any = module
                 found += [(f"{where}.to_k", model, attention.to_k), (f"{where}.to_v", model, attention.to_v)]
-    return found
+    missing = [n for n in names if n != CROSS_ATTENTION and not any(one[0].endswith(f".{n}") for one in found)]
+    if missing or not found:
+        raise UnsupportedHostError(f"{refusal}: expected layers {', '.join(names)}, found none; keep it attached")
+    for where, _, layer in found:
+        remedy = _why_not(where, layer, projection)
+        if remedy:
+            raise UnsupportedHostError(f"{refusal}: {where} {remedy}. No weight was changed")
+    return [(model, layer) for _, model, layer in found]
 
 
 def _why_not(where: str, layer: Any, projection: CalibratedProjection) -> str:
@@ -202,27 +186,7 @@ def _why_not(where: str, layer: Any, projection: CalibratedProjection) -> str:
         return f"is a {type(layer).__name__}, expected an nn.Linear with float weights; load the pipeline unquantised"
     if layer.weight.is_meta:
         return "is offloaded; merge before enabling CPU offload"
-    if layer.in_features < projection.dim or (
-        layer.in_features > projection.dim and not where.endswith("add_embedding.linear_1")
-    ):
+    wide = layer.in_features > projection.dim and not where.endswith("add_embedding.linear_1")
+    if wide or layer.in_features < projection.dim:
         return f"reads {layer.in_features} values, the projection has {projection.dim}"
     return ""
-
-
-# ---- merged weights say so --------------------------------------------------------------------------------------
-
-_MARKER = "_vldebias_merged"
-
-
-def write_merge_marker(model: Any, note: str) -> None:
-    """Write what was merged into the config of a model of transformers or diffusers, which is saved with it."""
-    if hasattr(model, "register_to_config"):
-        model.register_to_config(**{_MARKER: note})
-    else:
-        setattr(model.config, _MARKER, note)
-
-
-def merge_marker(model: Any) -> str | None:
-    """What was written into this model or the checkpoint that it was loaded from; None where nothing."""
-    note = getattr(getattr(model, "config", None), _MARKER, None)
-    return note if isinstance(note, str) else None

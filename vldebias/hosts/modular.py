@@ -8,9 +8,8 @@ both out again.
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -18,10 +17,9 @@ from typing import Any
 import torch
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, need
-from vldebias.hosts.base import Apply
-from vldebias.hosts.diffusers import DiffusersHost, Rewrite, listed, rewrite_call
-from vldebias.hosts.seam import INSIDE, Seam, installed
-from vldebias.hosts.source import Source, is_embedding
+from vldebias.hosts.base import INSIDE, Apply, Seam, installed
+from vldebias.hosts.diffusers import SHARED, DiffusersHost, Rewrite, listed, rewrite_call
+from vldebias.hosts.pipelines import Source, Trace, is_embedding
 
 _MARK = "_vldebias"
 
@@ -43,23 +41,25 @@ class ModularHost(DiffusersHost):
     library = "diffusers.modular_pipelines"
 
     def __init__(self, pipe: Any, negative: bool = False) -> None:
-        self.block: Any = None
-        self.single, why = False, ""
-        found = [leaf for leaf in leaves(pipe._blocks) if _makes_embeddings(leaf)]
-        for self.block in found:  # of a conditional block the one that needs no image
+        why = ""
+        for self.block in leaves(pipe._blocks):  # of a conditional block the one that needs no image
+            names = tuple(one.name for one in self.block.intermediate_outputs)
+            if "prompt" not in {one.name for one in self.block.inputs} or not any(map(is_embedding, names)):
+                continue
             self.single = False
             try:
-                super().__init__(pipe, negative, Source(tuple(one.name for one in self.block.intermediate_outputs)))
+                super().__init__(pipe, negative, Source(names))
+                self.defaults = {one.name: one.default for one in self.block.inputs}
                 self.encode("a cat", ())
             except VldebiasError as error:
                 why = why or str(error)
             else:
                 return
-        names = ", ".join(type(leaf).__name__ for leaf in leaves(pipe._blocks))
+        blocks = ", ".join(type(leaf).__name__ for leaf in leaves(pipe._blocks))
         raise UnsupportedHostError(
             why
             or f"{type(pipe).__name__}: none of its blocks takes `prompt` and gives embeddings of it by their names "
-            f"({names[:300]}); derive the class of yours from one that does"
+            f"({blocks[:300]}); derive the class of yours from one that does"
         )
 
     def call(self, prompt: str, more: Mapping[str, Any] = MappingProxyType({})) -> Any:
@@ -82,13 +82,7 @@ class ModularHost(DiffusersHost):
                 self.single = True
         return run(prompt)
 
-    def _default(self, argument: str) -> Any:
-        return next((own.default for own in self.block.inputs if own.name == argument), inspect._empty)
-
-    def _check_negative(self, parts: Any) -> None:
-        """Both prompts have outputs of their own, with names of their own."""
-
-    def shown(self, result: tuple[Any, ...]) -> torch.Tensor | None:
+    def shown(self, trace: Trace | None, result: Sequence[Any]) -> torch.Tensor | None:
         """(b, tokens), true up to the last token of an image; None where the block tells of none."""
         named = zip(self.source.returns, result, strict=True)
         masks = [one for name, one in named if re.search("image.*mask", name) and one is not None]
@@ -99,11 +93,6 @@ class ModularHost(DiffusersHost):
         seam = _StateSeam(self, apply, rewrite, again)
         setattr(self._pipe, _MARK, seam)
         return installed([seam])
-
-
-def _makes_embeddings(block: Any) -> bool:
-    takes = {one.name for one in block.inputs}
-    return "prompt" in takes and any(is_embedding(one.name) for one in block.intermediate_outputs)
 
 
 class _StateSeam(Seam):
@@ -138,7 +127,7 @@ class _StateSeam(Seam):
             state.set("prompt", self._rewrite([call["prompt"]])[0])
             attachment: Any = getattr(self.apply, "__self__", None)
             if attachment is not None and any(state.get(name) > 1 for name in counts):
-                attachment.warn_of_shared_values(counts[0])
+                attachment.warn_once(SHARED.format(count=counts[0]))
             return
         given = call | {name: state.get(name) for name in counts[:1]}
         rewrite_call(given, self._rewrite, self._again)
@@ -153,8 +142,7 @@ class _StateSeam(Seam):
         first = self.host.parts[0]
         if result[first.index] is None:
             raise InvalidInputError(f"{self.name}: there is a prompt and no {first.name!r} behind the encoder's block")
-        shown = self.host.shown(result)
-        changed = self.host.project(self.apply, result, self._call, negative=False, shown=shown)
+        changed = self.host.project(self.apply, result, self._call, False, self.host.shown(None, result))
         for name, before, now in zip(self.host.source.returns, result, changed, strict=True):
             if now is not before:
                 state.set(name, now)

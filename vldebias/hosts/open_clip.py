@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
@@ -12,28 +11,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
-from vldebias.hosts.base import IMAGE, TEXT, Apply
+from vldebias.hosts.base import BARE, IMAGE, TEXT, Apply, MethodSeam, during, installed
 from vldebias.hosts.joint import JointHost
-from vldebias.hosts.seam import MethodSeam, bare, installed
 
 SUPPORTED = ("CLIP", "CustomTextCLIP", "CoCa")
-_ENCODE = {  # CoCa's forward goes through the private ones
-    TEXT: ("encode_text", "_encode_text"),
-    IMAGE: ("encode_image", "_encode_image"),
-}
+# CoCa's forward goes through the private ones
+_ENCODE = {TEXT: ("encode_text", "_encode_text"), IMAGE: ("encode_image", "_encode_image")}
 
 
 class OpenClipHost(JointHost):
     """CLIP, CustomTextCLIP (with any text tower), CoCa, or a subclass.
 
-    `encode_text` or `encode_image`, `forward`, `get_logits` and `forward_intermediates` agree.
+    `encode_text` or `encode_image`, `forward` and `get_logits` agree.
     """
 
     library = "open_clip"
-
-    def __init__(self, model: nn.Module, tokenizer: Any = None) -> None:
-        super().__init__(model, tokenizer)
-        self.choose("text")
 
     @classmethod
     def of(cls, model: Any, tokenizer: Any = None, *, negative: bool = False) -> Self:
@@ -154,16 +146,14 @@ class OpenClipHost(JointHost):
 
     def install(self, apply: Apply) -> Callable[[], None]:
         """Stand in for the methods that give embeddings, as attributes of the instance."""
-        kinds: dict[str, type[_Method]] = {name: _Encode for role in self.roles for name in _ENCODE[role]}
-        kinds["forward_intermediates"] = _ForwardIntermediates
-        seams = [kind(self, apply, name) for name, kind in kinds.items() if hasattr(type(self.model), name)]
-        for seam in seams:
-            if seam.before is not None:
-                raise UnsupportedHostError(
-                    f"{self.name}: `{seam.method}` of this instance was replaced by {seam.before!r}; expected the "
-                    f"method of the class. Take it off first (del model.{seam.method})"
-                )
-        return installed(seams)
+        names = [*(name for role in self.roles for name in _ENCODE[role]), "forward_intermediates"]
+        names = [name for name in names if hasattr(type(self.model), name)]
+        for name in vars(self.model).keys() & set(names):
+            raise UnsupportedHostError(
+                f"{self.name}: `{name}` of this instance was replaced by {vars(self.model)[name]!r}; expected the "
+                f"method of the class. Take it off first (del model.{name})"
+            )
+        return installed([_Method(self, apply, name) for name in names])
 
 
 def _causal(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
@@ -182,62 +172,36 @@ def _causal(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
 
 
 class _Method(MethodSeam):
-    """Where one method calls another, the outermost projects and the inner ones let pass."""
+    """`encode_text(text, normalize)` and `encode_image(image, normalize)` -> (b, d), changed before it is normalised.
+
+    CoCa's `_encode_text` and `_encode_image` -> ((b, d), tokens), of which the tokens stay as they are. Where one
+    method calls another, the outermost projects and the inner ones let pass. `forward_intermediates`, which has paths
+    of its own through both towers, is refused.
+    """
 
     def __init__(self, host: OpenClipHost, apply: Apply, name: str) -> None:
         super().__init__(host.name, apply, host.model, name)
-        self.roles, self._texts = host.roles, host.texts
-
-    def call(self, arguments: inspect.BoundArguments) -> Any:
-        """What the model itself gives."""
-        with bare():
-            return self.original(*arguments.args, **arguments.kwargs)
-
-    def change(self, role: str, features: Tensor, arguments: Mapping[str, Any]) -> Tensor:
-        """Features (b, d), projected; an image states nothing, see `vldebias.hosts.base`."""
-        ids = None if role == IMAGE else arguments["text"]
-        return self.project(role, features, None if ids is None else partial(self._texts, ids))
-
-
-class _Encode(_Method):
-    """`encode_text(text, normalize)` and `encode_image(image, normalize)` -> (b, d).
-
-    CoCa's `_encode_text` and `_encode_image` -> ((b, d), tokens), of which the tokens stay as they are.
-    """
+        self._texts = host.texts
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        attachment: Any = getattr(self.apply, "__self__", None)
+        if self.method == "forward_intermediates":
+            if self.active and attachment is not None and attachment.acts:
+                raise UnsupportedHostError(
+                    f"{self.name}: forward_intermediates has paths of its own that no edit reaches; call it inside "
+                    "`with attachment.disabled():`, and encode_text and encode_image for edited features"
+                )
+            return self.original(*args, **kwargs)
         call = self.bind(*args, **kwargs)
         normalize = call.arguments.get("normalize", False)
         if normalize:
             call.arguments["normalize"] = False
-        output = self.call(call)
+        with during(BARE):
+            output = self.original(*call.args, **call.kwargs)
         features, *rest = output if isinstance(output, tuple) else (output,)
-        features = self.change(TEXT if "text" in call.arguments else IMAGE, features, call.arguments)
+        if "text" in call.arguments:
+            features = self.project(TEXT, features, partial(self._texts, call.arguments["text"]))
+        else:
+            features = self.project(IMAGE, features)
         features = F.normalize(features, dim=-1) if normalize else features
         return (features, *rest) if isinstance(output, tuple) else features
-
-
-class _ForwardIntermediates(_Method):
-    """`forward_intermediates(...)` has paths of its own through both towers, and logits made from them."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        call = self.bind(*args, **kwargs)
-        output: dict[str, Any] = self.call(call)
-        before = dict(output)
-        for role, key in ((TEXT, "text_features"), (IMAGE, "image_features")):
-            if role in self.roles and output.get(key) is not None:
-                output[key] = self._changed(role, output[key], call.arguments)
-        if "text_logits" in output and any(output[key] is not before[key] for key in before):
-            scale, bias = self.owner.logit_scale.exp(), self.owner.logit_bias
-            logits = scale * output["image_features"] @ output["text_features"].T
-            output["image_logits"] = logits if bias is None else logits + bias
-            output["text_logits"] = output["image_logits"].T
-        return output
-
-    def _changed(self, role: str, features: Tensor, arguments: Mapping[str, Any]) -> Tensor:
-        projected = self.change(role, features, arguments)
-        if projected is features or not arguments["normalize"] or arguments["intermediates_only"]:
-            return projected
-        # Stated prompts came back as they were; normalising them twice would move their last bit.
-        moved = (projected != features).any(dim=-1, keepdim=True)
-        return torch.where(moved, F.normalize(projected, dim=-1), features)

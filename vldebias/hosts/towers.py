@@ -7,7 +7,6 @@ that pads a text can reach its embedding, the columns that pad every text of a b
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +23,9 @@ from vldebias.errors import (
 )
 from vldebias.hosts import resolve
 from vldebias.hosts.attachment import attachment_of
+from vldebias.hosts.base import BARE, TOKENIZING, during
 from vldebias.hosts.images import ImageEncoder, image_encoder
 from vldebias.hosts.joint import JointHost
-from vldebias.hosts.seam import bare
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -81,7 +80,7 @@ class Towers:
 
     def image(self, pixels: Tensor) -> Tensor:
         """Pixels (b, 3, h, w) -> features (b, d), before normalising."""
-        with bare():
+        with during(BARE):
             return self._encoder.forward({"pixel_values": pixels.to(self._encoder.first_weight.dtype)})
 
     def text(self, tokens: Tokens) -> Tensor:
@@ -89,7 +88,7 @@ class Towers:
 
         Of a batch of short captions only as many tokens are read as the longest has, where that changes nothing.
         """
-        with bare():
+        with during(BARE):
             return self._features(tokens)
 
     def tokenize(self, captions: Sequence[str]) -> dict[str, Tensor]:
@@ -99,19 +98,18 @@ class Towers:
             TruncatedPromptWarning: the first time that a caption is longer, and so cut.
         """
         tokens = self._host.tokens(list(captions), full=True)
-        if not self._cuts_warned:
-            self._warn_of_cuts(captions, next(iter(tokens.values())))
-        return tokens
-
-    def _warn_of_cuts(self, captions: Sequence[str], ids: Tensor) -> None:
-        """A padded row ends in padding twice, a cut one in a word and the end token: only those are counted."""
-        full = (ids[:, -1] != ids[:, -2]).nonzero().flatten().tolist()
-        limit = self._host.context_length
-        cut = sum(count > limit for count in self._host.token_counts([captions[i] for i in full])) if full else 0
+        if self._cuts_warned:
+            return tokens
+        ids, limit = next(iter(tokens.values())), self._host.context_length
+        # A padded row ends in padding twice, a cut one in a word and the end token: only those are counted.
+        full = [captions[i] for i in (ids[:, -1] != ids[:, -2]).nonzero().flatten().tolist()]
+        with TOKENIZING:
+            cut = sum(count > limit for count in self._host.count_tokens(full)) if full else 0
         if cut:
             self._cuts_warned = True
             cuts = f"{cut} of {len(captions)} captions are longer and were cut"
             warn(f"{self._host.name} reads {limit} tokens; {cuts}. This is said once", TruncatedPromptWarning)
+        return tokens
 
     def set_temperature(self, temperature: float) -> None:
         """Write a temperature into the model.
@@ -161,27 +159,6 @@ def towers(model: Any, tokenizer: Any, preprocess: Any) -> Towers:
             "it again: a projection belongs to the weights that it was fitted for"
         )
     return Towers(host, encoder, preprocess)
-
-
-def checkpointing(towers: Towers) -> None:
-    """Activations are computed again in the backward pass: less memory for about a third more time.
-
-    Raises:
-        UnsupportedHostError: a model that cannot.
-    """
-    model = towers.model
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # a newer name in transformers 5, which 4 has not
-            if hasattr(model, "set_grad_checkpointing"):
-                model.set_grad_checkpointing(True)
-            else:
-                model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    except (AssertionError, NotImplementedError, ValueError) as error:
-        raise UnsupportedHostError(f"{type(model).__name__}: has no gradient checkpointing ({error})") from error
-    for part in model.modules():
-        if hasattr(part, "disable_input_require_grads"):  # only reentrant checkpointing needs what transformers put on
-            part.disable_input_require_grads()
 
 
 def _normalisation(

@@ -9,16 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
-from vldebias.hosts.base import IMAGE, TEXT, Apply
+from vldebias.hosts.base import IMAGE, TEXT, Apply, Seam, installed
 from vldebias.hosts.joint import JointHost
-from vldebias.hosts.merge import merge_marker, write_merge_marker
-from vldebias.hosts.seam import Seam, installed
 from vldebias.hub import NO_CODE, asked_once
 
 
@@ -26,15 +24,11 @@ from vldebias.hub import NO_CODE, asked_once
 class ModelFamily:
     """How a family of models makes embeddings.
 
-    head: name of the Linear that makes that of a text, on the model or, for "head", on its text tower; dots go inward.
+    head: name of the Linear that makes that of a text, on the model or, for "head", on its text tower.
     image_head: name of the module that makes that of an image, on the model or on its vision tower.
     padding, lower: what the model was trained with; SigLIP pools the last position, padding included.
     offset: the tower counts positions from the padding id on, as RoBERTa does, and so reads fewer tokens.
-    text: name of the module that is called with the token ids; the model itself where it has none.
-    config: name of its config on that of the model.
-    parts: names of the modules of the text tower with its head. Default: `text` and the head.
     images: images reach the joint space as pixels (b, 3, h, w), one embedding each.
-    embed: (model, tokens) -> (n, d) before normalising, of models without `get_text_features`.
     """
 
     head: str = "text_projection"
@@ -42,39 +36,11 @@ class ModelFamily:
     padding: bool | str = True
     lower: bool = False
     offset: bool = False
-    text: str = "text_model"
-    config: str = "text_config"
-    parts: tuple[str, ...] = ()
     images: bool = True
-    embed: Callable[[Any, Mapping[str, Tensor]], Tensor] | None = None
-
-
-def _embed_blip(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
-    """As `forward` does without its matching head: text alone, the first state."""
-    found: Tensor = model.text_proj(model.text_encoder(**tokens).last_hidden_state[:, 0])
-    return found
-
-
-def _embed_blip2(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
-    """As `forward` does without its matching head: the query transformer reads the text alone."""
-    words = model.embeddings(input_ids=tokens["input_ids"])
-    states = model.qformer(query_embeds=words, query_length=0, attention_mask=tokens["attention_mask"])
-    found: Tensor = model.text_projection(states.last_hidden_state[:, 0])
-    return found
 
 
 _CLIP = ModelFamily()
 _SIGLIP = ModelFamily(head="head", image_head="head", padding="max_length", lower=True)
-_BLIP = ModelFamily(head="text_proj", text="text_encoder", images=False, embed=_embed_blip)
-_BLIP2 = ModelFamily(
-    text="embeddings",
-    config="qformer_config",
-    parts=("embeddings", "qformer", "text_projection"),
-    images=False,
-    embed=_embed_blip2,
-)
-_CLAP = ModelFamily(head="text_projection.linear2", parts=("text_model", "text_projection"), offset=True, images=False)
-
 _FAMILIES = {
     **dict.fromkeys(("CLIPModel", "CLIPTextModelWithProjection", "MetaClip2Model"), _CLIP),
     **dict.fromkeys(("MetaClip2TextModelWithProjection", "CLIPSegModel", "ChineseCLIPModel"), _CLIP),
@@ -82,9 +48,6 @@ _FAMILIES = {
     "AltCLIPModel": ModelFamily(offset=True),
     **dict.fromkeys(("SiglipModel", "SiglipTextModel", "Siglip2Model", "Siglip2TextModel"), _SIGLIP),
     **dict.fromkeys(("Aimv2Model", "VisionTextDualEncoderModel", "XCLIPModel"), ModelFamily(images=False)),
-    **dict.fromkeys(("ClapModel", "ClapTextModelWithProjection"), _CLAP),
-    "BlipForImageTextRetrieval": _BLIP,
-    **dict.fromkeys(("Blip2ForImageTextRetrieval", "Blip2TextModelWithProjection"), _BLIP2),
 }
 
 SUPPORTED = tuple(_FAMILIES)
@@ -95,16 +58,13 @@ _INSTEAD = {
     "checkpoint, and for a diffusers pipeline pass the pipeline",
     "MetaClip2TextModel": "it ends before the joint space: load MetaClip2TextModelWithProjection instead",
     "PeftModel": "pass the model inside, model.get_base_model()",
-    "BlipModel": "load BlipForImageTextRetrieval from the same checkpoint",
-    "Blip2Model": "load Blip2ForImageTextRetrieval from the same checkpoint",
 }
 
 
 class TransformersHost(JointHost):
     """CLIP, SigLIP and their kin.
 
-    `get_text_features` or `get_image_features` and `forward` (embeddings, logits, loss) agree. Scores of a matching
-    head (BLIP, BLIP-2) read text and image together, pass no joint embedding and stay as they are.
+    `get_text_features` or `get_image_features` and `forward` (embeddings, logits, loss) agree.
 
     The gate of `keep_stated` reads the token ids with which the text tower was called. A prompt given as
     `inputs_embeds` has none and counts as not stated. An adapter that wraps the head (LoRA on `text_projection`)
@@ -115,10 +75,8 @@ class TransformersHost(JointHost):
 
     def __init__(self, model: Any, family: ModelFamily, tokenizer: Any = None) -> None:
         super().__init__(model, tokenizer)
-        self.model_id = getattr(model, "name_or_path", None) or None
         self._family = family
-        self._text: Any = getattr(model, family.text, model)
-        self.choose("text")
+        self._text: Any = getattr(model, "text_model", model)
 
     @classmethod
     def of(cls, model: Any, tokenizer: Any = None, *, negative: bool = False) -> Self:
@@ -138,8 +96,7 @@ class TransformersHost(JointHost):
         instead = next((_INSTEAD[base] for base in names if base in _INSTEAD), near)
         raise UnsupportedHostError(
             f"{name}: expected a transformers model whose text tower ends in a head that is known"
-            f"{f'; {instead}' if instead else ''}\n"
-            f"Known are {', '.join(SUPPORTED)}\n"
+            f"{f'; {instead}' if instead else ''}\nKnown are {', '.join(SUPPORTED)}\n"
             "Any other tower: vldebias.debias(vldebias.hosts.custom(model, 'method', embed=...), prompts); "
             "docs/how-to/own-model.md"
         )
@@ -147,8 +104,8 @@ class TransformersHost(JointHost):
     @property
     def head(self) -> nn.Module:
         """The Linear that makes the joint embedding."""
-        owner: nn.Module = self._text if self._family.head == "head" else self.model
-        return owner.get_submodule(self._family.head)
+        owner = self._text if self._family.head == "head" else self.model
+        return cast("nn.Module", getattr(owner, self._family.head))
 
     @property
     def image_head(self) -> nn.Module | None:
@@ -172,8 +129,6 @@ class TransformersHost(JointHost):
 
     def text_modules(self) -> list[nn.Module]:
         """The same modules for CLIPModel and CLIPTextModelWithProjection, so that they share projections."""
-        if self._family.parts:
-            return [self.model.get_submodule(name) for name in self._family.parts]
         return [self._text] if self._family.head == "head" else [self._text, self.head]
 
     def find_tokenizer(self, given: Any) -> Any:
@@ -191,24 +146,23 @@ class TransformersHost(JointHost):
         return tokenizer
 
     def _from_checkpoint(self) -> Any:
+        missing = f"{self.name}: found no tokenizer in {self.model_id!r}"
         if self.model_id is None:
             raise InvalidInputError(
                 f"{self.name}: the model does not say which checkpoint it came from; pass tokenizer="
             )
-        missing = f"{self.name}: found no tokenizer in {self.model_id!r}"
         try:
             with asked_once(self.model_id):
                 tokenizer = need("transformers").AutoTokenizer.from_pretrained(self.model_id, **NO_CODE)
         except Exception as error:
             raise InvalidInputError(f"{missing} ({type(error).__name__}: {error}); pass tokenizer=") from error
         if 2 * len(tokenizer) < self._text_config.vocab_size:  # transformers 5 makes an empty one without its files
-            sizes = f"one with {len(tokenizer)} tokens came, the model has {self._text_config.vocab_size}"
-            raise InvalidInputError(f"{missing} ({sizes}); pass tokenizer=")
+            raise InvalidInputError(f"{missing} but one of {len(tokenizer)} tokens; pass tokenizer=")
         return tokenizer
 
     @property
     def _text_config(self) -> Any:
-        return getattr(self.model.config, self._family.config, self.model.config)
+        return getattr(self.model.config, "text_config", self.model.config)
 
     @property
     def context_length(self) -> int:
@@ -246,8 +200,6 @@ class TransformersHost(JointHost):
 
     def features(self, tokens: Mapping[str, Tensor]) -> Tensor:
         """What `get_text_features`, or the text model itself, gives."""
-        if self._family.embed is not None:
-            return self._family.embed(self.model, tokens)
         return self._embedding(self._call(**tokens))
 
     def image_features(self, pixels: Mapping[str, Tensor]) -> Tensor:
@@ -272,14 +224,6 @@ class TransformersHost(JointHost):
         if self._family.padding == "max_length":
             return self.features
         return lambda tokens: self.shortened(tokens, tokens.get("attention_mask"))
-
-    def mark(self, note: str) -> None:
-        """In the config."""
-        write_merge_marker(self.model, note)
-
-    def marked(self) -> str | None:
-        """What the config says."""
-        return merge_marker(self.model)
 
     def install(self, apply: Apply) -> Callable[[], None]:
         """One hook where an embedding comes out, and for texts one where the token ids come in."""

@@ -153,7 +153,7 @@ class Problem:
             space=host.space(role),
             model_id=host.model_id,
             fingerprint=host.fingerprint(role),
-            image_fingerprint=host.image_fingerprint(),
+            image_fingerprint=host.image_fingerprint,
             prompts=self.label,
             prompts_hash="+".join(s.hash for s in self.sets),
             stated_words=self.stated_words,

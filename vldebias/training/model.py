@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from vldebias import __version__
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
-from vldebias.hosts.seam import reading
+from vldebias.hosts.base import reading
 
 if TYPE_CHECKING:
     from vldebias.hosts.towers import Towers

@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 from vldebias.data.dataset import ImageData
 from vldebias.data.parallel import prefetch
 from vldebias.errors import InvalidInputError, warn
-from vldebias.hosts.seam import reading
+from vldebias.hosts.base import reading
 from vldebias.metrics.rankings import first_hits
 from vldebias.pictures import why_unreadable
 from vldebias.prompts import check_slots, fill

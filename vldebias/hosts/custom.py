@@ -307,7 +307,7 @@ class TextTable(Host):
 
     def install(self, apply: Apply) -> Callable[[], None]:
         """Refused: there is nothing to attach to."""
-        raise UnsupportedHostError(f"{self.name}: attaching and merging need the model itself")
+        raise UnsupportedHostError(f"{self.name}: attaching needs the model itself")
 
     def merge(self, edits: Mapping[str, Edit], strength: float) -> None:
         """Refused: there are no weights, and nothing attaches."""

@@ -51,8 +51,8 @@ _CALL_DEFAULTS = ("max_sequence_length", "complex_human_instruction", "prompt_te
 _LAYERS = ("clip_skip", "text_encoder_out_layers", "return_index")  # arguments that ask for another space
 
 SHARED = (
-    "it encodes a prompt once for all of its images, so that with {count} above 1 they share one value; give the prompt "
-    "once for each image, in a list, and they are balanced"
+    "it encodes a prompt once for all of its images, so that with {count} above 1 they share one value; give the "
+    "prompt once for each image, in a list, and they are balanced"
 )
 
 Rewrite = Callable[[Sequence[str]], list[str]]

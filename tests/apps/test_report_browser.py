@@ -39,7 +39,7 @@ def test_an_audit_is_readable_in_both_schemes(browser: Any, tmp_path: Path, widt
         page.set_content((tmp_path / "o" / "index.html").read_text(encoding="utf-8"))
         assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == GROUND[scheme]
         plots = page.evaluate("[...document.images].map(one => getComputedStyle(one).backgroundColor)")
-        assert set(plots) == {"rgb(255, 255, 255)"}
+        assert set(plots) <= {"rgb(255, 255, 255)"}  # pictures keep white ground
         page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
         assert violations(page) == []
         assert sideways(page) <= 0

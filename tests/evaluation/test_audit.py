@@ -19,16 +19,14 @@ from vldebias.errors import InvalidInputError
 from vldebias.evaluation.auditing import (
     FOREIGN,
     LEVEL,
-    AuditTask,
+    PUBLISHED,
     ShareLine,
     ShareTable,
     build_task,
-    form_of,
     read_prompts,
     subject,
 )
 from vldebias.evaluation.run import verify
-from vldebias.evaluation.task import TASKS
 from vldebias.prompts import PromptSet, load_prompts
 
 pytestmark = pytest.mark.usefixtures("no_charts")
@@ -127,10 +125,6 @@ class TestShareLine:
         with pytest.raises(InvalidInputError, match="lean alike"):
             ShareLine(np.zeros(10), x / 10)
 
-    def test_noise_has_no_r2(self) -> None:
-        rng = np.random.default_rng(4)
-        assert ShareLine(rng.standard_normal(60), rng.uniform(size=60)).r2 < 0.1
-
 
 class TestShareTable:
     @pytest.mark.parametrize(
@@ -145,48 +139,34 @@ class TestShareTable:
     def test_subject(self, text: str, about: str) -> None:
         assert subject(text) == about
 
-    @pytest.mark.parametrize(
-        ("prompt", "form"),
-        [
-            ("A photo of an actor.", "A photo of a {concept}."),
-            ("An actor", "A {concept}"),
-            ("nurse", "{concept}"),
-            ("a cinematic shot of a nurse in a ward, 4k", None),
-        ],
-    )
-    def test_form(self, prompt: str, form: str | None) -> None:
-        assert form_of(prompt) == form
-
     def test_published_counts(self) -> None:
-        table = ShareTable.published(load_prompts("gender"))
-        assert len(table) == 153
-        assert table.find("a photo of a carpenter.") is not None
+        table = ShareTable.read(PUBLISHED, load_prompts("gender"))
+        assert len(table.concepts) == 153
         assert table.shares[table.concepts.index("accountant")] == pytest.approx([166 / 250, 84 / 250])
         assert {"source", "licence", "model", "prompt"} <= set(table.about)
         with pytest.raises(InvalidInputError, match="calibrate on some images of your own"):
-            ShareTable.published(load_prompts("race"))
+            build_task(["nurse"], "race").needed()
 
     @pytest.mark.parametrize(
         "content",
         [
             "prompt,value\n" + "nurse,female\n" * 3 + "nurse,Man\nnurse,cannot tell\n",
-            "prompt,value,images\nnurse,woman,3\nnurse,male,1\n",
-            "occupation,men,women\nnurse,1,3\n",
-            "occupation,women\nnurse,75 %\npilot,5\n",
+            "prompt,men,women\nnurse,1,3\n",
             "# source: somewhere\nconcept,male,female\nnurse,0.25,0.75\n",
         ],
     )
     def test_every_form_of_a_file_reads_alike(self, tmp_path: Path, content: str) -> None:
         (tmp_path / "t.csv").write_text(content)
-        found = ShareTable.read(tmp_path / "t.csv", load_prompts("gender")).find("A photo of a nurse.")
-        assert found == pytest.approx([0.25, 0.75])
+        found = ShareTable.read(tmp_path / "t.csv", load_prompts("gender"))
+        assert found.concepts == ("nurse",)
+        assert found.shares[0] == pytest.approx([0.25, 0.75])
 
     @pytest.mark.parametrize(
         ("content", "message"),
         [
-            ("a,b\n1,2\n", "expected one of .*'prompt'"),
-            ("prompt,value\nnurse,cat\n", "no image shows one of"),
-            ("prompt,male,female\nnurse,x,1\n", "line 2: expected a number"),
+            ("a,b\n1,2\n", "expected `prompt`, and `value`"),
+            ("prompt,value\nnurse,cat\n", "not all 0"),
+            ("prompt,male,female\nnurse,x,1\n", "expected numbers"),
             ("prompt,male,female\nnurse,1,1\nNurse,1,1\n", "stands there twice"),
             ('# source: x\nprompt,male,female,note\nnurse,1,1,"a\npilot,1,1,b\n', "line 3: got a cell whose quotes"),
             ("prompt,male,male\nnurse,1,1\n", "a column stands twice"),
@@ -206,32 +186,13 @@ class TestAudit:
             row = rows[f"A photo of a {job}.: male"]
             assert row.value == pytest.approx(0.5 + 0.4 * lean_of(job), abs=0.15)
             assert row.interval[0] <= row.value <= row.interval[1]
-        assert result.row("audit", "lean_r", "none").value > 0.9
         assert result.row("audit", "lean_r2", "none").value > 0.8
-        assert result.row("audit", "side_right", "none").value > 0.8
 
     def test_stated_and_strange_prompts_are_named(self, result: Any) -> None:
         settings = result.provenance[0].settings
         assert settings["stated"] == ["a female job3"]
         assert "A photo of a castle." in settings["not covered"]
         assert not any("female job3" in row.subset for row in result.rows)
-
-    def test_texts_of_other_forms_and_other_sets_are_found(self, texts: Texts, judged: ShareTable) -> None:
-        gone = set(load_prompts("gender").texts)
-        own = {text: row for text, row in texts.items() if text not in gone}
-        own |= {"a photo of a man": texts["A photo of a male person."], "A woman": texts["A photo of a female person."]}
-        found = vldebias.audit(["A photo of a job1."], "gender", texts=own, calibration=judged)
-        assert found.row("audit", "predicted_share", "none", subset="A photo of a job1.: male").value < 0.4
-
-    def test_what_was_judged_before_is_said_and_comes_late(self, texts: Texts, judged: ShareTable) -> None:
-        task = build_task(["A photo of a job0.", "A photo of a job1."], "gender", judged)
-        host = vldebias.evaluation.Texts(texts).host
-        listed = task.calibrated(host, tuple(texts)).ask(task.asked, load_prompts("gender"))
-        assert listed.prompt.tolist() == ["A photo of a job1.", "A photo of a job0."]
-        assert listed.advice.iloc[1].startswith("judged before: ")
-        assert listed["male judged"].notna().tolist() == [False, True]
-        foreign = task.calibrated(host, tuple(texts), "other").ask(task.asked, load_prompts("gender"))
-        assert foreign["male judged"].isna().all()
 
     def test_another_pipeline_has_wider_intervals_and_is_told(self, texts: Texts, judged: ShareTable) -> None:
         task = build_task(["A photo of a job21."], "gender", judged)
@@ -269,7 +230,6 @@ class TestAudit:
         [
             ({}, "expected one of model=, pipe= and texts="),
             ({"texts": "given", "prompts": ["A photo of a stranger."]}, "not in the file"),
-            ({"texts": "given", "prompts": []}, "prompts: expected one or more"),
         ],
     )
     def test_what_cannot_be_asked_is_refused(
@@ -278,9 +238,6 @@ class TestAudit:
         given = {"calibration": judged, **options} | ({"texts": texts} if options else {})
         with pytest.raises(InvalidInputError, match=message):
             vldebias.audit(given.pop("prompts", ["A photo of a job1."]), "gender", **given)
-
-    def test_it_is_a_task(self) -> None:
-        assert TASKS["audit"] is AuditTask
 
 
 @pytest.fixture(scope="module")
@@ -333,9 +290,7 @@ class TestCommand:
     [
         (None, "cannot be read as text in UTF-8: .*No such file.* expected a file with one prompt a line"),
         (b"", "expected prompts, one a line, got none"),
-        (b"# a comment\n\n", "expected prompts, one a line, got none"),
         (b"\x89PNG\r\n\x1a\n\x00", "cannot be read as text in UTF-8"),
-        (b"nurse\x00\n", "holds zero bytes, as no text does"),
     ],
 )
 def test_files_that_are_no_prompts_are_refused(tmp_path: Path, content: bytes | None, message: str) -> None:

@@ -55,16 +55,14 @@ def audit_command(
     from vldebias.options import Options
     from vldebias.prompts import load_prompts
 
-    own = load_prompts(prompts)
-    table = None if calibrate is None else ShareTable.read(calibrate, own)
+    table = None if calibrate is None else ShareTable.read(calibrate, load_prompts(prompts))
     task = build_task(read_prompts(file), prompts, table)
     if list_texts:
         typer.echo("\n".join(task.needed()))
         return
     options = Options(out=folder, texts=texts, **named | {"device": device_of(named["device"])})
     result, page = run_task(task, options, "vldebias.audit", ["predicted_share"])
-    known = task.calibrated(**task.inputs(Session(options)))
-    known.ask(task.asked, own).to_csv(folder / "prompts.csv", index=False)
+    task.predict(**task.inputs(Session(options)))[0].to_csv(folder / "prompts.csv", index=False)
     write_manifest(folder)  # the list belongs to the run
     shown = [(task.name, "predicted_share")]
     print_result(result, shown, as_json=as_json, page=page, prompts=folder / "prompts.csv")

@@ -1,7 +1,7 @@
 """Probe features (n, d): is an attribute readable, which group suffers, which labels are wrong, how wide are margins.
 
-Two readers tell what is readable, out of sample and beside what permuted labels give. A linear one says what a
-projection can remove; the nearest neighbour says what a search still knows. Balanced accuracy is the mean over values
+Two readers of scikit-learn tell what is readable, out of fold and beside what permuted labels give: a linear one says
+what a projection can remove, the nearest neighbour what a search still knows. Balanced accuracy is the mean over values
 of the share of rows that is read right, so chance is 1 / |values| whatever their shares. Margins are those of chapter 8
 of the thesis: gradient-normalised they are distances to the border, and divided by the k-variance of the classes they
 tell true labels from random ones (Figure 8-2).
@@ -13,20 +13,19 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from vldebias.data import Embeddings, Labels, cross
 from vldebias.errors import InvalidInputError, need
-from vldebias.evaluation.images import IMAGES, Fitted, ImageTask, Methods, disjoint, names_of, prompts_of
+from vldebias.evaluation.images import IMAGES, ImageTask, Methods, disjoint, names_of, prompts_of
 from vldebias.evaluation.result import NONE, Result, TaskProvenance, TaskResult
-from vldebias.evaluation.task import Count, Prompts, Session, Texts, register_task
+from vldebias.evaluation.task import Prompts, Session, Texts, register_task
 from vldebias.methods import get_method
 from vldebias.metrics import k_variance
 from vldebias.metrics.bootstrap import wilson_interval
@@ -41,81 +40,54 @@ if TYPE_CHECKING:
 Codes = NDArray[np.int64]
 Floats = NDArray[np.float64]
 BLOCK = 8192  # rows in float64 at once
+FOLDS = 5
 PERMUTATIONS = 100  # of labels, for chance
-ASKED, SEARCHED = 5_000, 20_000  # rows that look for their nearest neighbour at most, and rows among which
+SEARCHED = 20_000  # rows among which neighbours are sought at most
 FEW = 30  # rows of a group below which its accuracy is no reason for advice
 READERS = {"linear": "linear_probe", "neighbour": "neighbour_probe"}
 
 
-# ---- classifiers that never judge a row that they were fitted on ---------------------------------------------
-
-
-def unit_rows(features: object) -> Tensor:
-    """Return finite rows (n, d) of length 1 in float32; a row of zeros stays one.
-
-    Raises:
-        InvalidInputError: not (n, d), or not finite.
-    """
-    rows = torch.as_tensor(features).detach().cpu()
-    if rows.ndim != 2 or not len(rows):
-        raise InvalidInputError(f"features: expected (n, d) with n > 0, got shape {tuple(rows.shape)}")
-    unit = torch.cat([normalize(block.float(), dim=1) for block in rows.split(BLOCK)])
-    if not unit.isfinite().all():
-        bad = int((~unit.isfinite().all(1)).nonzero()[0])
-        raise InvalidInputError(f"features: expected finite numbers, row {bad} has NaN or infinity")
-    return unit
+# ---- the questions, each as a function -----------------------------------------------------------------------
 
 
 def known_rows(features: Any, labels: Any) -> tuple[Tensor, Codes, tuple[str, ...]]:
-    """Return unit rows with a known label, their codes, and the names of the values that occur; `labels` of n rows.
+    """Return float32 rows of length 1 with a known label, their codes, and the names of the values that occur.
 
     Raises:
-        InvalidInputError: other lengths, or fewer than two values that occur.
+        InvalidInputError: not (n, d), not finite, other lengths, a value with fewer rows than folds or less than two.
     """
-    rows, column = unit_rows(features), Labels.of_array(labels)
-    if len(rows) != len(column):
+    rows, column = torch.as_tensor(features).detach().cpu(), Labels.of_array(labels)
+    if rows.ndim != 2 or len(rows) != len(column):
         raise InvalidInputError(f"labels: expected {len(rows)}, one for each row of features, got {len(column)}")
-    values, codes = np.unique(column.codes[column.known], return_inverse=True)
-    if len(values) < 2:
-        raise InvalidInputError(f"labels: expected two or more values, got {list(column.names)}")
-    return rows[torch.from_numpy(column.known)], codes, tuple(column.names[value] for value in values)
+    unit = torch.cat([normalize(block.float(), dim=1) for block in rows[torch.from_numpy(column.known)].split(BLOCK)])
+    if not unit.isfinite().all():
+        raise InvalidInputError(f"features: expected finite numbers, got NaN or infinity in {len(rows)} rows")
+    values, codes, sizes = np.unique(column.codes[column.known], return_inverse=True, return_counts=True)
+    if len(values) < 2 or sizes.min() < FOLDS:
+        raise InvalidInputError(f"labels: expected two or more values of {FOLDS} rows or more, got {column.counts}")
+    return unit, codes, tuple(column.names[value] for value in values)
 
 
-def fold_numbers(codes: Codes, folds: int, seed: int) -> Codes:
-    """Return a fold 0 .. folds - 1 of every row (n,), every class dealt evenly.
+def out_of_fold(model: Any, rows: Tensor, codes: Codes, targets: Any, seed: int) -> Any:
+    """Return what a model of scikit-learn predicts of each row when it is fitted on the other folds."""
+    selection = need("sklearn.model_selection")
+    folds = list(selection.StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(rows, codes))
+    return selection.cross_val_predict(model, rows.numpy(), targets, cv=folds)
 
-    Raises:
-        InvalidInputError: folds below 2, or a class with fewer rows than that.
+
+def ridge(rows: Tensor) -> Any:
+    """Return ridge regression, for one-hot targets: scores are near 1 for the given class and 0 for others.
+
+    The penalty is the mean variance of a column: one that is chosen on labels that may be wrong would learn them.
     """
-    least = np.bincount(codes).min()
-    if folds < 2 or least < folds:
-        raise InvalidInputError(f"folds: expected 2 .. {least}, rows of the smallest class, got {folds}")
-    rng, number = np.random.default_rng(seed), np.empty(len(codes), dtype=np.int64)
-    for code in range(codes.max() + 1):
-        rows = rng.permutation(np.flatnonzero(codes == code))
-        number[rows] = (np.arange(len(rows)) + rng.integers(folds)) % folds
-    return number
+    return need("sklearn.linear_model").Ridge(
+        alpha=max(float(rows.double().var(0, correction=0).mean()) * len(rows), 1e-12)
+    )
 
 
-def ridge(rows: Tensor, codes: Codes, classes: int) -> tuple[Tensor, Tensor]:
-    """Return weight (classes, d) and bias (classes,) of ridge regression on one-hot targets.
-
-    Scores are near 1 for the given class and 0 for others. The penalty is the mean variance of a column: one that is
-    chosen on labels that may be wrong would learn them.
-    """
-    x = rows.double().numpy()
-    alpha = max(float(((x - x.mean(0)) ** 2).sum()) / x.shape[1], 1e-12)
-    solved = need("sklearn.linear_model").Ridge(alpha=alpha).fit(x, np.eye(classes)[codes])
-    return torch.from_numpy(solved.coef_), torch.from_numpy(solved.intercept_)
-
-
-def out_of_fold(rows: Tensor, codes: Codes, classes: int, folds: int, seed: int) -> Tensor:
+def class_scores(rows: Tensor, codes: Codes, seed: int) -> Tensor:
     """Return scores (n, classes) of every row by a `ridge` classifier that was fitted on the other folds."""
-    number, scores = torch.from_numpy(fold_numbers(codes, folds, seed)), torch.empty(len(rows), classes)
-    for fold in range(folds):
-        weight, bias = ridge(rows[number != fold], codes[number != fold], classes)
-        scores[number == fold] = (rows[number == fold].double() @ weight.T + bias).float()
-    return scores
+    return torch.from_numpy(out_of_fold(ridge(rows), rows, codes, np.eye(codes.max() + 1)[codes], seed))
 
 
 def balanced_accuracy(right: NDArray[np.bool_], codes: Codes) -> float:
@@ -124,17 +96,10 @@ def balanced_accuracy(right: NDArray[np.bool_], codes: Codes) -> float:
     return float((np.bincount(codes, weights=right)[sizes > 0] / sizes[sizes > 0]).mean())
 
 
-# ---- the questions, each as a function -----------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class Readability:
-    """How well a reader names a value, out of sample.
-
-    Attributes:
-        right: (n,) which rows it names right. codes: (n,) their values. chance: (b,) balanced accuracies of what it
-            names against permuted labels.
-    """
+    """How well a reader names a value, out of fold: which rows it names right (n,), their values (n,), and the balanced
+    accuracies (b,) of what it names against permuted labels."""
 
     right: NDArray[np.bool_]
     codes: Codes
@@ -163,61 +128,34 @@ class Readability:
         return self.accuracy <= self.limit
 
 
-def readable(features: Any, labels: Any, *, folds: int = 5, seed: int = 0) -> dict[str, Readability]:
-    """Return how well a "linear" reader and the nearest "neighbour" name the labels of features, out of sample.
+def readable(features: Any, labels: Any, reader: str = "linear", *, seed: int = 0) -> Readability:
+    """Return how well a reader names the labels (n,) of features (n, d) out of fold; unknown labels are left out.
 
-    The linear reader is scikit-learn's discriminant with equal priors and the shrinkage of Ledoit and Wolf. The
-    neighbour is the one with the largest cosine other than the row itself, of at most 5,000 rows sampled among 20,000.
-
-    Args:
-        features: (n, d), any length of rows; compared at length 1.
-        labels: (n,) values; unknown ones are left out.
-        folds: every row is read by a reader of the others.
-
-    Raises:
-        InvalidInputError: shapes that do not fit, fewer than two values, or a value with fewer rows than folds.
+    "linear" is scikit-learn's discriminant with equal priors and the shrinkage of Ledoit and Wolf; "neighbour" takes
+    the value of the row with the largest cosine, among at most 20,000 rows. Raises: see `known_rows`.
     """
     rows, codes, names = known_rows(features, labels)
-    number, rng, x = fold_numbers(codes, folds, seed), np.random.default_rng(seed), rows.numpy()
-    discriminant = need("sklearn.discriminant_analysis").LinearDiscriminantAnalysis
-    linear = discriminant(solver="lsqr", shrinkage="auto", priors=np.full(len(names), 1 / len(names)))
-    named = np.empty_like(codes)
-    for fold in range(folds):
-        named[number == fold] = linear.fit(x[number != fold], codes[number != fold]).predict(x[number == fold])
-    asked = np.sort(rng.permutation(len(codes))[:ASKED])
-    nearest = _nearest(rows, asked, np.sort(rng.permutation(len(codes))[:SEARCHED]))
-
-    def read(said: Codes, truth: Codes) -> Readability:
-        dealt = (rng.permutation(truth) for _ in range(PERMUTATIONS))
-        return Readability(said == truth, truth, np.array([balanced_accuracy(said == one, one) for one in dealt]))
-
-    return {"linear": read(named, codes), "neighbour": read(codes[nearest], codes[asked])}
+    rng = np.random.default_rng(seed)
+    if reader == "linear":
+        discriminant = need("sklearn.discriminant_analysis").LinearDiscriminantAnalysis
+        model = discriminant(solver="lsqr", shrinkage="auto", priors=np.full(len(names), 1 / len(names)))
+    else:
+        some = np.sort(rng.permutation(len(codes))[:SEARCHED])
+        rows, codes = rows[torch.from_numpy(some)], np.unique(codes[some], return_inverse=True)[1]
+        model = need("sklearn.neighbors").KNeighborsClassifier(1, metric="cosine")
+    named = out_of_fold(model, rows, codes, codes, seed)
+    dealt = (rng.permutation(codes) for _ in range(PERMUTATIONS))
+    return Readability(named == codes, codes, np.array([balanced_accuracy(named == one, one) for one in dealt]))
 
 
-def _nearest(rows: Tensor, asked: Codes, among: Codes) -> Codes:
-    """For each row that is asked, the row of `among` with the largest cosine, itself left out."""
-    gallery, nearest = rows[torch.from_numpy(among)], []
-    for some in np.array_split(asked, -(-len(asked) // 1024)):
-        cosines = rows[torch.from_numpy(some)] @ gallery.T
-        cosines[torch.from_numpy(some[:, None] == among)] = -torch.inf
-        nearest.append(among[cosines.argmax(1).numpy()])
-    return np.concatenate(nearest)
-
-
-def wrong_labels(features: Any, labels: Any, folds: int = 5, *, seed: int = 0) -> pd.DataFrame:
+def wrong_labels(features: Any, labels: Any, *, seed: int = 0) -> pd.DataFrame:
     """Return every labelled row, the least credible label first: columns row, given, proposed, confidence.
 
     Each row is scored by ridge regression on one-hot targets that was fitted on the other folds; confidence is the
-    score of the given label less the best other one, so below 0 another label fits better.
-
-    Args:
-        features: (n, d). labels: (n,), unknown ones are left out.
-
-    Raises:
-        InvalidInputError: shapes that do not fit, fewer than two classes, or a class with fewer rows than folds.
+    score of the given label less the best other one, so below 0 another label fits better. Raises: see `known_rows`.
     """
     rows, codes, names = known_rows(features, labels)
-    scores = out_of_fold(rows, codes, len(names), folds, seed)
+    scores = class_scores(rows, codes, seed)
     frame = need("pandas").DataFrame(
         {
             "row": np.flatnonzero(Labels.of_array(labels).known),
@@ -250,27 +188,21 @@ def margins(head: Any, features: Any, codes: Codes, *, seed: int = 0) -> tuple[d
         InvalidInputError: shapes that do not fit, a class that the head does not have or of one row.
     """
     rows, which = torch.as_tensor(features).detach().cpu(), torch.as_tensor(codes)
-    parts = (head.weight, head.bias) if isinstance(head, nn.Linear) else head
-    if not isinstance(parts, (tuple, list)) or len(parts) != 2:
-        raise InvalidInputError(f"head: expected (weight, bias) or nn.Linear, got {head!r}")
-    weight = torch.as_tensor(parts[0]).detach().cpu().double()
-    bias = torch.zeros(len(weight)) if parts[1] is None else torch.as_tensor(parts[1]).detach().cpu()
-    if weight.ndim != 2 or weight.shape[1] != rows.shape[1] or bias.shape != weight.shape[:1]:
-        raise InvalidInputError(
-            f"head: expected weight (k, {rows.shape[1]}) and bias (k,), got {tuple(weight.shape)}, {tuple(bias.shape)}"
-        )
+    if isinstance(head, nn.Linear):
+        head = head.weight, torch.zeros(head.out_features) if head.bias is None else head.bias
+    weight, bias = (torch.as_tensor(part).detach().cpu().double() for part in head)
     sizes = np.bincount(codes, minlength=len(weight))
-    if len(sizes) > len(weight) or sizes[sizes > 0].min() < 2:
+    if weight.shape != (len(sizes), rows.shape[1]) or bias.shape != weight.shape[:1] or sizes[sizes > 0].min() < 2:
         raise InvalidInputError(
-            f"labels: expected classes 0 .. {len(weight) - 1} of the head, each with two rows or more (one has no "
-            f"k-variance), got {sizes.tolist()}"
+            f"head: expected weight (k, {rows.shape[1]}) and bias (k,) of the classes, each with two rows or more (one "
+            f"has no k-variance), got {tuple(weight.shape)}, {tuple(bias.shape)} and {sizes.tolist()} rows"
         )
-    scores = torch.cat([block.double() @ weight.T for block in rows.split(BLOCK)]) + bias.double()
+    scores = torch.cat([block.double() @ weight.T for block in rows.split(BLOCK)]) + bias
     margin, rival = margin_of(scores, which)
     slope = torch.cdist(weight, weight)[which, rival].numpy()
-    there = [(code, codes == code) for code in np.flatnonzero(sizes)]
     variance, steepest = np.zeros(len(sizes)), np.zeros(len(sizes))
-    for code, mine in there:
+    for code in np.flatnonzero(sizes):
+        mine = codes == code
         variance[code] = k_variance(rows[torch.from_numpy(mine)].float(), seed=seed)
         steepest[code] = slope[mine].max()
     shares = sizes / len(codes)
@@ -283,8 +215,8 @@ def margins(head: Any, features: Any, codes: Codes, *, seed: int = 0) -> tuple[d
 
 def hidden_groups(features: Any, labels: Any, texts: Any, names: Sequence[str]) -> Labels:
     """Return groups "class/part" of every row: its class and the nearest text (m, d), by `names`."""
-    column = Labels.of_array(labels)
-    part = (unit_rows(features) @ unit_rows(texts).T).argmax(1).numpy()
+    column, rows = Labels.of_array(labels), torch.as_tensor(features).float()
+    part = (rows @ normalize(torch.as_tensor(texts).float(), dim=1).T).argmax(1).numpy()
     codes = np.where(column.known, column.codes * len(names) + part, -1)
     return Labels(codes, tuple(f"{name}/{one}" for name in column.names for one in names))
 
@@ -300,7 +232,6 @@ class DiagnoseTask(ImageTask):
         with the classes gives the groups; one of both is enough.
     prompts: the attribute's prompt set, for methods that are fitted on texts, and for hidden groups where `groups` is
         not given. side: which features methods change, here the images unless another one is named.
-    folds: of the probes, see `readable`.
 
     Rows: `linear_probe` and `neighbour_probe` of the attribute for every method (facts on chance in the settings),
     `class_probe` of the classes; `accuracy` of every group by a classifier that did not see the row;
@@ -313,7 +244,6 @@ class DiagnoseTask(ImageTask):
     prompts: Prompts | None = None
     methods: Methods = (NONE,)
     side: Literal["text", "image", "both"] | None = "image"
-    folds: Annotated[Count, Field(ge=2)] = 5
 
     @property
     def prompt_sets(self) -> tuple[str, ...]:
@@ -364,6 +294,7 @@ class DiagnoseTask(ImageTask):
             )
         classes, attribute = (None if c is None else images.column(c) for c in (self.labels, self.groups))
         prompts = None if self.prompts is None or texts is None else load_prompts(self.prompts)
+        by_value: dict[str, Tensor] = {}
         if texts is None or prompts is None:
             if named := [name for one in self.methods if (name := get_method(one).name) != NONE]:
                 raise InvalidInputError(
@@ -374,36 +305,16 @@ class DiagnoseTask(ImageTask):
         else:
             self.check_images(images, texts, prompts.spurious[0])
             fitted = self.fit(texts, [prompts], reference=disjoint(reference, images, progress)[0], edits=edits)
-        details = {name: one.details for name, one in fitted.items()}
-        out, advice = TaskResult(self._provenance(images, texts, prompts, fitted), details=details), []
-        with progress.step(self.name) as bar:
-            if attribute is not None:
-                bar.note(f"reading {self.groups}")
-                advice.append(self._probes(out, images, attribute, fitted, self.groups or "", READERS))
-            if classes is not None:
-                bar.note(f"reading {self.labels}")
-                self._probes(out, images, classes, fitted, self.labels or "", {"linear": "class_probe"})
-                bar.note("groups, labels, margins")
-                hidden = None
-                if texts is not None and prompts is not None:
-                    by_value = prompts.by_value()
-                    rows = torch.stack([texts.embed(several).mean(0) for several in by_value.values()])
-                    hidden = hidden_groups(images.features, classes, rows, tuple(by_value))
-                advice += self._classes(out, images, classes, attribute, hidden, head)
-        out.provenance.description, out.provenance.settings["advice"] = " ".join(advice), advice
-        return [out]
-
-    def _provenance(
-        self, images: Embeddings, texts: Texts | None, prompts: PromptSet | None, fitted: Mapping[str, Fitted]
-    ) -> TaskProvenance:
-        about, known = images.about, dict[str, Any]()
-        if texts is not None and prompts is not None:
-            known |= {"fingerprint": texts.fingerprint, "prompts": prompts.name, "prompts_hash": prompts.hash}
-        return TaskProvenance(
+            by_value = {value: texts.embed(own).mean(0) for value, own in prompts.by_value().items()}
+        about, chance, advice = images.about, dict[str, Any](), list[str]()
+        provenance = TaskProvenance(
             task=self.name,
             title=" by ".join(filter(None, (self.labels, self.groups))),
             description="",
             model=str(about.get("model") or (texts and texts.host.model_id) or "unnamed model"),
+            fingerprint=None if texts is None else texts.fingerprint,
+            prompts="" if prompts is None else prompts.name,
+            prompts_hash="" if prompts is None else prompts.hash,
             split=" ".join(str(about[key]) for key in ("data", "split") if about.get(key)) or "unnamed split",
             seeds=[self.seed],
             n={"images": len(images)},
@@ -412,85 +323,74 @@ class DiagnoseTask(ImageTask):
             settings={
                 "labels": self.labels,
                 "groups": self.groups,
-                "probes": "balanced accuracy out of sample: scikit-learn's discriminant, equal priors, Ledoit-Wolf "
-                f"shrinkage; nearest neighbour by cosine, at most {ASKED:,} rows among {SEARCHED:,}",
-                "folds": self.folds,
-                "chance": {},
-                "wrong labels": "ridge regression on one-hot targets out of fold, penalty 1",
+                "probes": "balanced accuracy out of five folds: scikit-learn's discriminant, equal priors, Ledoit-Wolf "
+                f"shrinkage; nearest neighbour by cosine, among at most {SEARCHED:,} rows",
+                "chance": chance,
+                "wrong labels": "ridge regression on one-hot targets out of fold, penalty the variance of a column",
             },
-            **known,
         )
+        out = TaskResult(provenance, details={name: one.details for name, one in fitted.items()})
+        with progress.step(self.name) as bar:
+            rows = {method: self.images(images.unit, one.edit).whole() for method, one in fitted.items()}
+            if attribute is not None:
+                bar.note(f"reading {self.groups}")
+                read = {
+                    reader: self._probe(out, metric, rows, attribute, self.groups or "", reader, chance)
+                    for reader, metric in READERS.items()
+                }
+                advice.append(_of_probes(self.groups or "", read["linear"], read["neighbour"][NONE]))
+            if classes is not None:
+                bar.note(f"reading {self.labels}")
+                self._probe(out, "class_probe", rows, classes, self.labels or "", "linear", chance)
+                bar.note("groups, labels, margins")
+                groups, origin = (None, "") if attribute is None else (cross(classes, attribute), f"by {self.groups}")
+                if attribute is None and by_value:
+                    groups = hidden_groups(rows[NONE], classes, torch.stack(list(by_value.values())), tuple(by_value))
+                    origin = "by the prompts' texts"
+                advice += self._classes(out, images, classes, groups, origin, head)
+        provenance.description, provenance.settings["advice"] = " ".join(advice), advice
+        return [out]
 
-    def _probes(
-        self,
-        out: TaskResult,
-        images: Embeddings,
-        column: Labels,
-        fitted: Mapping[str, Fitted],
-        name: str,
-        metrics: Mapping[str, str],
-    ) -> str:
-        """Add rows of one column for every method; return what they say of the attribute."""
-        rows = {method: self.images(images.unit, one.edit).whole() for method, one in fitted.items()}
-        read = {method: readable(of, column, folds=self.folds, seed=self.seed) for method, of in rows.items()}
-        for reader, metric in metrics.items():
-            values = {method: one[reader].accuracy for method, one in read.items()}
-            draws = {method: one[reader].draws(self.resamples, self.seed) for method, one in read.items()}
-            out.add_draws(metric, values, draws, n={"images": len(read[NONE][reader].codes)}, subset=name)
-            limits = {method: round(one[reader].limit, 4) for method, one in read.items()}
-            out.provenance.settings["chance"][f"{metric} of {name}"] = limits
-        plain, others = read[NONE], {method: one["linear"] for method, one in read.items() if method != NONE}
-        text = (
-            f"{name}: a linear reader names it in {plain['linear'].accuracy:.0%} of images that it did not see, the "
-            f"nearest neighbour in {plain['neighbour'].accuracy:.0%} (chance at most {plain['linear'].limit:.0%})"
-        )
-        if plain["linear"].at_chance:  # whatever a method does then, it is not what took it out
-            return f"{text}; there is nothing to remove."
-        if removed := [method for method, one in others.items() if one.at_chance]:
-            text += f"; removed for a linear reader by {', '.join(removed)}"
-        if kept := {method: one.accuracy for method, one in others.items() if not one.at_chance}:
-            least = min(kept, key=lambda method: kept[method])
-            text += f"; lessened at most by {least} ({kept[least]:.0%}), not removed"
-        return f"{text}." if others else f"{text}; try --methods with a prompt set."
+    def _probe(
+        self, out: TaskResult, metric: str, rows: Mapping[str, Any], column: Labels, name: str, reader: str,
+        chance: dict[str, Any],
+    ) -> dict[str, Readability]:  # fmt: skip
+        """Add a row of one column and one reader for every method, and to `chance` what permuted labels give."""
+        read = {method: readable(of, column, reader, seed=self.seed) for method, of in rows.items()}
+        values = {method: one.accuracy for method, one in read.items()}
+        draws = {method: one.draws(self.resamples, self.seed) for method, one in read.items()}
+        out.add_draws(metric, values, draws, n={"images": len(read[NONE].codes)}, subset=name)
+        chance[f"{metric} of {name}"] = {method: round(one.limit, 4) for method, one in read.items()}
+        return read
 
     def _classes(
-        self,
-        out: TaskResult,
-        images: Embeddings,
-        classes: Labels,
-        attribute: Labels | None,
-        hidden: Labels | None,
-        head: Any,
+        self, out: TaskResult, images: Embeddings, classes: Labels, groups: Labels | None, origin: str, head: Any
     ) -> list[str]:
         """Add accuracy by group, suspect labels and margins, of classifiers that did not see the row; return advice."""
         rows, codes, names = known_rows(images.features, classes)
-        scores, known = out_of_fold(rows, codes, len(names), self.folds, self.seed), classes.known
-        right, advice = scores.argmax(1).numpy() == codes, ""
-        groups = hidden if attribute is None else cross(classes, attribute)
+        scores, known = class_scores(rows, codes, self.seed), classes.known
+        right, advice = scores.argmax(1).numpy() == codes, list[str]()
         if groups is None:
-            advice = (
+            advice.append(
                 f"{(~right).sum():,} of {len(images):,} rows are misread by a classifier that did not see them: name a "
                 "column of groups or a prompt set to learn whether they have something in common."
             )
         else:
-            of, shares = groups.codes[known], {}
+            of, shares = groups.codes[known], list[tuple[float, int, str]]()
             for code in np.unique(of[of >= 0]):
-                n, hits = int((of == code).sum()), int(right[of == code].sum())
-                shares[groups.names[code]] = (hits / n, n)
-                subset = groups.names[code]
+                n, hits, subset = int((of == code).sum()), int(right[of == code].sum()), groups.names[code]
                 out.add("accuracy", NONE, hits / n, wilson_interval(hits, n), n={"images": n}, subset=subset)
-            counted = {name: one for name, one in shares.items() if one[1] >= FEW} or shares
-            worst = min(counted, key=lambda name: counted[name][0])
-            origin = "by the prompts' texts" if attribute is None else f"by {self.groups}"
-            advice = (
-                f"Worst group {origin}: {worst}, "
-                f"{shares[worst][1]:,} images, {shares[worst][0]:.0%} right where all are {right[of >= 0].mean():.0%}: "
-                "reweight it (baselines dfr or contrastive-adapter, with these groups) first."
-            )
+                shares += [(hits / n, n, subset)] if n >= FEW else []
+            for share, n, worst in sorted(shares)[:1]:
+                advice.append(
+                    f"Worst group {origin}: {worst}, {n:,} images, {share:.0%} right where all are "
+                    f"{right[of >= 0].mean():.0%}: reweight it (baseline dfr-sub, with these groups) first."
+                )
         suspect, n = int((margin_of(scores, torch.from_numpy(codes))[0] < 0).sum()), len(codes)
         out.add("suspect_labels", NONE, suspect / n, wilson_interval(suspect, n), n={"images": n})
         if head is None:
-            head = ridge(rows, codes, len(names))
+            fitted = ridge(rows).fit(rows.double().numpy(), np.eye(len(names))[codes])
+            head = (fitted.coef_, fitted.intercept_)
         else:  # its classes are all that the column knows, whether they occur or not
             codes, names = classes.codes[known], classes.names
         found, variance = margins(head, rows, codes, seed=self.seed)
@@ -502,10 +402,27 @@ class DiagnoseTask(ImageTask):
         for code, name in enumerate(names):
             out.add("k_variance", NONE, float(variance[code]), n={"images": int((codes == code).sum())}, subset=name)
         return [
-            advice,
+            *advice,
             f"{suspect:,} of {n:,} labels fit another class better: look at the first of them, the least credible, by "
             "eye; rare rows and hard ones are among them.",
         ]
+
+
+def _of_probes(name: str, linear: Mapping[str, Readability], neighbour: Readability) -> str:
+    """Return what the probes of an attribute say."""
+    plain, others = linear[NONE], {method: one for method, one in linear.items() if method != NONE}
+    text = (
+        f"{name}: a linear reader names it in {plain.accuracy:.0%} of images that it did not see, the nearest "
+        f"neighbour in {neighbour.accuracy:.0%} (chance at most {plain.limit:.0%})"
+    )
+    if plain.at_chance:  # whatever a method does then, it is not what took it out
+        return f"{text}; there is nothing to remove."
+    if removed := [method for method, one in others.items() if one.at_chance]:
+        text += f"; removed for a linear reader by {', '.join(removed)}"
+    if kept := {method: one.accuracy for method, one in others.items() if not one.at_chance}:
+        least = min(kept, key=lambda method: kept[method])
+        text += f"; lessened at most by {least} ({kept[least]:.0%}), not removed"
+    return f"{text}." if others else f"{text}; try --methods with a prompt set."
 
 
 def diagnose(
@@ -519,9 +436,6 @@ def diagnose(
     prompts: str | PromptSet | None = None,
     methods: str | Sequence[Any] = (),
     reference: Any = None,
-    edits: Mapping[str, Edit] | None = None,
-    folds: int = 5,
-    progress: Progress | bool | None = None,
 ) -> Result:
     """Probe embeddings for attribute leakage, worst-off groups, label errors and margins.
 
@@ -533,19 +447,18 @@ def diagnose(
         head: linear classifier on features of length 1, (weight (k, d), bias (k,)) or nn.Linear, whose margins are
             measured; by default a ridge regression.
         prompts: the attribute's prompt set. methods: names or methods that are fitted on it and measured beside "none";
-            reference: image features (m, d) for those that use some. edits: name -> an edit that was fitted before.
-        folds: every row is read by classifiers of the others.
+            reference: image features (m, d) for those that use some.
 
     Returns:
         A `Result` of one task, "diagnose"; the description of its provenance has sentences on what to do. "Removed"
         stands there of a method only where a linear reader is at chance, out of sample.
 
     Raises:
-        InvalidInputError: neither labels nor groups, lengths that do not fit, or a class with fewer rows than folds.
+        InvalidInputError: neither labels nor groups, lengths that do not fit, or a class with fewer than five rows.
 
     >>> diagnose(features, smiling, groups=gender).to_pandas()  # doctest: +SKIP
     """
-    data = features if isinstance(features, Embeddings) else Embeddings.of(features)
+    data, began = features if isinstance(features, Embeddings) else Embeddings.of(features), time.monotonic()
     columns: dict[str, str] = {}
     for field, given in (("labels", labels), ("groups", groups)):
         if isinstance(given, str):
@@ -554,10 +467,8 @@ def diagnose(
             data = Embeddings(data.features, data.ids, {**data.labels, field: Labels.of_array(given)}, (), data.about)
             columns[field] = field
     fields: dict[str, Any] = {"name": "diagnose", "title": "What the features hold", "data": IMAGES, "seed": seed}
-    task = DiagnoseTask.build({**fields, **columns, "prompts": prompts, "methods": methods, "folds": folds})
-    side = None if texts is None else texts if isinstance(texts, Texts) else Texts(texts)
-    kept = None if reference is None else reference if isinstance(reference, Embeddings) else Embeddings.of(reference)
-    began = time.monotonic()
-    with progress if isinstance(progress, Progress) else Progress.on() if progress else SILENT as shown:
-        parts = task.measure(data, side, head=head, reference=kept, edits=edits, progress=shown or SILENT)
+    task = DiagnoseTask.build({**fields, **columns, "prompts": prompts, "methods": methods})
+    side = texts if texts is None or isinstance(texts, Texts) else Texts(texts)
+    kept = reference if reference is None or isinstance(reference, Embeddings) else Embeddings.of(reference)
+    parts = task.measure(data, side, head=head, reference=kept)
     return Result.of("diagnose", parts, seconds=round(time.monotonic() - began, 3))

@@ -22,13 +22,13 @@ from torch.nn.functional import normalize
 
 from eval.experiments.embeddings import Gallery, celeba, file
 from eval.tables import parser, read, run
-from vldebias.evaluation.auditing import LEVEL, SURE, Leans, ShareLine, build_task
+from vldebias.evaluation.auditing import FORM, LEVEL, PUBLISHED, SURE, ShareLine, ShareTable, directions
 from vldebias.evaluation.result import NONE, TaskProvenance, TaskResult
 from vldebias.hosts import Host, resolve
 from vldebias.metrics import Metric
-from vldebias.metrics.bootstrap import wilson_interval
+from vldebias.metrics.bootstrap import bootstrap_interval, wilson_interval
 from vldebias.metrics.rankings import rankings
-from vldebias.prompts import load_prompts
+from vldebias.prompts import fill, load_prompts
 
 WIDTH = Metric("interval_width", "mean width of the intervals", "fact", "lower", (0.0, 1.0))
 SAID_RIGHT = Metric("said_right", "sides that are said and right", "fact", "higher", (0.0, 1.0))
@@ -44,10 +44,11 @@ def about(task: str, description: str, model: str, split: str, n: int) -> TaskRe
 def add_line(out: TaskResult, line: ShareLine, subset: str = "", parity: float = 0.5) -> None:
     """Add all that is said of one line, out of sample."""
     n = {"concepts": len(line.x)}
-    value, ends = line.correlation()
-    out.add("lean_r", NONE, value, ends, n=n, subset=subset)
+    r = bootstrap_interval(line.x, line.y, statistic=lambda x, y: float(np.corrcoef(x, y)[0, 1]))
+    out.add("lean_r", NONE, r.value, (r.low, r.high), n=n, subset=subset)
     out.add("lean_r2", NONE, line.r2, n=n, subset=subset)
-    right, sided = line.right_side(parity)
+    sides = ((line.left_out > parity) == (line.y > parity))[line.y != parity]
+    right, sided = int(sides.sum()), len(sides)
     out.add("side_right", NONE, right / sided, wilson_interval(right, sided), n=n, subset=subset)
     inside, between, width = line.coverage()
     out.add("interval_coverage", NONE, inside, between, n=n, subset=subset)
@@ -63,14 +64,17 @@ def add_line(out: TaskResult, line: ShareLine, subset: str = "", parity: float =
 
 def published(gallery: Gallery) -> TaskResult:
     """Measure lines of B/32's texts and what Stable Diffusion 1.5 generated."""
-    listed = [*gallery.queries, *(text for group in gallery.prompts.groups for text in group)]
-    known = build_task(gallery.queries, gallery.prompts).calibrated(gallery.texts.host, listed)
-    line = known.lines[0]
-    model, split = str(gallery.texts.host.model_id), "Fair Diffusion's counts, Stable Diffusion 1.5"
+    host, table = gallery.texts.host, ShareTable.read(PUBLISHED, gallery.prompts)
+    asked = [fill(FORM, concept=one) for one in table.concepts]
+    kept = [i for i, text in enumerate(asked) if text in gallery.queries]
+    rows = host.embed([asked[i] for i in kept], host.roles[0])
+    along = directions(host, gallery.prompts, [text for group in gallery.prompts.groups for text in group])
+    line = ShareLine((rows @ along[0]).numpy(), table.shares[kept, 0])
+    model, split = str(host.model_id), "Fair Diffusion's counts, Stable Diffusion 1.5"
     out = about("published", "Occupations that are in both files, 250 images of each.", model, split, len(line.x))
     add_line(out, line, "texts of men less texts of women")
     direction = normalize(gallery.rows[gallery.gender == 0].mean(0) - gallery.rows[gallery.gender == 1].mean(0), dim=0)
-    add_line(out, ShareLine((known.rows @ direction).numpy(), line.y), "images of men less images of women")
+    add_line(out, ShareLine((rows @ direction).numpy(), line.y), "images of men less images of women")
     return out
 
 
@@ -81,7 +85,7 @@ def retrieval(gallery: Gallery) -> TaskResult:
     scores = (rows @ gallery.rows.T).numpy()
     pools = gallery.pools(range(10))
     men = [(gallery.gender[pool][rankings(scores[:, pool])[:, :FIRST]] == 0).mean(1) for pool in pools]
-    line = ShareLine(Leans.of(host, gallery.prompts, None).at(rows)[:, 0], np.mean(men, axis=0))
+    line = ShareLine((rows @ directions(host, gallery.prompts)[0]).numpy(), np.mean(men, axis=0))
     split = f"CelebA, 10 pools of 402 men and 402 women, first {FIRST}"
     out = about("retrieval", "Share of men among the first images.", str(host.model_id), split, len(line.x))
     add_line(out, line)
@@ -107,8 +111,8 @@ def embedded() -> TaskResult:
     out = about("miniature", "Share of men in what was generated.", "miniature", split, len(shares))
     texts = [form[one] for one in shares]
     for name, host in hosts.items():
-        leans = Leans.of(host, prompts, None).at(host.embed(texts, host.roles[0]))[:, 0]
-        add_line(out, ShareLine(leans, np.array(list(shares.values()))), name)
+        leans = host.embed(texts, host.roles[0]) @ directions(host, prompts)[0]
+        add_line(out, ShareLine(leans.numpy(), np.array(list(shares.values()))), name)
     return out
 
 

@@ -111,7 +111,7 @@ ASKED: dict[str, Callable[[], Any]] = {
     "a repository of open_clip": lambda: load_host(model="hf-hub:nobody/nothing"),
     "a data set": lambda: open_data("huggingface", "nope"),
     "an edit": lambda: load_edit("nobody/nothing"),
-    "a classifier": lambda: ClassifierJudge.load("nosuch", "gender"),
+    "a classifier": lambda: ClassifierJudge(model="nosuch", attribute="gender").load(),
 }
 
 
@@ -197,7 +197,7 @@ def test_damaged_weights_are_refused_in_a_sentence(folder: Path, content: bytes)
 
 LOADS: list[Callable[[str], Any]] = [
     lambda name: load_host(model=name),
-    lambda name: ClassifierJudge.load(name, "gender"),
+    lambda name: ClassifierJudge(model=name, attribute="gender").load(),
 ]
 
 

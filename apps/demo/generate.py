@@ -227,17 +227,14 @@ class Reader:
     @classmethod
     def of(cls, engine: Engine, attribute: str) -> Reader:
         """Return the classifier of the miniature where it knows the attribute, else the image-text model."""
-        from vldebias.evaluation.judges import ClipJudge, MiniatureJudge, Question
+        from vldebias.evaluation.judges import ClipJudge, MiniatureJudge
 
         prompts = load_prompts(ATTRIBUTES[attribute])
         values = tuple(prompts.attributes)
         if engine.pipeline_name == MINIATURE and attribute in MINIATURE_NAMES:
             judge: Any = MiniatureJudge()
             return cls(judge, MINIATURE_NAMES[attribute], tuple(judge.names[MINIATURE_NAMES[attribute]]))
-        loaded = engine.clip()
-        question = {attribute: Question.about(prompts)}
-        judge = ClipJudge(loaded.host, loaded.preprocess, loaded.tokenizer, questions=question, name=loaded.name)
-        return cls(judge, attribute, values)
+        return cls(ClipJudge.about(prompts).on(engine.clip()), prompts.name, values)
 
     def __call__(self, images: Sequence[Image.Image], prompt: str) -> tuple[list[int], list[bool]]:
         """Return the value of each image, -1 for unknown, and whether each shows the subject or a person."""

@@ -8,7 +8,8 @@ from pathlib import Path
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.answers import AnnotationLog, LabelSample
 from vldebias.evaluation.drawing import PLAN, DrawnSet
-from vldebias.evaluation.judges import SURE, kept_judges
+from vldebias.evaluation.judges import SURE, Kept
+from vldebias.files import write_atomically
 
 from .study import ImageFolder, Question
 
@@ -59,7 +60,7 @@ def sampled(
         lost = sorted(set(weights) - {record.path for record in records})
         raise InvalidInputError(f"{kept}: {len(lost)} of its images are not in {images.root}, such as {lost[0]}")
     if found != there:
-        found.write(kept)
+        write_atomically(kept, found.model_dump_json(indent=1) + "\n")
     return replace(images, records=records, weights=weights, strata=len(found.strata), judge=found.judge)
 
 
@@ -68,7 +69,7 @@ def _draw(images: ImageFolder, question: Question, labels: int, seed: int) -> La
     if not (images.root / PLAN).is_file() or labels >= len(images.records):
         return None
     drawn = DrawnSet.open(images.root)
-    judges = kept_judges(drawn, question.attribute, question.values)
+    judges = Kept.all(drawn, question.attribute, question.values)
     if not judges:
         return None
     judge = judges[-1]

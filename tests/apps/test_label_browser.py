@@ -50,7 +50,7 @@ def shared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
 
 def answers(out: Path, *annotators: str) -> list[Answer]:
     """Of these annotators, or of all."""
-    found = read_log(out)[0] if out.exists() else []
+    found = read_log(out) if out.exists() else []
     return [answer for answer in found if not annotators or answer.annotator in annotators]
 
 

@@ -1,6 +1,7 @@
 """The sample of a study: drawn by the judge's answers, kept, made larger, and what its answers say."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from label_parts import draw
 from tests.refusals import refused
 from vldebias.cli.apps import page
 from vldebias.evaluation.answers import read_log
-from vldebias.evaluation.judges import FunctionJudge, judge_images
+from vldebias.evaluation.judges import judge_images
 
 label, samples = page("label"), page("label.sample")
 
@@ -22,11 +23,14 @@ def read(images: Any) -> dict[str, np.ndarray]:
     return {"gender": np.stack([sure, 1 - sure], axis=1)}
 
 
+READER = SimpleNamespace(name="reader", fingerprint="1", names={"gender": ("male", "female")}, predict=read)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """60 unseen images of two variants that a judge has read."""
     drawn = draw(tmp_path / "images", images=15)
-    judge_images(FunctionJudge({"gender": ("male", "female")}, read, name="reader", version="1"), drawn)
+    judge_images(READER, drawn)
     return tmp_path / "images"
 
 
@@ -43,7 +47,7 @@ def test_it_is_drawn_by_the_judge_and_answers_keep_their_weights(folder: Path) -
     assert sum(weights.values()) == pytest.approx(60)
     assert len(set(weights.values())) > 1
     answer_all(study, "ada")
-    answers = read_log(study.log.path)[0]
+    answers = read_log(study.log.path)
     assert {one.image: one.weight for one in answers} == weights
     again = label.open_study(folder, ["gender"], most=20, seed=5)  # the lot is cast
     assert again.folder.weights == weights
@@ -57,9 +61,9 @@ def test_a_larger_one_goes_on_with_the_first_whose_answers_count_less(folder: Pa
     assert len(study.folder.records) == 40
     kept = study.log.answers().values()
     assert {one.image: one.weight for one in kept}.items() <= study.folder.weights.items()
-    lines = len(read_log(study.log.path)[0])
+    lines = len(read_log(study.log.path))
     assert len(label.open_study(folder, ["gender"], most=30).folder.records) == 40  # never smaller
-    assert len(read_log(study.log.path)[0]) == lines  # said again once
+    assert len(read_log(study.log.path)) == lines  # said again once
     every = label.open_study(folder, ["gender"], most=None)
     assert set(every.folder.weights.values()) == {1.0}
 
@@ -70,8 +74,8 @@ def test_without_a_judge_prompts_come_in_turn(tmp_path: Path) -> None:
     assert not study.folder.weights
     assert not (tmp_path / "answers.sample.json").exists()
     answer_all(study, "ada")
-    assert read_log(study.log.path)[0][0].weight is None
-    judge_images(FunctionJudge({"gender": ("male", "female")}, read, name="r", version="1"), draw(tmp_path, images=15))
+    assert read_log(study.log.path)[0].weight is None
+    judge_images(READER, draw(tmp_path, images=15))
     assert not label.open_study(tmp_path, ["gender"], most=20).folder.weights  # begun in turn, goes on in turn
     with pytest.raises(samples.InvalidInputError, match="answers without weights, given in turn; choose another --out"):
         label.open_study(tmp_path, ["gender"], most=20, sample="judge")

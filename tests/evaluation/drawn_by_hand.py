@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vldebias.evaluation.drawing import DrawnImage, DrawnSet, make_plan
-from vldebias.evaluation.judges import FunctionJudge
+from vldebias.evaluation.drawing import Drawn, DrawnSet, make_plan
 from vldebias.evaluation.variants import Variant
 from vldebias.pictures import write_png
 from vldebias.prompts import PromptSet
@@ -53,21 +52,22 @@ def paint(folder: Path, rng: np.random.Generator, **changes: Any) -> tuple[Drawn
     return drawn, shows
 
 
-def repaint(drawn: DrawnSet, image: DrawnImage, shown: tuple[int, int, int]) -> None:
+def repaint(drawn: DrawnSet, image: Drawn, shown: tuple[int, int, int]) -> None:
     """One image that shows this gender, age and job."""
     about = {"flagged": shown[0] == UNCLEAR, "left_alone": image.variant == "cali" and image.stated is not None}
     write_png(Image.new("RGB", (4, 4), shown), drawn.path(image), about)
 
 
-class Reader(FunctionJudge):
+class Reader:
     """Reads the colours; is not sure of unclear genders. `asked` counts the images that it was shown."""
 
-    def __init__(self, version: str = "1") -> None:
-        names = {"job": [job.title() for job in JOBS], "gender": GENDERS, "age": AGES}
-        super().__init__(names, self._read, name="reader of colours", version=version)
-        self.asked = 0
+    name = "reader of colours"
 
-    def _read(self, images: Any) -> dict[str, np.ndarray]:
+    def __init__(self, fingerprint: str = "1") -> None:
+        self.names = {"job": tuple(job.title() for job in JOBS), "gender": GENDERS, "age": AGES}
+        self.fingerprint, self.asked = fingerprint, 0
+
+    def predict(self, images: Any) -> dict[str, np.ndarray]:
         self.asked += len(images)
         gender, age, job = np.array([image.getpixel((0, 0)) for image in images]).T
         chances = np.array([[0.9, 0.1], [0.1, 0.9], [0.6, 0.4]])

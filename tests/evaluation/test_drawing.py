@@ -23,7 +23,7 @@ from vldebias.errors import AlreadyAttachedError, InvalidInputError
 from vldebias.evaluation import drawing
 from vldebias.evaluation.drawing import (
     NOT_KEPT,
-    DrawnImage,
+    Drawn,
     DrawnSet,
     Plan,
     draw,
@@ -70,7 +70,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> DrawnSet:
     return drawn_in(tmp_path_factory.mktemp("whole"))
 
 
-def pixels(drawn: DrawnSet, image: DrawnImage) -> np.ndarray:
+def pixels(drawn: DrawnSet, image: Drawn) -> np.ndarray:
     return np.asarray(drawn.read(image)).astype(int)
 
 
@@ -169,7 +169,7 @@ def test_nothing_is_fitted_or_drawn_where_all_is_there(whole: DrawnSet, monkeypa
         raise AssertionError("asked for")
 
     monkeypatch.setattr(Variant, "attach", never)
-    monkeypatch.setattr(drawing, "_through", never)
+    monkeypatch.setattr(drawing, "through", never)
     assert drawn_in(whole.folder).images == whole.images
 
 
@@ -278,8 +278,7 @@ def test_black_images_of_a_safety_checker_are_marked() -> None:
     def pipe(prompts: list[str], **_: Any) -> SimpleNamespace:
         return SimpleNamespace(images=[Image.new("RGB", (4, 4))] * len(prompts), nsfw_content_detected=[False, True])
 
-    plan = plan_for(sd())
-    assert drawing._through(pipe, plan.of("none")[:2], ["a", "b"], plan)[1] == [False, True]
+    assert drawing.through(pipe, ["a", "b"], [0, 1], {})[1] == [False, True]
 
 
 # ---- images that are left alone ------------------------------------------------------------------------------
@@ -371,7 +370,7 @@ def test_a_saved_edit_is_a_variant_and_another_is_another(whole: DrawnSet, tmp_p
     drawn = drawn_in(tmp_path / "images", variants)
     for image in whole:
         assert (pixels(drawn, image) == pixels(whole, image)).all()
-    assert drawn.plan.variants["cali"].lam == 500
+    assert drawn.plan.variants["cali"]["lam"] == 500
     with pytest.raises(InvalidInputError, match="variants differ"):
         drawn_in(tmp_path / "images", {"cali": Variant(projection=tmp_path / "edit5")})
 

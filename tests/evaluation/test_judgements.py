@@ -36,7 +36,7 @@ def test_answers_come_in_the_order_of_the_images_and_are_kept(tmp_path: Path) ->
 
 def test_another_judge_is_asked_for_itself(tmp_path: Path) -> None:
     drawn, _ = few(tmp_path)
-    one, two = Reader(), Reader(version="2")
+    one, two = Reader(), Reader("2")
     judge_images(one, drawn)
     judge_images(two, drawn)
     assert one.asked == two.asked == len(drawn)
@@ -99,10 +99,10 @@ def test_an_image_that_changes_meanwhile_is_an_error(tmp_path: Path) -> None:
     drawn, _ = few(tmp_path)
 
     class Vandal(Reader):
-        def _read(self, images: list[Image.Image]) -> dict[str, np.ndarray]:
+        def predict(self, images: list[Image.Image]) -> dict[str, np.ndarray]:
             for path in (tmp_path / "judgements").glob("*/*.jsonl"):
                 path.write_text("")  # nothing that was asked before is there any more
-            return super()._read(images)
+            return super().predict(images)
 
     with pytest.raises(InvalidInputError, match="changed while it was judged; run again"):
         judge_images(Vandal(), drawn, batch_size=len(drawn) // 2)

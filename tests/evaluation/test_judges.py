@@ -21,28 +21,24 @@ from vldebias.evaluation.judges import (
     NO_PERSON,
     ClassifierJudge,
     ClipJudge,
-    FunctionJudge,
     MiniatureJudge,
-    Question,
     decide,
     logit_scale,
     predict,
 )
+from vldebias.loading import Loaded
 from vldebias.miniature import load_clip, load_judge, open_world
 
-GENDER = Question.of({"male": ["male", "man"], "female": ["female", "woman"]}, ["A photo of a {value}."])
-NAMES = {"light": ("dark", "bright")}
+GENDER = {
+    "male": ("A photo of a male.", "A photo of a man."),
+    "female": ("A photo of a female.", "A photo of a woman."),
+}
 
 
 def people(n: int = 60) -> tuple[list[Image.Image], portraits.Portraits]:
     world = portraits.sample(n, seed=77, balanced=True, life=portraits.STUDIO)
     pixels = (world.images.permute(0, 2, 3, 1) * 255).round().byte().numpy()
     return [Image.fromarray(picture) for picture in pixels], world
-
-
-def light(images: Any) -> dict[str, np.ndarray]:
-    bright = np.array([np.asarray(image).mean() / 255 for image in images])
-    return {"light": np.stack([1 - bright, bright], axis=1)}
 
 
 def grey(*levels: int) -> list[Image.Image]:
@@ -65,8 +61,6 @@ def test_what_is_left_for_none_of_the_values_is_unknown() -> None:
     table = np.array([[0.4, 0.1], [0.4, 0.35], [0.9, 0.1], [0.1, 0.79]])
     assert decide(table, ("a", "b"), 0.0).codes.tolist() == [UNKNOWN, 0, 0, 1]
     assert decide(table, ("a", "b"), 0.8).codes.tolist() == [UNKNOWN, UNKNOWN, 0, UNKNOWN]
-    with pytest.raises(InvalidInputError, match=r"sure: expected a probability in \[0, 1\], got 80"):
-        decide(table, ("a", "b"), 80)
 
 
 @pytest.mark.parametrize(
@@ -80,19 +74,12 @@ def test_what_is_left_for_none_of_the_values_is_unknown() -> None:
     ],
 )
 def test_answers_that_are_no_probabilities_are_refused(answer: dict[str, np.ndarray], message: str) -> None:
-    judge = FunctionJudge(NAMES, lambda images: answer, name="mine", version="1")
+    judge = SimpleNamespace(name="mine", names={"light": ("dark", "bright")}, predict=lambda images: answer)
     with pytest.raises(InvalidInputError, match=message):
         predict(judge, grey(0, 255))
 
 
 # ---- one by one ------------------------------------------------------------------------------------------------
-
-
-def test_a_function_is_a_judge_and_its_version_tells_it_apart() -> None:
-    judge = FunctionJudge(NAMES, light, name="mine", version="1")
-    assert predict(judge, grey(0, 255))["light"].tolist() == [[1, 0], [0, 1]]
-    prints = {FunctionJudge(NAMES, light, name=n, version=v).fingerprint for n in ("a", "b") for v in ("1", "2")}
-    assert len(prints) == 4
 
 
 def test_the_miniature_judge_is_the_network_of_the_world() -> None:
@@ -134,13 +121,17 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def race(folder: Path, values: Any = None) -> ClassifierJudge:
+    return ClassifierJudge(model=str(folder), attribute="race", values=values).load()
+
+
 def test_a_classifier_of_transformers_is_a_judge(classifier: Path) -> None:
     images, _ = people(5)
-    plain = ClassifierJudge.load(str(classifier), "race")
+    plain = race(classifier)
     assert plain.names == {"race": ("Latino_Hispanic", "White", "Black", "nobody")}
     every = predict(plain, images)["race"]
     np.testing.assert_allclose(every.sum(1), 1, atol=1e-6)
-    merged = ClassifierJudge.load(str(classifier), "race", {"other": ["Latino_Hispanic", "Black"], "White": ["White"]})
+    merged = race(classifier, {"other": ["Latino_Hispanic", "Black"], "White": "White"})
     found = predict(merged, images)["race"]
     np.testing.assert_allclose(found, np.stack([every[:, 0] + every[:, 2], every[:, 1]], axis=1), atol=1e-6)
     np.testing.assert_allclose(1 - found.sum(1), every[:, 3], atol=1e-6)  # nobody: none of the values
@@ -150,84 +141,64 @@ def test_a_classifier_of_transformers_is_a_judge(classifier: Path) -> None:
 
 def test_labels_of_a_classifier_are_checked(classifier: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"values: expected each of the labels \['Latino_Hispanic', .* got"):
-        ClassifierJudge.load(str(classifier), "race", {"a": ["White"], "b": ["Green"]})
+        race(classifier, {"a": "White", "b": "Green"})
     with pytest.raises(InvalidInputError, match="at most once"):
-        ClassifierJudge.load(str(classifier), "race", {"a": ["White"], "b": ["White"]})
-    with pytest.raises(InvalidInputError, match=r"cannot load the image classifier .*expected an id or folder"):
-        ClassifierJudge.load(str(tmp_path / "nothing"), "race")
+        race(classifier, {"a": "White", "b": "White"})
+    with pytest.raises(InvalidInputError, match=r"cannot load the judge .*expected an id or folder"):
+        race(tmp_path / "nothing")
 
 
 # ---- zero-shot -------------------------------------------------------------------------------------------------
 
 
+def zero_shot(reject: tuple[str, ...] = (), **prompts: Any) -> ClipJudge:
+    model, preprocess, tokenizer = load_clip()
+    return ClipJudge(prompts=prompts, reject=reject).on(Loaded(model, "miniature", tokenizer, preprocess))
+
+
 def test_a_clip_compares_with_the_mean_text_of_each_value() -> None:
     images, world = people()
     model, preprocess, tokenizer = load_clip()
-    judge = ClipJudge(model, preprocess, tokenizer, questions={"gender": GENDER})
-    found = predict(judge, images)["gender"]
+    found = predict(zero_shot(gender=GENDER), images)["gender"]
     assert (found.argmax(1) == world.gender.numpy()).mean() > 0.7
-
     with torch.no_grad():
-        rows = [model.encode_text(tokenizer(list(p)), normalize=True).mean(0) for p in GENDER.prompts.values()]
+        rows = [model.encode_text(tokenizer(list(p)), normalize=True).mean(0) for p in GENDER.values()]
         pixels = torch.stack([preprocess(image) for image in images])
         scores = model.encode_image(pixels, normalize=True) @ normalize(torch.stack(rows), dim=-1).T
         twin = (model.logit_scale.exp() * scores).softmax(-1)
     np.testing.assert_allclose(found, twin, atol=1e-4)
-    surer = ClipJudge(model, preprocess, tokenizer, questions={"gender": GENDER}, scale=1000.0)
-    assert (predict(surer, images)["gender"].max(1) > found.max(1)).all()
 
 
 def test_rejects_compete_with_the_values() -> None:
     images, _ = people(20)
-    model, preprocess, tokenizer = load_clip()
-    reject = ("A photo of a male.", "This is a land background.")
-    asked = {"gender": Question(GENDER.prompts, reject), "plain": GENDER}
-    found = predict(ClipJudge(model, preprocess, tokenizer, questions=asked), images)
-    rest = 1 - found["gender"].sum(1)
-    assert (rest > 0.01).any()
-    ratio = found["gender"] / found["gender"].sum(1, keepdims=True)
-    np.testing.assert_allclose(ratio, found["plain"], atol=1e-6)
+    found = predict(zero_shot(("A photo of a male.", "This is a land background."), gender=GENDER), images)["gender"]
+    assert (1 - found.sum(1) > 0.01).any()
+    plain = predict(zero_shot(gender=GENDER), images)["gender"]
+    np.testing.assert_allclose(found / found.sum(1, keepdims=True), plain, atol=1e-6)
 
 
 def test_the_fingerprint_changes_with_whatever_changes_the_answers() -> None:
-    model, preprocess, tokenizer = load_clip()
-
-    def of(question: Question, **scale: float) -> str:
-        return ClipJudge(model, preprocess, tokenizer, questions={"gender": question}, **scale).fingerprint
-
-    other = Question.of({"male": ["male"], "female": ["female"]}, ["A photo of a {value}."])
-    assert len({of(GENDER), of(GENDER, scale=50.0), of(other), of(Question(other.prompts, ("a photo",)))}) == 4
-    assert of(GENDER) == of(GENDER)
-    flipped = Question(dict(reversed(GENDER.prompts.items())))
-    assert of(flipped) != of(GENDER)  # other columns
+    other = {"male": "A photo of a male.", "female": "A photo of a female."}
+    prints = [zero_shot(gender=GENDER), zero_shot(gender=other), zero_shot(("a photo",), gender=GENDER)]
+    prints.append(zero_shot(gender=dict(reversed(GENDER.items()))))  # other columns
+    assert len({one.fingerprint for one in prints}) == 4
+    assert zero_shot(gender=GENDER).fingerprint == prints[0].fingerprint
 
 
-def test_questions_are_made_of_words_templates_and_prompt_sets() -> None:
-    assert Question.of(["Asian", "Latino"], ["a {value}", "a photo of a {value} person"]).prompts == {
-        "Asian": ("an Asian", "a photo of an Asian person"),
-        "Latino": ("a Latino", "a photo of a Latino person"),
-    }
-    asked = Question.about(load_prompts("skin-tone"))
-    assert asked.prompts["light"] == ("a photo of a light-skinned person",)
+def test_a_prompt_set_is_asked_for_in_its_own_words() -> None:
+    asked = ClipJudge.about(load_prompts("skin-tone"))
+    assert asked.prompts["skin-tone"]["light"] == ("a photo of a light-skinned person",)
     assert asked.reject == NO_PERSON
 
 
-def test_bad_questions_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match="expected two or more values with texts for each"):
-        Question({"male": ("a man",)})
-    with pytest.raises(InvalidInputError, match="two or more values"):
-        Question({"male": ("a man",), "female": ()})
-    with pytest.raises(InvalidInputError, match="a tuple of texts to reject by"):
-        Question(GENDER.prompts, "a photo")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"templates: got 'a photo'; expected .*\{value\}"):
-        Question.of(["a", "b"], ["a photo"])
-    model, preprocess, tokenizer = load_clip()
-    with pytest.raises(InvalidInputError, match="questions: expected at least one attribute"):
-        ClipJudge(model, preprocess, tokenizer, questions={})
+@pytest.mark.parametrize("prompts", [{}, {"gender": {"male": "a man"}}, {"gender": {"male": "a man", "female": ()}}])
+def test_bad_questions_are_refused(prompts: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError, match="should have at least"):
+        ClipJudge.build({"prompts": prompts})
 
 
 def test_the_scale_is_the_models_own() -> None:
     assert logit_scale(SimpleNamespace(logit_scale=torch.tensor(100.0).log())) == pytest.approx(100)
     assert logit_scale(SimpleNamespace(temperature=torch.tensor(0.02))) == pytest.approx(50)  # as ALIGN has it
-    with pytest.raises(InvalidInputError, match=r"SimpleNamespace has no logit_scale; give scale= \(100 for CLIP\)"):
+    with pytest.raises(InvalidInputError, match="SimpleNamespace has no logit_scale"):
         logit_scale(SimpleNamespace(logit_scale=None))

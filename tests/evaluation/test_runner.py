@@ -34,8 +34,8 @@ PORTRAITS: dict[str, Any] = {
 }  # fmt: skip
 TEXTS: dict[str, Any] = {"task": "texts", "name": "pairs", "title": "Pairs", "host": "model", "resamples": 20}
 TEXTS |= {"sets": {"gender": "fairface-gender"}}
-PEOPLE: dict[str, Any] = {"task": "annotations", "name": "by people", "title": "P", "attribute": "gender"}
-PEOPLE |= {"names": ["male", "female"]}
+PEOPLE: dict[str, Any] = {"task": "shares", "name": "by people", "title": "P", "attribute": "gender"}
+PEOPLE |= {"values": ["male", "female"]}
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_people_label_what_was_drawn(run: Any, generated: dict[str, Any], tmp_pa
     ]
     labels = tmp_path / "labels.jsonl"
     labels.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    race = {**PEOPLE, "name": "race by people", "attribute": "race", "names": ["White", "Black"]}
+    race = {**PEOPLE, "name": "race by people", "attribute": "race", "values": ["White", "Black"]}
     found, said = run(PEOPLE, race, out=tmp_path / "human", labels=(labels,), drawn=folder)
     assert {f.metric for f in found.rows} >= {"discrepancy", "alpha"}
     assert "race by people: nobody labelled race" in said

@@ -4,13 +4,16 @@ import json
 
 import numpy as np
 import pytest
+from drawn_by_hand import GENDERS, paint
 from typer.testing import CliRunner
 
 from vldebias.cli import app
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.evaluation import SharesTask
+from vldebias.evaluation.answers import CANNOT_TELL, NO_PERSON
 from vldebias.evaluation.report import lines, told
 from vldebias.evaluation.result import Result
+from vldebias.metrics import discrepancy, krippendorff_alpha
 from vldebias.metrics.shares import discrepancies, squared_discrepancies
 
 FEW = pytest.mark.filterwarnings("ignore:people:vldebias.errors.SuspectInputWarning")
@@ -117,10 +120,10 @@ def test_one_prompt_is_measured_over_its_images():
         ({}, {"baseline": "sd3"}, r"baseline: expected one of \['mended', 'sd'\]"),
         ({"judge": ["male"] * 480}, {}, "expected two or more"),
         ({"text": [""] * 480}, {}, "rows have no 'text'"),
-        ({"weight": ["much"] * 480}, {"weight": "weight"}, "expected a number"),
+        ({"weight": ["much"] * 480}, {"weight": "weight"}, "expected a number in every row"),
         ({"weight": [-1] * 480}, {"weight": "weight"}, "expected numbers above 0, got '-1' in row 1"),
         ({"text": [f"only {i}" for i in range(480)]}, {}, "no prompt is there under every method"),
-        ({"people": [""] * 480}, {"people": "people"}, "got no text in any row"),
+        ({"people": [""] * 480}, {"people": "people"}, "of 10 images or more"),
     ],
 )
 def test_refused(changed, fields, said):
@@ -182,3 +185,71 @@ def test_on_the_command_line(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     assert {row["task"] for row in json.loads(done.stdout)["figures"]} == {"shares", "shares corrected"}
     assert "corrected by people" in (tmp_path / "vldebias-shares" / "index.html").read_text()
+
+
+# ---- what people say of drawn images ---------------------------------------------------------------------------
+
+
+def labels(folder, drawn, said):
+    """A file of answers: said: (variant, concept) -> a string of letters for each annotator, one letter an image."""
+    meaning, rows = {"m": "male", "f": "female", "?": CANNOT_TELL, "0": NO_PERSON}, ["image,annotator,value"]
+    for (variant, concept), annotators in said.items():
+        images = drawn.select(variant=variant, concept=concept)
+        for i, letters in enumerate(annotators):
+            rows += [f"{one.path},{i},{meaning[c]}" for one, c in zip(images, letters, strict=False) if c != "."]
+    (folder / "labels.csv").write_text("\n".join(rows) + "\n")
+    return [folder / "labels.csv"]
+
+
+@pytest.fixture
+def people(tmp_path):
+    """Figures of what people say, by (metric, method, subset)."""
+    drawn, _ = paint(tmp_path, np.random.default_rng(0), stated=False)
+
+    def measured(said):
+        task = SharesTask(attribute="gender", values=GENDERS, resamples=200)
+        (part,) = task.labelled(drawn, labels(tmp_path, drawn, said))
+        return {(row.metric, row.method, row.subset): row for row in part.rows}, part.provenance
+
+    return measured
+
+
+def test_means_over_prompts_are_those_of_the_metric(people):
+    said = {("none", "pilot"): ["mmmf?"], ("none", "clerk"): ["mff0f"], ("cali", "pilot"): ["mf?0."]}
+    rows, _ = people(said | {("cali", "clerk"): ["mmfff"]})
+    gaps = [discrepancy([0, 0, 0, 1], 2), discrepancy([0, 1, 1, 1], 2)]
+    assert rows["discrepancy", "none", ""].value == pytest.approx(np.mean(gaps))
+    assert rows["discrepancy", "none", "clerk"].value == pytest.approx(gaps[1])
+    assert rows["cannot_tell", "none", ""].value == rows["no_person", "none", ""].value == pytest.approx(0.1)
+    assert rows["cannot_tell", "cali", ""].value == pytest.approx(0.125)  # four of pilot are labelled
+    assert rows["unknown", "none", ""].value == pytest.approx(0.2)
+    assert rows["discrepancy", "cali", ""].lam == 500
+
+
+def test_the_change_is_paired_by_prompt(people):
+    """Prompts differ a lot, the variant lowers each by the same: the change is known though the mean is not."""
+    said = {("none", "pilot"): ["m" * 8], ("none", "clerk"): ["mmmmmmff"], ("cali", "pilot"): ["mmmmmmmf"]}
+    rows, _ = people(said | {("cali", "clerk"): ["mmmmmfff"]})
+    mean, step = rows["discrepancy", "cali", ""], -(2**0.5) / 8
+    assert mean.change == pytest.approx((step, step, step))
+    assert mean.interval[1] - mean.interval[0] > 0.2
+
+
+def test_what_most_say_counts_and_how_far_they_agree(people):
+    said = {("none", "pilot"): ["mmf0", "mff0", "mm.?"], ("none", "clerk"): ["mf", "fm"]}
+    rows, provenance = people(said | {("cali", "pilot"): ["mf"], ("cali", "clerk"): ["mm"]})
+    assert rows["no_majority", "none", ""].value == pytest.approx(0.5)  # both of clerk, none of pilot
+    assert rows["share", "none", "pilot: male"].value == 0.5
+    codes = [[0, 0, 1, 3, 0, 1], [0, 1, 1, 3, 1, 0], [0, 0, -1, 2, -1, -1]]
+    assert rows["alpha", "none", ""].value == pytest.approx(krippendorff_alpha(codes, missing=-1))
+    assert rows["alpha", "none", ""].n == {"images with two answers": 6, "annotators": 3, "answers": 15}
+    assert "not measured" in provenance.settings["agreement"]["cali"]  # one annotator
+
+
+def test_labels_of_other_images_and_prompts_of_one_variant_are_refused(people, tmp_path):
+    with pytest.raises(InvalidInputError, match="no prompt is there under every method"):
+        people({("none", "pilot"): ["m"], ("cali", "clerk"): ["m"]})
+    drawn, _ = paint(tmp_path / "other", np.random.default_rng(0), stated=False)
+    (tmp_path / "a.csv").write_text("image,annotator,value\nx/1.png,ada,male\n")
+    with pytest.raises(InvalidInputError, match=r"none of 140 generated images was labelled; they are about x/1.png"):
+        SharesTask(attribute="gender", values=GENDERS).labelled(drawn, [tmp_path / "a.csv"])

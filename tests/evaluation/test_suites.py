@@ -114,7 +114,7 @@ def test_an_unknown_name_lists_the_suites() -> None:
         ),
         (
             with_task(task="group"),
-            r"tasks\.0: expected `task:` with one of (?=.*annotations)(?=.*groups).*; got 'group'",
+            r"tasks\.0: expected `task:` with one of (?=.*groups)(?=.*shares)(?=.*texts).*; got",
         ),
         (with_task(label=None), r"tasks\.0\.label: missing; add it"),
         ({"tasks": SUITE["tasks"]}, r": title, description, source(, \w+)*: missing; add them"),
@@ -131,7 +131,7 @@ def test_an_unknown_name_lists_the_suites() -> None:
         (judged(kind="clip"), r"tasks\.0\.judge\.prompts: missing; add it"),
         (
             judged(kind="cilp"),
-            "judge: expected `kind:` with one of miniature, classifier, table, clip, backgrounds, vlm",
+            "judge: expected `kind:` with one of miniature, classifier, clip, vlm",
         ),
     ],
 )

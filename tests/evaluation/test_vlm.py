@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.evaluation.judges import predict
+from vldebias.evaluation.task import Options, Session
 from vldebias.evaluation.vlm import NONE, VlmJudge, cyclic, question
 
 TEMPLATE = (
@@ -48,6 +52,10 @@ def tiny(seed: int = 0) -> tuple[transformers.LlavaForConditionalGeneration, tra
     return model, processor
 
 
+def judge_of(model: Any, processor: Any, batch_size: int = 8, **values: tuple[str, ...]) -> VlmJudge:
+    return VlmJudge(model="tiny", questions=values or VALUES, batch_size=batch_size).on(model, processor)
+
+
 @pytest.fixture(scope="module")
 def parts() -> tuple[transformers.LlavaForConditionalGeneration, transformers.LlavaProcessor]:
     return tiny()
@@ -73,7 +81,7 @@ def by_hand(parts, picture: Image.Image, text: str, answer: str) -> float:
 
 @pytest.mark.parametrize("answers", [["A", "B", "C"], ["red", "blue"], ["A", "Bo"]])
 def test_likelihoods_are_those_computed_by_hand(parts, answers: list[str]) -> None:
-    judge, images = VlmJudge(*parts, VALUES), pictures(3)
+    judge, images = judge_of(*parts), pictures(3)
     text = question("gender", ["female", "male", NONE])
     got = judge.likelihoods(images, text, answers)
     expected = [[by_hand(parts, image, text, answer) for answer in answers] for image in images]
@@ -82,7 +90,7 @@ def test_likelihoods_are_those_computed_by_hand(parts, answers: list[str]) -> No
 
 def test_probabilities_are_the_average_over_orders_in_log_space(parts) -> None:
     (image,) = pictures(1)
-    got = predict(VlmJudge(*parts, VALUES), [image])["gender"][0]
+    got = predict(judge_of(*parts), [image])["gender"][0]
     each = []
     for first, second in (("female", "male"), ("male", "female")):
         text = question("gender", [first, second, NONE])
@@ -100,15 +108,15 @@ def test_probabilities_are_the_average_over_orders_in_log_space(parts) -> None:
 def test_the_order_of_values_does_not_change_the_answer(parts, values: tuple[str, ...]) -> None:
     images = pictures(2)
     for other in cyclic(values) + cyclic(values[::-1]):
-        first = VlmJudge(*parts, {"race": values}).predict(images)["race"]
-        again = VlmJudge(*parts, {"race": tuple(other)}).predict(images)["race"]
+        first = judge_of(*parts, race=values).predict(images)["race"]
+        again = judge_of(*parts, race=tuple(other)).predict(images)["race"]
         for value in values:
             np.testing.assert_allclose(first[:, values.index(value)], again[:, other.index(value)], rtol=1e-12)
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 def test_order_bias_is_the_mean_over_all_images(parts) -> None:
-    images, whole, halves = pictures(4), VlmJudge(*parts, VALUES), VlmJudge(*parts, VALUES, batch_size=1)
+    images, whole, halves = pictures(4), judge_of(*parts), judge_of(*parts, batch_size=1)
     together = whole.predict(images)["gender"]
     apart = np.concatenate([halves.predict(images[:1])["gender"], halves.predict(images[1:])["gender"]])
     np.testing.assert_allclose(apart, together, atol=1e-6)
@@ -118,7 +126,7 @@ def test_order_bias_is_the_mean_over_all_images(parts) -> None:
 
 def test_pictures_of_several_sizes_are_read(parts) -> None:
     mixed = [*pictures(1), *pictures(1, (24, 16)), *pictures(1)]
-    got = VlmJudge(*parts, VALUES).predict(mixed)["gender"]
+    got = judge_of(*parts).predict(mixed)["gender"]
     np.testing.assert_allclose(got[0], got[2], atol=1e-7)
 
 
@@ -127,7 +135,7 @@ def test_a_strong_order_bias_warns() -> None:
     with torch.no_grad():  # says A, whatever is asked
         model.lm_head.weight.zero_()
         model.lm_head.weight[processor.tokenizer.convert_tokens_to_ids("A")] = 50.0
-    judge = VlmJudge(model, processor, VALUES)
+    judge = judge_of(model, processor)
     rows = judge.likelihoods(pictures(1), question("gender", ["a", "b", NONE]), ["A", "B", "C"])
     if rows[0, 0] < rows[0, 1]:  # the sign of a random hidden state
         with torch.no_grad():
@@ -139,8 +147,8 @@ def test_a_strong_order_bias_warns() -> None:
 
 
 def test_other_questions_have_other_fingerprints(parts) -> None:
-    first, same = VlmJudge(*parts, VALUES), VlmJudge(*parts, VALUES)
-    others = [VlmJudge(*parts, {"gender": ("female", "male")}), VlmJudge(*parts, {"sex": VALUES["gender"]})]
+    first, same = judge_of(*parts), judge_of(*parts)
+    others = [judge_of(*parts, gender=("female", "male")), judge_of(*parts, sex=VALUES["gender"])]
     assert first.fingerprint == same.fingerprint
     assert first.fingerprint not in {one.fingerprint for one in others}
 
@@ -149,15 +157,15 @@ def test_bad_input(parts, tmp_path) -> None:
     model, processor = parts
     for values in ({}, {"gender": ("male",)}, {"gender": ("male", "male")}, {"x": tuple(map(str, range(26)))}):
         with pytest.raises(InvalidInputError, match="expected"):
-            VlmJudge(model, processor, values)
-    with pytest.raises(InvalidInputError, match="cannot load the vision-language model"):
-        VlmJudge.load(str(tmp_path), VALUES)
+            VlmJudge(model="tiny", questions=values).on(model, processor)
 
 
-def test_it_loads_from_a_folder(parts, tmp_path) -> None:
+def test_it_loads_from_a_folder_and_asks_for_the_attribute_of_the_task(parts, tmp_path) -> None:
     model, processor = parts
     model.save_pretrained(tmp_path)
     processor.save_pretrained(tmp_path)
-    loaded = VlmJudge.load(str(tmp_path), VALUES)
-    image = pictures(1)
-    np.testing.assert_allclose(loaded.predict(image)["gender"], VlmJudge(*parts, VALUES).predict(image)["gender"])
+    session, task = Session(Options(out=tmp_path)), SimpleNamespace(attribute="gender", prompts="professions-gender")
+    loaded, image = VlmJudge(model=str(tmp_path)).ready(task, session), pictures(1)
+    np.testing.assert_allclose(loaded.predict(image)["gender"], judge_of(*parts).predict(image)["gender"], rtol=1e-5)
+    with pytest.raises(InvalidInputError, match="cannot load the judge"):
+        VlmJudge(model=str(tmp_path / "nothing")).ready(task, session)

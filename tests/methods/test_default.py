@@ -195,8 +195,8 @@ def test_what_is_measured_as_default_is_what_is_attached(host: Host) -> None:
     """A variant has the paper's lam where none is named; the default's is its own."""
     variant = Variant(prompts=(SET,), method="default")
     assert variant.fitted(host, host.roles[0]).lam == only(fit_projections(host, SET)).lam
-    assert variant.planned.lam is None
-    assert Variant(prompts=(SET,), method="cali").planned.lam == LAM_OF_PIPELINES
+    assert variant.planned["lam"] is None
+    assert Variant(prompts=(SET,), method="cali").planned["lam"] == LAM_OF_PIPELINES
 
 
 @pytest.mark.parametrize("method", ["cali", "orth-cali"])

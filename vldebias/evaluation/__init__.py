@@ -10,14 +10,13 @@ from vldebias.evaluation.report import compare, render
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
 from vldebias.evaluation.retrieval import RetrievalTask
 from vldebias.evaluation.run import evaluate, run_suite
-from vldebias.evaluation.shares import AnnotationsTask, SharesTask
+from vldebias.evaluation.shares import SharesTask
 from vldebias.evaluation.task import TASKS, Session, Suite, Task, Texts, list_suites, load_suite, register_task
 from vldebias.evaluation.vlm import VlmJudge
 from vldebias.options import Options
 
 __all__ = [
     "TASKS",
-    "AnnotationsTask",
     "AuditTask",
     "DiagnoseTask",
     "GenerationTask",

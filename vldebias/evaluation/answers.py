@@ -15,7 +15,6 @@ known probability to be asked about and answers count one over it; the judge onl
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import heapq
 import json
@@ -23,18 +22,19 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
+from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, warn
 from vldebias.evaluation.task import Count, Strict, explain
-from vldebias.files import sync, unshielded, write_atomically
+from vldebias.files import sync, unshielded
 
 CANNOT_TELL = "cannot tell"
 NO_PERSON = "no person"  # nothing to label: the image is broken or shows no one
@@ -42,8 +42,6 @@ NO_MAJORITY = "no majority"  # what annotators who disagree say together
 NOT_ANSWERED = -1
 LEAST = 2  # labels of each stratum of a sample, where it has as many images
 ERROR = 0.05  # a judge that is surer than this is asked about as if it were not
-_FIELDS = ("image", "annotator", "attribute", "value", "time", "seconds", "weight")
-_OPTIONAL = ("time", "seconds", "weight")
 
 
 def _below_folder(image: str) -> str:
@@ -151,7 +149,7 @@ class AnnotationLog:
         """(annotator, image, attribute) -> the last answer; empty where there is no file yet. Raises: see read_log."""
         if not self.path.exists():
             return {}
-        return {answer.key: answer for answer in read_log(self.path)[0]}
+        return {answer.key: answer for answer in read_log(self.path)}
 
     def _whole_lines(self, file: int) -> int:
         """Give the last line its end, or cut it off where it was torn; returns the size of the file."""
@@ -173,8 +171,8 @@ class AnnotationLog:
         return start
 
 
-def read_log(path: Path) -> tuple[list[Answer], bytes]:
-    """All answers in the order of their lines, and what is left of a torn last line (b"" if there is none).
+def read_log(path: Path) -> list[Answer]:
+    """All answers in the order of their lines; a torn last line is skipped with a warning.
 
     Raises:
         InvalidInputError: no such file, or lines that do not fit; the message has the number of each of the first few.
@@ -199,7 +197,7 @@ def read_log(path: Path) -> tuple[list[Answer], bytes]:
         )
     if tail:
         _warn_torn(path, tail)
-    return answers, tail
+    return answers
 
 
 def _complete(line: bytes) -> bool:
@@ -221,122 +219,102 @@ def _warn_torn(path: Path, tail: bytes) -> None:
 # ---- all that was answered -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Annotations:
-    """The last answer of every annotator for every image and attribute.
+def read_answers(paths: Sequence[Path], attribute: str = "") -> list[Answer]:
+    """The last answer of every annotator about every image and attribute, of one or several files.
 
-    Attributes:
-        answers: in the order in which their images and annotators first occur.
-        replaced: answers that a later one of the same annotator took the place of.
-        torn: file -> what is left of a last line that a crash cut off.
-    """
-
-    answers: tuple[Answer, ...]
-    replaced: int = 0
-    torn: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def attributes(self) -> tuple[str, ...]:
-        """Attributes that someone answered, in the order of their first answer."""
-        return tuple(dict.fromkeys(answer.attribute for answer in self.answers))
-
-    def table(
-        self, attribute: str, names: Sequence[str], images: Sequence[str]
-    ) -> tuple[NDArray[np.int64], tuple[str, ...], tuple[str, ...]]:
-        """Codes (annotators, images) of the answers, who the rows are, and images that were labelled but not asked for.
-
-        A code is the index in (*names, CANNOT_TELL, NO_PERSON), or NOT_ANSWERED.
-
-        Raises:
-            InvalidInputError: nobody answered for the attribute, or values that are not among those.
-        """
-        answers = [answer for answer in self.answers if answer.attribute == attribute]
-        if not answers:
-            raise InvalidInputError(
-                f"annotations: no answer for {attribute!r}; there are answers for {list(self.attributes)}"
-            )
-        code = {value: i for i, value in enumerate((*names, CANNOT_TELL, NO_PERSON))}
-        strangers = Counter(answer.value for answer in answers if answer.value not in code)
-        if strangers:
-            listed = ", ".join(f"{value!r} ({count})" for value, count in strangers.most_common(8))
-            raise InvalidInputError(
-                f"annotations of {attribute!r}: unknown values {listed}; expected one of {list(code)}. "
-                "Rename them in the file, or name the values of the attribute as the annotators did"
-            )
-        rows = {name: i for i, name in enumerate(sorted({answer.annotator for answer in answers}))}
-        columns = {image: i for i, image in enumerate(images)}
-        table = np.full((len(rows), len(columns)), NOT_ANSWERED, dtype=np.int64)
-        for answer in answers:
-            if answer.image in columns:
-                table[rows[answer.annotator], columns[answer.image]] = code[answer.value]
-        others = tuple(dict.fromkeys(a.image for a in answers if a.image not in columns))
-        return table, tuple(rows), others
-
-    def weights(self, attribute: str, images: Sequence[str]) -> NDArray[np.float64]:
-        """(images,) weights of the answers about an attribute; 1 where an answer says none."""
-        weight = {one.image: one.weight for one in self.answers if one.attribute == attribute and one.weight}
-        return np.array([weight.get(image, 1.0) for image in images])
-
-
-def read_annotations(paths: Path | Sequence[Path], *, attribute: str | None = None) -> Annotations:
-    """Answers from one or several files: `.csv` with a header, anything else as lines of the labelling app.
-
-    A csv has the columns image, annotator, attribute and value, and perhaps time (ISO 8601 with time zone), seconds and
-    weight; a cell is its text, but for the apostrophe that keeps a spreadsheet from running it (`files.shielded`).
-    The last answer counts: the later line inside a file, the later time between files (without times the later file).
+    `.csv`, `.tsv` and `.parquet` have the columns image, annotator, attribute and value, and perhaps time (ISO 8601
+    with time zone), seconds and weight; anything else are lines of the labelling app. The last answer counts: the later
+    line inside a file, the later time between files (without times the later file).
 
     Args:
         paths: one file per annotator, per session, or one for all.
-        attribute: what the values of a csv without such a column are about.
+        attribute: what the values of a table without such a column are about.
 
     Raises:
-        InvalidInputError: files that cannot be read or rows that do not fit, with their line numbers; no answer.
+        InvalidInputError: files that cannot be read or rows that do not fit, with their numbers; no answer.
     """
-    files = [paths] if isinstance(paths, (str, Path)) else list(paths)
-    last, torn, lines = dict[tuple[str, str, str], Answer](), dict[str, str](), 0
-    for path in map(Path, files):
-        if path.suffix.lower() == ".csv":
-            answers = _read_csv(path, attribute)
-        else:
-            answers, tail = read_log(path)
-            torn |= {str(path): tail.decode(errors="replace")} if tail else {}
-        lines += len(answers)
+    last = dict[tuple[str, str, str], Answer]()
+    for path in paths:
+        answers = _of_table(path, attribute) if path.suffix in (".csv", ".tsv", ".parquet") else read_log(path)
         for key, answer in {one.key: one for one in answers}.items():
             if key not in last or _when(answer) >= _when(last[key]):
                 last[key] = answer
     if not last:
-        raise InvalidInputError(f"annotations: no answer in {', '.join(map(str, files)) or 'no files'}")
-    return Annotations(tuple(last.values()), replaced=lines - len(last), torn=torn)
+        raise InvalidInputError(f"labels: no answer in {', '.join(map(str, paths)) or 'no files'}")
+    return list(last.values())
 
 
 def _when(answer: Answer) -> datetime:
     return answer.time or datetime.min.replace(tzinfo=UTC)
 
 
-def _read_csv(path: Path, attribute: str | None) -> list[Answer]:
+def _of_table(path: Path, attribute: str) -> list[Answer]:
+    table = read_table(path)
+    constant = {"attribute": attribute} if attribute and "attribute" not in table.column_names else {}
+    names = [name for name in Answer.model_fields if name in table.column_names and name != "version"]
+    columns = {name: as_texts(column_of(table, name, path), f"{path}: {name}") for name in names}
     answers, problems = [], []
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, strict=True)
-            header = reader.fieldnames or ()
-            constant = {} if attribute is None or "attribute" in header else {"attribute": attribute}
-            missing = [name for name in _FIELDS if name not in (*header, *constant, *_OPTIONAL)]
-            if missing:
-                raise InvalidInputError(f"{path}: no columns {missing}; there are {list(header)}. Rename them")
-            for row in reader:
-                cells = {name: unshielded((row.get(name) or "").strip()) for name in _FIELDS if name not in constant}
-                fields = {name: text for name, text in cells.items() if text or name not in _OPTIONAL}
-                try:
-                    answers.append(Answer.model_validate(fields | constant))
-                except ValidationError as error:
-                    problems.append(f"line {reader.line_num}: {_problem(error)}")
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InvalidInputError(f"{path}: cannot be read as csv in UTF-8: {error}") from error
+    for number in range(table.num_rows):
+        cells = {name: unshielded(texts[number].strip()) for name, texts in columns.items()}
+        try:
+            answers.append(Answer.model_validate({n: text for n, text in cells.items() if text} | constant))
+        except ValidationError as error:
+            problems.append(f"row {number + 1}: {_problem(error)}")
     if problems:
-        raise InvalidInputError(
-            f"{path}: {len(problems)} of {len(answers) + len(problems)} rows do not fit: {'; '.join(problems[:5])}"
-        )
+        raise InvalidInputError(f"{path}: {len(problems)} rows do not fit: {'; '.join(problems[:5])}")
     return answers
+
+
+@dataclass(frozen=True, eq=False)
+class Votes:
+    """What annotators say of images.
+
+    codes: (annotators, images) of (*names, CANNOT_TELL, NO_PERSON), or NOT_ANSWERED. weights: (images,) one over the
+    probability of being asked about; 1 where an answer says none.
+    """
+
+    names: tuple[str, ...]
+    annotators: tuple[str, ...]
+    codes: NDArray[np.int64]
+    weights: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, answers: Sequence[Answer], names: Sequence[str], images: Sequence[str]) -> Self:
+        """Of the answers about one attribute; those about other images are left out.
+
+        Raises:
+            InvalidInputError: values that are not among the names.
+        """
+        code = {value: i for i, value in enumerate((*names, CANNOT_TELL, NO_PERSON))}
+        if strangers := Counter(answer.value for answer in answers if answer.value not in code):
+            listed = ", ".join(f"{value!r} ({count})" for value, count in strangers.most_common(8))
+            raise InvalidInputError(
+                f"labels of {answers[0].attribute!r}: unknown values {listed}; expected one of {list(code)}. Rename "
+                "them in the file, or name the values of the attribute as the annotators did"
+            )
+        annotators = tuple(sorted({answer.annotator for answer in answers}))
+        rows, columns = ({one: i for i, one in enumerate(several)} for several in (annotators, images))
+        codes, weights = np.full((len(rows), len(images)), NOT_ANSWERED), np.ones(len(images))
+        for answer in answers:
+            if answer.image in columns:
+                codes[rows[answer.annotator], columns[answer.image]] = code[answer.value]
+                weights[columns[answer.image]] = answer.weight or 1.0
+        return cls(tuple(names), annotators, codes, weights)
+
+    @property
+    def winners(self) -> NDArray[np.float64]:
+        """(images, names + 3): one for what most annotators said, NO_MAJORITY at the end; zeros were not labelled."""
+        answers = (self.codes[:, :, None] == np.arange(len(self.names) + 2)).sum(0).astype(np.float64)
+        most = answers.max(1, keepdims=True)
+        winners = (answers == most) & (most > 0)
+        tie = winners.sum(1, keepdims=True) > 1
+        return np.concatenate([winners & ~tie, tie], axis=1).astype(np.float64)
+
+    @property
+    def majority(self) -> list[str]:
+        """What most annotators say of each image; "" of one that nobody labelled."""
+        said, winners = (*self.names, CANNOT_TELL, NO_PERSON, NO_MAJORITY), self.winners
+        return [said[row.argmax()] if row.any() else "" for row in winners]
 
 
 # ---- which images people are asked about ---------------------------------------------------------------------
@@ -386,18 +364,8 @@ class LabelSample(Strict):
             paths: (n,) of all images, each once. within: (n,) what figures are made of apart, such as methods.
             said: (n,) answers of the judge, "unknown" among them. confidence: (n,) its probability of that.
             labels: how many images; LEAST of each stratum are sampled in any case, and all of them at most.
-
-        Raises:
-            InvalidInputError: no images, a path twice, unequal lengths, probabilities outside [0, 1].
         """
         sure = np.asarray(confidence, dtype=np.float64)
-        if not paths or not len(paths) == len(within) == len(said) == len(sure) == len(set(paths)):
-            raise InvalidInputError(
-                f"sample: expected an answer, a confidence and what it belongs to for each of some different images, "
-                f"got {len(set(paths))} different images of {len(paths)}, {len(within)}, {len(said)}, {len(sure)}"
-            )
-        if not ((sure >= 0) & (sure <= 1)).all():
-            raise InvalidInputError(f"confidence: expected probabilities, got {sure.min():.3g} .. {sure.max():.3g}")
         answers: dict[tuple[str, str], list[int]] = defaultdict(list)
         for i, key in enumerate(zip(within, said, strict=True)):
             answers[key].append(i)
@@ -444,20 +412,14 @@ class LabelSample(Strict):
         """All images that it is sampled from."""
         return frozenset(path for one in self.strata for path in one.images)
 
-    def write(self, path: Path) -> None:
-        """Keep it, as JSON."""
-        write_atomically(path, self.model_dump_json(indent=1) + "\n")
-
     @classmethod
     def read(cls, path: Path) -> LabelSample:
-        """The sample that `write` kept.
+        """The sample in a file.
 
         Raises:
-            InvalidInputError: a file that cannot be read, or holds something else.
+            InvalidInputError: a file that holds something else.
         """
         try:
             return cls.model_validate_json(path.read_bytes())
         except ValidationError as error:
             raise InvalidInputError(f"{path}: is no sample for labelling: {explain(error)}") from error
-        except OSError as error:
-            raise InvalidInputError(f"{path}: cannot be read: {error.strerror}") from error

@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib.metadata import version
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
@@ -26,11 +26,12 @@ from vldebias.edit import Fingerprint
 from vldebias.errors import AlreadyAttachedError, InvalidInputError
 from vldebias.evaluation.result import TaskProvenance, TaskResult
 from vldebias.evaluation.task import Count, Strict, explain
-from vldebias.evaluation.variants import NONE, PlannedVariant, Variant, hash_of, lam_of
+from vldebias.evaluation.variants import NONE, Variant, hash_of
 from vldebias.files import write_atomically
 from vldebias.hosts import Attachment
 from vldebias.hosts.attachment import attachment_of
 from vldebias.hosts.fingerprint import weights_fingerprint
+from vldebias.methods import METHODS
 from vldebias.pictures import read_png, write_png
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, StatedWords, fill
@@ -100,12 +101,9 @@ class PlannedPrompt(Strict):
 class Drawn:
     """One drawn image, whoever drew it.
 
-    path: of the file below the folder of images, with forward slashes: its name in annotations and judgements.
-    variant: "none" for the unprojected pipeline, else the name of a variant. prompt: the text that was drawn.
-    concept: what the prompt is about, such as "doctor". seed: of the image, the same under every variant.
-
-    Raises:
-        InvalidInputError: a path that does not stay below the folder.
+    path: of the file below the folder of images, with forward slashes, "<variant>/<prompt>/<seed>.png" in a plan: its
+    name in annotations and judgements. variant: "none" for the unprojected pipeline, else the name of a variant.
+    prompt: the text that was drawn. seed: of the image, the same under every variant. The others: `PlannedPrompt`.
     """
 
     path: str
@@ -113,13 +111,8 @@ class Drawn:
     prompt: str
     concept: str
     seed: int
-
-    def __post_init__(self) -> None:
-        path = PurePosixPath(self.path)
-        if path.is_absolute() or ".." in path.parts or "\\" in self.path or not path.name:
-            raise InvalidInputError(
-                f"path: expected one below the folder of images, with forward slashes, got {self.path!r}"
-            )
+    part: str = ""
+    stated: str | None = None
 
     @property
     def noise(self) -> int:
@@ -129,18 +122,9 @@ class Drawn:
         """
         return int.from_bytes(hashlib.sha256(f"{self.seed}\0{self.prompt}".encode()).digest()[:6], "big")
 
-
-@dataclass(frozen=True)
-class DrawnImage(Drawn):
-    """One image of a plan; path: "<variant>/<prompt>/<seed>.png"; part and stated: see `PlannedPrompt`."""
-
-    part: Part
-    stated: str | None
-
-    def under(self, variant: str) -> DrawnImage:
+    def under(self, variant: str) -> Drawn:
         """The same prompt and seed under another variant."""
-        path = f"{_folder(variant, self.prompt)}/{self.seed}.png"
-        return DrawnImage(path, variant, self.prompt, self.concept, self.seed, self.part, self.stated)
+        return replace(self, variant=variant, path=f"{_folder(variant, self.prompt)}/{self.seed}.png")
 
 
 class Plan(Strict):
@@ -157,7 +141,7 @@ class Plan(Strict):
     prompt_set: str
     prompt_set_hash: str
     prompts: tuple[PlannedPrompt, ...]
-    variants: dict[str, PlannedVariant | None]
+    variants: dict[str, dict[str, Any] | None]  # as of `Variant.planned`; only_stated: prompts that state a value alone
     seeds: tuple[int, ...]
     images: Annotated[Count, Field(le=SEED_STEP)]  # more would have the seeds of the next run
     stated_images: Count
@@ -172,23 +156,22 @@ class Plan(Strict):
         each = self.images if plain else self.stated_images
         return [SEED_STEP * seed + i for seed in self.seeds for i in range(each)]
 
-    def of(self, variant: str) -> list[DrawnImage]:
+    def of(self, variant: str) -> list[Drawn]:
         """The images of one variant, prompt by prompt."""
-        planned = self.variants[variant]
-        only_stated = planned is not None and planned.only_stated
+        only_stated = (self.variants[variant] or {}).get("only_stated", False)
         return [
-            DrawnImage(f"{_folder(variant, p.prompt)}/{s}.png", variant, p.prompt, p.concept, s, p.part, p.stated)
+            Drawn(f"{_folder(variant, p.prompt)}/{s}.png", variant, p.prompt, p.concept, s, p.part, p.stated)
             for p in self.prompts
             if not (only_stated and p.stated is None)
             for s in self.seeds_of(p)
         ]
 
     @cached_property
-    def all_images(self) -> tuple[DrawnImage, ...]:
+    def all_images(self) -> tuple[Drawn, ...]:
         """The images of all variants, one variant after the other."""
         return tuple(image for variant in self.variants for image in self.of(variant))
 
-    def batches(self, variant: str) -> Iterator[list[DrawnImage]]:
+    def batches(self, variant: str) -> Iterator[list[Drawn]]:
         """The images that go through the pipeline together: the same whatever is there already.
 
         Prompts that state their attribute share no batch with others, so a variant that leaves them alone draws none.
@@ -197,10 +180,6 @@ class Plan(Strict):
         for stated in (False, True):
             alike = [image for image in images if (image.stated is not None) == stated]
             yield from (alike[start : start + size] for start in range(0, len(alike), size))
-
-    def write(self, path: Path) -> None:
-        """Write as JSON."""
-        write_atomically(path, self.model_dump_json(indent=1) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> Plan:
@@ -226,21 +205,24 @@ class Plan(Strict):
             InvalidInputError: the folder holds images of another plan, or images without one.
         """
         path, begun = folder / PLAN, any(folder.glob("*/*/*.png"))
-        if path.exists():
-            before = Plan.read(path)
-            differences = self.differences(before)
-            if not differences:
-                return before
-            if begun:
-                raise InvalidInputError(
-                    f"{folder}: holds images that were drawn with other settings: {'; '.join(differences)}. Draw into "
-                    "another folder, repeat the settings to go on with these images, or delete the folder"
-                )
-        elif begun:
+        before = Plan.read(path) if path.exists() else None
+        differences = [] if before is None else self.differences(before)
+        if before is not None and not differences:
+            return before
+        if begun and before is None:
             raise InvalidInputError(f"{folder}: holds images but no {PLAN}; draw into an empty folder")
+        if begun:
+            raise InvalidInputError(
+                f"{folder}: holds images that were drawn with other settings: {'; '.join(differences)}. Draw into "
+                "another folder, repeat the settings to go on with these images, or delete the folder"
+            )
         if write:
             self.write(path)
         return self
+
+    def write(self, path: Path) -> None:
+        """Write as JSON."""
+        write_atomically(path, self.model_dump_json(indent=1) + "\n")
 
     def differences(self, before: Plan) -> list[str]:
         """Return what differs from an earlier plan, a text for each setting. Weights may differ by rounding."""
@@ -283,10 +265,17 @@ def make_plan(
     drawing: images, stated_images, seeds, steps, guidance, batch_size, options.
 
     Raises:
-        InvalidInputError: no prompts, no variants, counts below one, seeds that repeat, options that are no plain
-            values or set by the plan, a variant called "none", two whose folders would have one name.
+        InvalidInputError: no prompts, counts below one, seeds that repeat, options that are set by the plan, a variant
+            called "none", two whose folders would have one name.
     """
-    _check(variants, drawing["options"])
+    folders = [folder_slug(name) for name in (NONE, *variants, *(f"{name}{NOT_KEPT}" for name in variants))]
+    if len(set(folders)) < len(folders) or "" in folders:
+        raise InvalidInputError(
+            "variants: expected names of letters and digits that stay different as names of folders, and not "
+            f"{NONE!r}, which is drawn always; got {list(variants)}"
+        )
+    if taken := [name for name in drawing["options"] if name in OWN]:
+        raise InvalidInputError(f"options: {taken} are set by the plan; use steps=, guidance=, images= and prompts")
     seeds = list(drawing["seeds"])
     if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
         raise InvalidInputError(f"seeds: expected different numbers from 0 on, got {seeds}")
@@ -303,7 +292,7 @@ def make_plan(
         planned += [p for part in PARTS[concepts] for p in _stated(prompts, part)]
         bare = {"keep_stated": False, "only_stated": True}  # what becomes of stated prompts that are not left alone
         kept = [n for n, v in fitted.items() if v.keep_stated and not v.rewrites]
-        chosen |= {f"{n}{NOT_KEPT}": chosen[n].model_copy(update=bare) for n in kept}
+        chosen |= {f"{n}{NOT_KEPT}": chosen[n] | bare for n in kept}
     if as_written:
         names = [p.concept for p in planned if p.part == planned[-1].part and p.stated is None]
         planned += [
@@ -326,10 +315,6 @@ def _stated(prompts: PromptSet, part: Part) -> list[PlannedPrompt]:
     groups = prompts.groups if part == "train" else prompts.held_out_groups
     concepts = StatedWords(prompts.class_names if part == "train" else prompts.held_out_class_names)
     values = {value: StatedWords(words) for value, words in prompts.attributes.items()}
-    if not groups or not values:
-        raise InvalidInputError(
-            f"{prompts.name}: stated=True needs {part} pairs and attribute words; draw with stated=False"
-        )
     planned = []
     for prompt in dict.fromkeys(p for group in groups for p in group):
         named = [value for value, words in values.items() if words.match(prompt)]
@@ -340,27 +325,9 @@ def _stated(prompts: PromptSet, part: Part) -> list[PlannedPrompt]:
             )
         about = concepts.find(prompt)
         planned.append(PlannedPrompt(prompt=prompt, concept=about[0] if about else "", part=part, stated=named[0]))
+    if not planned:
+        raise InvalidInputError(f"{prompts.name}: stated=True needs {part} pairs; draw with stated=False")
     return planned
-
-
-def _check(variants: Mapping[str, Variant], options: Mapping[str, Any]) -> None:
-    if not variants:
-        raise InvalidInputError("variants: expected at least one to compare with the pipeline as it is")
-    folders = [folder_slug(name) for name in (NONE, *variants, *(f"{name}{NOT_KEPT}" for name in variants))]
-    if len(set(folders)) < len(folders) or "" in folders or NONE in variants:
-        raise InvalidInputError(
-            "variants: expected names of letters and digits that stay different as names of folders, and not "
-            f"{NONE!r}, which is drawn always; got {list(variants)}"
-        )
-    taken = [name for name in options if name in OWN]
-    if taken:
-        raise InvalidInputError(f"options: {taken} are set by the plan; use steps=, guidance=, images= and prompts")
-    try:
-        json.dumps(dict(options), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise InvalidInputError(
-            f"options: expected values that JSON can write, got {dict(options)}: {error}"
-        ) from error
 
 
 # ---- the images of a plan ------------------------------------------------------------------------------------
@@ -372,7 +339,7 @@ class DrawnSet:
 
     folder: Path
     plan: Plan
-    images: tuple[DrawnImage, ...]
+    images: tuple[Drawn, ...]
 
     @classmethod
     def open(cls, folder: str | Path) -> DrawnSet:
@@ -387,23 +354,23 @@ class DrawnSet:
     def __len__(self) -> int:
         return len(self.images)
 
-    def __iter__(self) -> Iterator[DrawnImage]:
+    def __iter__(self) -> Iterator[Drawn]:
         return iter(self.images)
 
     @property
-    def missing(self) -> list[DrawnImage]:
+    def missing(self) -> list[Drawn]:
         """The images that are still to be drawn."""
         return [image for image in self.images if not self.path(image).is_file()]
 
-    def path(self, image: DrawnImage) -> Path:
+    def path(self, image: Drawn) -> Path:
         """Where an image lies."""
         return self.folder / image.path
 
-    def read(self, image: DrawnImage) -> Image:
+    def read(self, image: Drawn) -> Image:
         """The pixels, RGB; OSError where the file cannot be read."""
         return read_png(self.path(image))[0]
 
-    def about(self, image: DrawnImage) -> dict[str, Any]:
+    def about(self, image: Drawn) -> dict[str, Any]:
         """What the file itself says about how it was made; OSError where it cannot be read."""
         return read_png(self.path(image), pixels=False)[1]
 
@@ -422,24 +389,29 @@ class DrawnSet:
             )
         return DrawnSet(self.folder, self.plan, tuple(chosen))
 
-
-def by_variant(records: Iterable[Drawn]) -> dict[str, dict[tuple[str, int], Drawn]]:
-    """variant -> (prompt, seed) -> record, "none" first: variants can then be compared image by image.
-
-    Raises:
-        InvalidInputError: no records, or one variant has a prompt and seed twice.
-    """
-    variants: dict[str, dict[tuple[str, int], Drawn]] = {}
-    for record in records:
-        twin = variants.setdefault(record.variant, {}).setdefault((record.prompt, record.seed), record)
-        if twin is not record:
-            raise InvalidInputError(
-                f"drawn images: {record.variant!r} has {record.prompt!r} with seed {record.seed} twice: "
-                f"{twin.path} and {record.path}"
-            )
-    if not variants:
-        raise InvalidInputError("drawn images: expected at least one record, got none; draw images first")
-    return {name: variants[name] for name in sorted(variants, key=lambda name: name != NONE)}
+    def result(self, *, settings: Mapping[str, Any], **fields: Any) -> TaskResult:
+        """An empty block about these images; fields: task, title, description, ... Rows carry lam and strength."""
+        plan = self.plan
+        model = {key: value for key, value in plan.model.items() if key != "fingerprints"}
+        drawing = {"steps": plan.steps, "guidance": plan.guidance, "batch size": plan.batch_size}
+        stated = sum(p.stated is not None for p in plan.prompts)
+        methods = {}
+        for name, variant in plan.variants.items():
+            known = None if variant is None else METHODS.get(variant["method"])
+            methods[name] = {**(variant or {}), **({"needs": sorted(known.needs)} if known else {})}
+        about = {
+            "model": str(plan.model.get("id") or plan.model["pipeline"]),
+            "fingerprint": joint_fingerprint(plan.model["fingerprints"]),
+            "prompts": plan.prompt_set,
+            "prompts_hash": plan.prompt_set_hash,
+            "split": "generated",
+            "methods": methods,
+            "seeds": list(plan.seeds),
+            "n": {"prompts": len(plan.prompts) - stated, "stated": stated, "images": len(plan.all_images)},
+            "settings": {**model, **drawing, "options": plan.options, **settings},
+        }
+        own = {v: {key: of[key] for key in ("lam", "strength") if of.get(key) is not None} for v, of in methods.items()}
+        return TaskResult(TaskProvenance(**about | fields), details=own)
 
 
 # ---- whose images --------------------------------------------------------------------------------------------
@@ -476,38 +448,6 @@ def joint_fingerprint(components: Mapping[str, dict[str, Any] | None]) -> dict[s
         "waves": [wave for fingerprint in known for wave in fingerprint["waves"]],
         "tensors": [one for fingerprint in known for one in fingerprint.get("tensors", [])],
     }
-
-
-def drawn_result(
-    origin: TaskProvenance | None, variants: Iterable[str], prompts: Sequence[str], seeds: Iterable[int], **fields: Any
-) -> TaskResult:
-    """An empty block of a measure of drawn images; rows carry lam and strength, where the origin says them.
-
-    Args:
-        origin: provenance of the run that drew them; without it the model is not known.
-        variants, prompts, seeds: of the images that are measured.
-        fields: task, title, description, n, settings, ... of the measure.
-    """
-    methods = {variant: origin.methods.get(variant, {}) if origin else {} for variant in variants}
-    common = {
-        "model": origin.model if origin else "not said",
-        "fingerprint": origin.fingerprint if origin else None,
-        "prompts": origin.prompts if origin else f"the {len(prompts)} prompts of the drawn images",
-        "prompts_hash": origin.prompts_hash if origin else hashlib.sha256("\0".join(prompts).encode()).hexdigest(),
-        "seeds": origin.seeds if origin else sorted(set(seeds)),
-        "methods": methods,
-        "split": "generated",
-    }
-    return TaskResult(TaskProvenance(**common | fields), details=details_of(methods))
-
-
-def details_of(methods: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Variant -> lam, where its method has one, and strength, as measurements carry them; from a provenance."""
-    own = {
-        v: {"lam": lam_of(of.get("method", ""), of.get("lam")), "strength": of.get("strength")}
-        for v, of in methods.items()
-    }
-    return {v: {key: value for key, value in of.items() if value is not None} for v, of in own.items()}
 
 
 # ---- drawing -------------------------------------------------------------------------------------------------
@@ -567,7 +507,7 @@ def draw(
                 pairs = zip(written.prompts, written.values, strict=True)
                 balanced = {image.path: pair for image, pair in zip(images, pairs, strict=True)}
             elif variant is not None:
-                attached = variant.attach(pipe, keep_stated=False if kept else None)
+                attached = variant.attach(pipe, keep_stated=variant.keep_stated and not kept)
             with attached as attachment:
                 for batch, places in tasks:
                     if places:
@@ -581,7 +521,7 @@ def _draw_batch(
     pipe: Any,
     attachment: Attachment | None,
     drawn: DrawnSet,
-    batch: Sequence[DrawnImage],
+    batch: Sequence[Drawn],
     places: Sequence[int],
     balanced: Mapping[str, tuple[str, Any]],
 ) -> None:
@@ -589,26 +529,24 @@ def _draw_batch(
 
     balanced: path -> the prompt with a value, and the value; a prompt that was not rewritten is copied in any case.
     """
-    texts = [balanced[image.path][0] if balanced else image.prompt for image in batch]
-    alone = [False] * len(batch) if attachment is None else attachment.stated([image.prompt for image in batch])
+    prompts, plan = [image.prompt for image in batch], drawn.plan
+    texts = [balanced[image.path][0] for image in batch] if balanced else prompts
+    alone = [False] * len(batch) if attachment is None else attachment.stated(prompts)
     if balanced:
-        alone = [text == image.prompt for text, image in zip(texts, batch, strict=True)]
-    copies = [_copy(drawn, batch[i]) if alone[i] else None for i in places]
-    if all(copies):
-        pictures = {i: copy for i, copy in zip(places, copies, strict=True) if copy is not None}
-    else:
-        images, flagged = _through(pipe, batch, texts, drawn.plan, attachment)
-        pictures = {i: (images[i], flagged[i]) for i in places}
-        if balanced:
-            pictures |= {i: copy for i, copy in zip(places, copies, strict=True) if copy is not None}
+        alone = [text == prompt for text, prompt in zip(texts, prompts, strict=True)]
+    pictures = {i: copy for i in places if alone[i] and (copy := _copy(drawn, batch[i])) is not None}
+    if len(pictures) < len(places):
+        how = {"num_inference_steps": plan.steps, "guidance_scale": plan.guidance, **plan.options}
+        made = list(zip(*through(pipe, texts, [image.noise for image in batch], how), strict=True))
+        pictures = {i: made[i] for i in places} | (pictures if balanced else {})
     release = version("vldebias")  # a look into the environment's folders
     for i, (picture, flag) in pictures.items():
-        made = {"left_alone": alone[i], "flagged": flag, "version": release}
-        made |= {"value": balanced[batch[i].path][1], "drawn prompt": texts[i]} if balanced else {}
-        write_png(picture, drawn.path(batch[i]), _record(drawn.plan, batch[i]) | made)
+        about = {"left_alone": alone[i], "flagged": flag, "version": release}
+        about |= {"value": balanced[batch[i].path][1], "drawn prompt": texts[i]} if balanced else {}
+        write_png(picture, drawn.path(batch[i]), _record(plan, batch[i]) | about)
 
 
-def _copy(drawn: DrawnSet, image: DrawnImage) -> tuple[Image, bool] | None:
+def _copy(drawn: DrawnSet, image: Drawn) -> tuple[Image, bool] | None:
     """The same prompt and seed under "none", and whether the safety checker blackened it; None where it is not there.
 
     Both are equal pixel for pixel: the text embeddings are, and so are noise and size of the batch.
@@ -620,7 +558,7 @@ def _copy(drawn: DrawnSet, image: DrawnImage) -> tuple[Image, bool] | None:
     return picture, bool(about.get("flagged"))
 
 
-def _whole(drawn: DrawnSet, image: DrawnImage) -> bool:
+def _whole(drawn: DrawnSet, image: Drawn) -> bool:
     """Is the file there, undamaged, and the image that the plan means?"""
     try:
         about = read_png(drawn.path(image))[1]
@@ -629,28 +567,22 @@ def _whole(drawn: DrawnSet, image: DrawnImage) -> bool:
     return all(about.get(key) == value for key, value in _record(drawn.plan, image).items())
 
 
-def _through(
-    pipe: Any, batch: Sequence[DrawnImage], texts: Sequence[str], plan: Plan, attachment: Attachment | None = None
+def through(
+    pipe: Any, texts: Sequence[str], noise: Sequence[int], options: Mapping[str, Any]
 ) -> tuple[list[Image], list[bool]]:
-    """Return the images of one batch from its noise and `texts`, and which the safety checker blackened."""
+    """Return the images of `texts`, each from a generator of its own, and which the safety checker blackened."""
     # Pipelines want as many negative prompts as prompts.
-    options = {k: [v] * len(batch) if k.startswith("negative_prompt") else v for k, v in plan.options.items()}
-    done = pipe(
-        list(texts),
-        generator=[torch.Generator("cpu").manual_seed(image.noise) for image in batch],
-        num_inference_steps=plan.steps,
-        guidance_scale=plan.guidance,
-        output_type="pil",
-        **options,
-    )
-    flagged = getattr(done, "nsfw_content_detected", None) or [False] * len(batch)
+    own = {k: [v] * len(texts) if k.startswith("negative_prompt") else v for k, v in options.items()}
+    generators = [torch.Generator("cpu").manual_seed(seed) for seed in noise]
+    done = pipe(list(texts), generator=generators, output_type="pil", **own)
+    flagged = getattr(done, "nsfw_content_detected", None) or [False] * len(texts)
     return list(done.images), [bool(flag) for flag in flagged]
 
 
-def _record(plan: Plan, image: DrawnImage) -> dict[str, Any]:
+def _record(plan: Plan, image: Drawn) -> dict[str, Any]:
     """What the PNG says about how it was made, as plain JSON."""
     variant = plan.variants[image.variant]
-    method = {"method": "none"} if variant is None else variant.model_dump(exclude={"only_stated"})
+    method = {key: value for key, value in (variant or {"method": NONE}).items() if key != "only_stated"}
     return {
         "prompt": image.prompt,
         "seed": image.seed,

@@ -13,48 +13,39 @@ from numpy.typing import NDArray
 from pydantic import Field, SerializeAsAny
 
 from vldebias.data import UNKNOWN, Labels
-from vldebias.errors import InvalidInputError
-from vldebias.evaluation.answers import read_annotations
+from vldebias.errors import InvalidInputError, need
+from vldebias.evaluation.answers import Votes, read_answers
 from vldebias.evaluation.auditing import read_prompts
-from vldebias.evaluation.drawing import (
-    DrawnSet,
-    Plan,
-    PlannedPrompt,
-    details_of,
-    draw,
-    folder_slug,
-    identity,
-    joint_fingerprint,
-    make_plan,
-)
-from vldebias.evaluation.grids import COLUMNS, ROWS, compose, pixels
+from vldebias.evaluation.drawing import DrawnSet, PlannedPrompt, draw, folder_slug, identity, make_plan
+from vldebias.evaluation.grids import COLUMNS, ROWS, compose
 from vldebias.evaluation.images import names_of
 from vldebias.evaluation.judges import (
     JUDGES,
     SURE,
+    ClipJudge,
     Judge,
     JudgeSpec,
     Probabilities,
-    ZeroShotSpec,
     judge_images,
     labels_of,
     stated_attribute,
 )
-from vldebias.evaluation.result import TaskProvenance, TaskResult
-from vldebias.evaluation.scores import ClipScore, Fid, SharedImages
-from vldebias.evaluation.shares import JudgedImages, add_shares, corrected_block, count_votes
+from vldebias.evaluation.result import TaskResult
+from vldebias.evaluation.scores import ClipScore, Fid
+from vldebias.evaluation.shares import JudgedImages, add_shares, corrected_block
 from vldebias.evaluation.task import Count, Name, Options, Prompts, Session, Share, Task, Texts, one_of, register_task
-from vldebias.evaluation.variants import NONE, Variant, is_for_pipelines, lam_of
+from vldebias.evaluation.variants import NONE, Variant, is_for_pipelines
 from vldebias.files import digest
 from vldebias.hosts import resolve
 from vldebias.hosts.images import image_encoder
 from vldebias.loading import Loaded
-from vldebias.methods import METHODS, get_method
+from vldebias.methods import get_method
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, balance_prompts, fill, load_prompts
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
+SIDE = 128  # pixels to which larger images of a report are scaled: a page holds hundreds
 ABOUT = (
     "Every prompt drawn from the same noise without and with the projection. Shares are those of the images that the "
     "judge can tell; the others are counted. Discrepancy is the distance of the shares from uniform (eq. 7.2), "
@@ -98,7 +89,7 @@ def sheets(drawn: DrawnSet, *, stated: bool) -> list[Sheet]:
     """Return one sheet for each part that was drawn: plain prompts, or those that state their attribute."""
     plan = drawn.plan
     place = {(image.variant, image.prompt, image.seed): i for i, image in enumerate(drawn)}
-    names = [n for n, variant in plan.variants.items() if stated or variant is None or not variant.only_stated]
+    names = [n for n, variant in plan.variants.items() if stated or not (variant or {}).get("only_stated")]
     tables = []
     for part in ("train", "unseen", "wordings"):
         prompts = tuple(p for p in plan.prompts if p.part == part and (p.stated is not None) == stated)
@@ -229,7 +220,7 @@ class GenerationTask(Task):
         """The weights of the pipeline, of the judge and of the scorer, and saved edits."""
         scorer = resolve(self._scorer(session).host).fingerprint() if self.scored_by_model else None
         pipeline = resolve(session.pipeline.host).fingerprint()
-        saved = {n: v.planned.projection for n, v in self.variants.items() if v.projection is not None}
+        saved = {n: v.planned["projection"] for n, v in self.variants.items() if v.projection is not None}
         return {
             "pipeline": pipeline and pipeline.to_dict(),
             "judge": self._judge(session).fingerprint,
@@ -255,12 +246,12 @@ class GenerationTask(Task):
         """The judge that the suite names, or the model that the user names in its place."""
         if self.judge is None:
             raise InvalidInputError(f"{self.name}: expected `judge:`, which reads the drawn images; add one")
-        return self.judge.open(self, session)
+        return self.judge.ready(self, session)
 
     def judging_model(self, session: Session) -> Loaded:
         """The image-text model behind the judge: the user's, else the suite's."""
-        own = (self.judge.model, self.judge.pretrained) if isinstance(self.judge, ZeroShotSpec) else (None, None)
-        model, pretrained = own
+        own = isinstance(self.judge, ClipJudge)
+        model, pretrained = (self.judge.model, self.judge.pretrained) if own else (None, None)
         if session.options.judge is not None:
             model, pretrained = session.options.judge, session.options.judge_pretrained
         if model is None:
@@ -325,8 +316,6 @@ class GenerationTask(Task):
 
     def _scored(self, drawn: DrawnSet, scorer: Loaded | None, device: str, progress: Progress) -> list[TaskResult]:
         """CLIPScore and FID of the images of plain prompts, as far as the task asks for them."""
-        origin = _provenance(drawn.plan, self.name, "", "", "generated", {})
-        images = SharedImages((image for image in drawn if image.stated is None), drawn.folder, origin)
         results, encoder = list[TaskResult](), None
         if scorer is not None:
             encoder = image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
@@ -336,11 +325,11 @@ class GenerationTask(Task):
             task, texts = f"{self.name}: CLIPScore", Texts(scorer.host, scorer.tokenizer)
             with progress.step(task):
                 boot: dict[str, Any] = {"resamples": self.resamples, "seed": self.seed}
-                results.append(self.clip_score.measure(images, encoder, texts, task=task, **boot))
+                results.append(self.clip_score.measure(drawn, encoder, texts, task=task, **boot))
         if self.fid is not None:
             task = f"{self.name}: FID"
             with progress.step(task):
-                results.append(self.fid.measure(images, encoder, task=task, device=device))
+                results.append(self.fid.measure(drawn, encoder, task=task, device=device))
         return results
 
     def _judged(self, drawn: DrawnSet, judge: Judge, progress: Progress) -> list[TaskResult]:
@@ -371,9 +360,8 @@ class GenerationTask(Task):
             if self.prompts_file is not None:
                 left = _of_file(self.prompts_file, load_prompts(self.prompts))[1]
                 settings |= {"prompts of the file": self.prompts_file.name, "left out, by reason": left}
-            title = f"Discrepancy of generated images, {attribute} (Table 7.7)"
-            provenance = _provenance(drawn.plan, task, title, ABOUT, "generated", settings)
-            result, undecidable = TaskResult(provenance, details=details_of(provenance.methods)), dict[str, Any]()
+            title, undecidable = f"Discrepancy of generated images, {attribute} (Table 7.7)", dict[str, Any]()
+            result = drawn.result(task=task, title=title, description=ABOUT, settings=settings)
             codes = np.where(own.codes == UNKNOWN, len(own.names), own.codes)
             for sheet in plain:
                 each = np.arange(len(own.names) + 1)
@@ -392,7 +380,7 @@ class GenerationTask(Task):
                 self._add_fidelity(result, sheet, own, code_of, sheet.hits(shows, shown_of, sheet.concepts))
             if attribute == self.attributes[0]:
                 _add_unchanged(result, drawn, **boot)
-            provenance.settings |= {
+            result.provenance.settings |= {
                 "prompts where nothing can be told, with the largest discrepancy": undecidable,
                 "resampled": "prompts with all their images; for one prompt its images",
                 **boot,
@@ -437,23 +425,19 @@ class GenerationTask(Task):
         self, drawn: DrawnSet, attribute: str, names: tuple[str, ...], codes: Codes, raw: TaskResult, progress: Progress
     ) -> list[TaskResult]:
         """Return the figures of an attribute corrected by people, if they labelled it."""
-        annotations = read_annotations(self.labels, attribute=attribute)
-        if attribute not in annotations.attributes:
+        answers = [one for one in read_answers(self.labels, attribute) if one.attribute == attribute]
+        if not answers:
             progress.say(f"{self.name}: nobody labelled {attribute}, so the judge stands alone")
             return []
-        paths, parts = [image.path for image in drawn], {}
-        people = count_votes(annotations.table(attribute, names, paths)[0], len(names))
-        weights = annotations.weights(attribute, paths)
+        votes, parts = Votes.of(answers, names, [image.path for image in drawn]), {}
+        people = votes.winners
         for sheet in sheets(drawn, stated=False):
             own = {}
             for name, rows in sheet.rows.items():
                 prompts, flat = np.repeat(np.arange(len(rows)), rows.shape[1]), rows.ravel()
-                own[name] = JudgedImages(prompts, codes[flat], people[flat], weights[flat])
+                own[name] = JudgedImages(prompts, codes[flat], people[flat], votes.weights[flat])
             parts[sheet.subset(self.noun)] = own
-        mended = corrected_block(raw, names, parts, resamples=self.resamples, seed=self.seed)
-        if not mended:
-            progress.say(f"{self.name}: the labels of {attribute} are about none of these images")
-        return mended
+        return corrected_block(raw, names, parts, resamples=self.resamples, seed=self.seed)
 
 
 def _add_unchanged(result: TaskResult, drawn: DrawnSet, **boot: Any) -> None:
@@ -479,11 +463,16 @@ def side_by_side(drawn: DrawnSet, sheet: Sheet, counts: NDArray[Any]) -> Any:
     order = np.argsort(np.where(n > 0, counts[:, 0] / np.maximum(n, 1), 0.5), kind="stable")
     chosen = order[np.linspace(0, len(order) - 1, min(ROWS, len(order))).round().astype(int)]
     images = {
-        name: [[pixels(drawn.read(drawn.images[place])) for place in places[i][:COLUMNS]] for i in chosen]
+        name: [[_small(drawn.read(drawn.images[place])) for place in places[i][:COLUMNS]] for i in chosen]
         for name, places in sheet.rows.items()
     }
     columns = len(next(iter(images.values()))[0])
     return compose([sheet.concepts[i] for i in chosen], images, [str(i + 1) for i in range(columns)])
+
+
+def _small(image: Any) -> Any:
+    image.thumbnail((SIDE, SIDE), need("PIL.Image").Resampling.LANCZOS)
+    return image
 
 
 def _of_file(path: Path, prompts: PromptSet) -> tuple[PromptSet, dict[str, int]]:
@@ -524,35 +513,6 @@ def _of_subjects(subjects: tuple[str, ...], prompts: PromptSet) -> PromptSet:
 
 def _changed(variant: Variant, **fields: Any) -> Variant:
     return Variant.build({key: getattr(variant, key) for key in variant.model_fields_set} | fields)
-
-
-def _provenance(
-    plan: Plan, task: str, title: str, description: str, split: str, settings: Mapping[str, Any]
-) -> TaskProvenance:
-    """The provenance of one task on images, or texts, of a plan."""
-    model = {key: value for key, value in plan.model.items() if key != "fingerprints"}
-    drawing = {"steps": plan.steps, "guidance": plan.guidance, "batch size": plan.batch_size, "options": plan.options}
-    stated = sum(p.stated is not None for p in plan.prompts)
-    return TaskProvenance(
-        task=task,
-        title=title,
-        description=description,
-        model=str(plan.model.get("id") or plan.model["pipeline"]),
-        fingerprint=joint_fingerprint(plan.model["fingerprints"]),
-        prompts=plan.prompt_set,
-        prompts_hash=plan.prompt_set_hash,
-        split=split,
-        methods={
-            name: {}
-            if v is None
-            else {**v.model_dump(), "lam": lam_of(v.method, v.lam), **({"needs": sorted(m.needs)} if m else {})}
-            for name, v in plan.variants.items()
-            for m in [METHODS.get(v.method) if v is not None else None]
-        },
-        seeds=list(plan.seeds),
-        n={"prompts": len(plan.prompts) - stated, "stated": stated, "images": len(plan.all_images)},
-        settings={**model, **drawing, **settings},
-    )
 
 
 def _shown(drawn: DrawnSet, judge: Judge, probabilities: Probabilities) -> tuple[Codes, dict[str, int]]:

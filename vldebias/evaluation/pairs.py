@@ -15,7 +15,7 @@ from vldebias.edit import Edit
 from vldebias.evaluation.images import names_of, prompts_of, sets_by_column
 from vldebias.evaluation.result import TaskProvenance, TaskResult
 from vldebias.evaluation.task import Lam, Options, Prompts, Session, Task, register_task
-from vldebias.evaluation.variants import NONE, Variant, lam_of
+from vldebias.evaluation.variants import NONE, Variant
 from vldebias.hosts import Host, resolve
 from vldebias.methods import get_method
 from vldebias.progress import SILENT, Progress
@@ -79,7 +79,7 @@ class TextsTask(Task):
         boot = {"resamples": self.resamples, "seed": self.seed}
         for name, prompts in ((name, load_prompts(of)) for name, of in self.sets.items()):
             variant = Variant(prompts=(prompts,), method=self.method, lam=self.lam)
-            details = {"lam": lam_of(variant.planned.method, variant.weight), "strength": variant.strength}
+            details = {"lam": variant.weight, "strength": variant.strength}
             provenance = TaskProvenance(
                 task=f"{self.name} {name}",
                 title="Distance of prompts that differ in the attribute alone (Table 7.6)",

@@ -13,8 +13,7 @@ pipeline should move away from images that have the bias, so a larger distance i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -23,10 +22,9 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError, need, warn
-from vldebias.evaluation.drawing import Drawn, by_variant, drawn_result
-from vldebias.evaluation.result import NONE, TaskProvenance, TaskResult
+from vldebias.evaluation.drawing import Drawn, DrawnSet
+from vldebias.evaluation.result import NONE, TaskResult
 from vldebias.evaluation.task import Count, Strict, Texts
-from vldebias.pictures import read_png
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -36,62 +34,25 @@ if TYPE_CHECKING:
 ENOUGH = 2048  # images for an FID that is read by itself
 
 
-def clip_score(image_features: Tensor, text_features: Tensor) -> Tensor:
-    """Return 100 max(cos(image, text), 0) of each row (n,), section 3 of Hessel et al., "CLIPScore" (2021).
-
-    torchmetrics cuts the mean off at zero, the paper and this function every image.
-
-    Args:
-        image_features, text_features: (n, d), in any scale; row i of one belongs to row i of the other.
-
-    Raises:
-        InvalidInputError: shapes that are not equal (n, d), features that are zero or not finite.
-    """
-    shapes = tuple(image_features.shape), tuple(text_features.shape)
-    if image_features.ndim != 2 or shapes[0] != shapes[1]:
-        raise InvalidInputError(f"clip_score: expected features (n, d) of images and of texts, got {shapes}")
-    rows = [normalize(features.double(), dim=1) for features in (image_features, text_features)]
-    if not all(bool(torch.isfinite(r).all() and (r.norm(dim=1) > 0.5).all()) for r in rows):
-        raise InvalidInputError("clip_score: features that are zero or not finite have no cosine")
-    return 100 * (rows[0] * rows[1]).sum(1).clamp(min=0)
+def plain(drawn: DrawnSet) -> dict[str, list[Drawn]]:
+    """Return variant -> its images of prompts that state no value, by prompt and seed: the same of every variant."""
+    images: dict[str, list[Drawn]] = {}
+    for image in sorted(drawn, key=lambda one: (one.prompt, one.seed)):
+        if image.stated is None:
+            images.setdefault(image.variant, []).append(image)
+    return {name: images[name] for name in drawn.plan.variants if name in images}
 
 
-class SharedImages:
-    """Generated images that every variant has, by prompt and seed, read batch by batch.
-
-    Attributes:
-        variants: see `by_variant`. common: prompt and seed of each image; prompts: without repeats.
-        folder: where the paths of the records start. origin: provenance of the run that drew them.
-    """
-
-    def __init__(self, records: Iterable[Drawn], folder: str | Path, origin: TaskProvenance | None = None) -> None:
-        self.variants, self.origin, self.folder = by_variant(records), origin, Path(folder)
-        self.common = sorted(set.intersection(*(set(images) for images in self.variants.values())))
-        self.prompts = list(dict.fromkeys(prompt for prompt, _ in self.common))
-        if not self.common:
-            raise InvalidInputError(f"no prompt and seed was drawn under every variant {list(self.variants)}")
-
-    def features(self, variant: str, encode: Callable[[Sequence[Image]], Tensor], size: int) -> Iterator[Tensor]:
-        """Yield `encode` of each batch.
-
-        Raises:
-            InvalidInputError: an image that cannot be read.
-        """
-        paths = [self.folder / self.variants[variant][key].path for key in self.common]
-        for start in range(0, len(paths), size):
-            try:
-                images = [read_png(path)[0] for path in paths[start : start + size]]
-            except OSError as error:
-                raise InvalidInputError(f"{error}: cannot be read as an image; draw it again") from error
-            yield encode(images)
-
-    def result(self, **fields: Any) -> TaskResult:
-        """An empty block about them; fields as of `drawn_result`."""
-        return drawn_result(self.origin, self.variants, self.prompts, (seed for _, seed in self.common), **fields)
+def _batches(drawn: DrawnSet, images: Sequence[Drawn], size: int) -> Iterator[list[Image]]:
+    for start in range(0, len(images), size):
+        try:
+            yield [drawn.read(image) for image in images[start : start + size]]
+        except OSError as error:
+            raise InvalidInputError(f"{error}: cannot be read as an image; draw it again") from error
 
 
 class ClipScore(Strict):
-    """Metric `clip_score` of generated images against their prompts: the utility beside a discrepancy.
+    """Metric `clip_score`, 100 max(cos(image, prompt), 0) (Hessel et al., section 3): the utility beside a parity gap.
 
     model, pretrained: what scores; by default --model, else the model of the judge.
     """
@@ -101,26 +62,22 @@ class ClipScore(Strict):
     batch_size: Count = 64
 
     def measure(
-        self, images: SharedImages, encoder: ImageEncoder, texts: Texts, *, task: str, resamples: int = 2000,
-        seed: int = 0,
-    ) -> TaskResult:  # fmt: skip
-        """Measure every variant on the images that all have, with its paired change to "none".
+        self, drawn: DrawnSet, encoder: ImageEncoder, texts: Texts, *, task: str, resamples: int = 2000, seed: int = 0
+    ) -> TaskResult:
+        """Measure every variant with its paired change to "none"; torchmetrics cuts the mean off at zero, not each.
 
         encoder, texts: the image and the text side of the same model. A projection attached to it does not count.
         """
-        text = dict(zip(images.prompts, texts.embed(images.prompts), strict=True))
-        rows = torch.stack([text[prompt] for prompt, _ in images.common])
-        _, index, sizes = np.unique([prompt for prompt, _ in images.common], return_inverse=True, return_counts=True)
-        values = {}
-        for variant in images.variants:
-            scores = clip_score(
-                torch.cat(list(images.features(variant, encoder.encode, self.batch_size))), rows
-            ).numpy()
+        images, values = plain(drawn), {}
+        prompts, index, sizes = np.unique([i.prompt for i in images[NONE]], return_inverse=True, return_counts=True)
+        rows = normalize(texts.embed(prompts.tolist()).double(), dim=1)[index]
+        for variant, own in images.items():
+            features = torch.cat([encoder.encode(batch) for batch in _batches(drawn, own, self.batch_size)])
+            scores = 100 * (normalize(features.double(), dim=1) * rows).sum(1).clamp(min=0).numpy()
             # Means of prompts are the units, or the images where there is one prompt.
             values[variant] = scores if len(sizes) == 1 else np.bincount(index, weights=scores) / sizes
-        fingerprint = texts.host.fingerprint()
-        n = {"prompts": len(images.prompts), "images": len(images.common)}
-        result = images.result(
+        n = {"prompts": len(sizes), "images": len(index)}
+        result = drawn.result(
             task=task,
             title="CLIPScore of generated images",
             description="CLIPScore of every image with the prompt that it was generated from, max(w cos, 0); the text "
@@ -131,7 +88,7 @@ class ClipScore(Strict):
                 "scale": "percent: 100 max(cos, 0)",
                 "scored by": encoder.name,
                 "image tower": encoder.fingerprint,
-                "text tower": fingerprint and fingerprint.to_dict(),
+                "text tower": texts.fingerprint,
                 "preprocessing": encoder.preprocessing,
                 "resamples": resamples,
                 "seed": seed,
@@ -151,31 +108,42 @@ class Fid(Strict):
     batch_size: Count = 64
 
     def measure(
-        self, images: SharedImages, encoder: ImageEncoder | None = None, *, task: str, device: str = "cpu"
+        self, drawn: DrawnSet, encoder: ImageEncoder | None = None, *, task: str, device: str = "cpu"
     ) -> TaskResult:
-        """Measure every variant on the images that all have.
-
-        encoder: of the features "clip". device: where Inception computes.
+        """Measure every variant; encoder: of the features "clip". device: where Inception computes.
 
         Raises:
-            InvalidInputError: fewer than two images that every variant has, no "none" or nothing beside it, no encoder.
+            InvalidInputError: Inception's weights cannot be had.
         """
-        measured = [variant for variant in images.variants if variant != NONE]
-        if NONE not in images.variants or not measured or len(images.common) < 2:
-            raise InvalidInputError(
-                f"FID: expected two or more images of 'none' and of other variants, got {list(images.variants)} and "
-                f"{len(images.common)} images that all have; draw more"
-            )
-        if self.features == "clip" and encoder is None:
-            raise InvalidInputError("FID: expected the image side of a model for the features 'clip'")
-        metric, encode, dim = _frechet(encoder if self.features == "clip" else None, device)
-        n, enough = {"images": len(images.common), "reference images": len(images.common)}, max(ENOUGH, dim + 1)
+        images, kind = plain(drawn), need("torchmetrics.image.fid").FrechetInceptionDistance
+        encoder = encoder if self.features == "clip" else None
+        if encoder is not None:
+            metric, dim = kind(feature=_Given(encoder.dim), reset_real_features=False), encoder.dim
+        else:
+            need("torch_fidelity")  # torchmetrics builds its Inception
+            try:
+                metric, dim = kind(feature=2048, reset_real_features=False).to(device), 2048
+            except (OSError, RuntimeError) as error:
+                why = str(error).strip().splitlines()[0]
+                raise InvalidInputError(
+                    f"the weights of Inception cannot be had: {why}. Use the features of a CLIP"
+                ) from error
+
+        def update(variant: str) -> None:
+            for batch in _batches(drawn, images[variant], self.batch_size):
+                if encoder is None:
+                    pixels: Any = torch.from_numpy(np.stack(batch)).permute(0, 3, 1, 2).to(device)
+                else:
+                    pixels = encoder.encode(batch).double()
+                metric.update(pixels, real=variant == NONE)
+
+        n, enough = {"images": len(images[NONE]), "reference images": len(images[NONE])}, max(ENOUGH, dim + 1)
         if n["images"] < enough:
             warn(
                 f"FID of {n['images']} images: fewer than {enough} bias it upwards; compare variants with the same "
                 "number of images, and do not compare with figures of others"
             )
-        result = images.result(
+        result = drawn.result(
             task=task,
             title="FID of generated images",
             description="Frechet distance between the features of generated images and of a reference, as Gaussians. "
@@ -190,41 +158,14 @@ class Fid(Strict):
                 "batch size": self.batch_size,
             },
         )
-        for batch in images.features(NONE, encode, self.batch_size):
-            metric.update(batch, real=True)
+        update(NONE)
         values = {}
-        for variant in measured:
+        for variant in (name for name in images if name != NONE):
             metric.reset()
-            for batch in images.features(variant, encode, self.batch_size):
-                metric.update(batch, real=False)
+            update(variant)
             values[variant] = float(metric.compute())
         result.add_draws("fid", values, n=n)
         return result
-
-
-def _frechet(encoder: ImageEncoder | None, device: str) -> tuple[Any, Callable[[Sequence[Image]], Tensor], int]:
-    """Return torchmetrics' distance, which keeps its reference, what makes its input of images, and the dimensions."""
-    kind = need("torchmetrics.image.fid").FrechetInceptionDistance
-    if encoder is not None:
-        own = encoder.encode
-        return (
-            kind(feature=_Given(encoder.dim), reset_real_features=False),
-            lambda images: own(images).double(),
-            encoder.dim,
-        )
-    need("torch_fidelity")  # torchmetrics builds its Inception
-    try:
-        metric = kind(feature=2048, reset_real_features=False).to(device)
-    except (OSError, RuntimeError) as error:
-        raise InvalidInputError(
-            f"the weights of Inception cannot be had: {str(error).strip().splitlines()[0]}. Use the features of a CLIP"
-        ) from error
-
-    def stacked(images: Sequence[Image]) -> Tensor:
-        pixels = np.stack([np.asarray(image.convert("RGB")) for image in images])
-        return torch.from_numpy(pixels).permute(0, 3, 1, 2).to(device)
-
-    return metric, stacked, 2048
 
 
 class _Given(nn.Module):

@@ -6,29 +6,23 @@ the values of each prompt, of which `add_shares` makes rows; people's labels of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from vldebias.data import UNKNOWN, Labels, odd_values
 from vldebias.data.tables import as_labels, as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
-from vldebias.evaluation.answers import (
-    CANNOT_TELL,
-    NO_MAJORITY,
-    NO_PERSON,
-    NOT_ANSWERED,
-    Annotations,
-    read_annotations,
-)
-from vldebias.evaluation.drawing import Drawn, DrawnSet, by_variant, drawn_result
-from vldebias.evaluation.judges import NO_VALUE, SURE, kept_judges
-from vldebias.evaluation.result import CHANCE, NONE, Result, TaskProvenance, TaskResult
+from vldebias.evaluation.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON, NOT_ANSWERED, Votes, read_answers
+from vldebias.evaluation.drawing import DrawnSet
+from vldebias.evaluation.judges import NO_VALUE, SURE, Kept
+from vldebias.evaluation.result import CHANCE, NONE, TaskProvenance, TaskResult
 from vldebias.evaluation.task import Name, Session, Task, register_task
 from vldebias.files import digest
 from vldebias.metrics.bootstrap import Interval, percentile_interval, wilson_interval
@@ -45,22 +39,16 @@ from vldebias.metrics.shares import (
     shares_radius,
     squared_discrepancies,
 )
-from vldebias.progress import SILENT, Progress
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 BY_CHANCE = ("discrepancy", "discrepancy_squared")  # measures beside which stands what even shares give
-KINDS = {"cannot_tell": CANNOT_TELL, "no_person": NO_PERSON, "no_majority": NO_MAJORITY}  # metric -> answer
+KINDS = {CANNOT_TELL: "cannot_tell", NO_PERSON: "no_person", NO_MAJORITY: "no_majority"}  # answer -> metric
 EVERYTHING = "all images"
 ABOUT = (
-    "Images, and what each shows, as a table gives them. Discrepancy is the distance of the shares of a prompt from "
+    "Images, and what each shows, as a table or people say. Discrepancy is the distance of the shares of a prompt from "
     "uniform (eq. 7.2), averaged over prompts and resampled over prompts with all their images; few images per prompt "
     "bias it upwards, discrepancy_squared is corrected for that. Images without a value count as unknown."
-)
-ABOUT_PEOPLE = (
-    "People labelled the attribute of generated images without knowing the variant. Discrepancy (eq. 7.2) of each "
-    "prompt, then the mean; answers that name no value are left out and counted. Few images per prompt bias it "
-    "upwards, under every variant alike; discrepancy_squared is corrected for that."
 )
 ABOUT_CORRECTED = (
     "A judge answered about every image and people about some. Corrected figures are right whatever the judge does, if "
@@ -278,18 +266,21 @@ def _add_corrected(
     }
 
 
-# ---- somebody's table ----------------------------------------------------------------------------------------
+# ---- a table -------------------------------------------------------------------------------------------------
 
 
 @register_task
 class SharesTask(Task):
-    """Shares and discrepancy from a table with a row per image: no folder, no plan.
+    """Shares and discrepancy from a table with a row per image, or from the answers of people about drawn images.
 
-    table: .csv, .tsv, .parquet or .jsonl. prompt, value, method, weight, people: names of its columns; the last three
-        may be left out. weight: what an image counts, above 0. people: what people say where they were asked, empty
-        elsewhere: `value` is then corrected by it (`vldebias.metrics.corrected_shares`), and the weights are those of
-        the sample, one over the probability of being asked.
-    values: which there are; by default those that occur.
+    table: .csv, .tsv, .parquet or .jsonl. Without one the answers come with --labels and the images with --drawn: what
+        most annotators say is the value, `alpha` and `percent_agreement` say how far they agree, and the figures of the
+        judge that read the images are corrected by them.
+    prompt, value, method, weight, people: names of the table's columns; the last three may be left out. weight: what an
+        image counts, above 0. people: what people say where they were asked, empty elsewhere: `value` is then
+        corrected by it (`vldebias.metrics.corrected_shares`), and the weights are those of the sample, one over the
+        probability of being asked.
+    attribute: what people labelled. values: which there are; by default those that occur.
     same: text of the table -> the value that it means.
     unknown: texts that mean that it cannot be told.
     baseline: the method from which the changes of the others are; "none" by default, where there is one.
@@ -298,19 +289,23 @@ class SharesTask(Task):
     task: Literal["shares"] = "shares"
     name: Name = "shares"
     title: str = "Shares of a table"
-    table: Path
-    prompt: str
-    value: str
+    table: Path | None = None
+    prompt: str = "prompt"
+    value: str = "value"
     method: str | None = None
     weight: str | None = None
     people: str | None = None
+    attribute: str = ""
     values: tuple[str, ...] = ()
     same: dict[str, str] = Field(default_factory=dict)
     unknown: tuple[str, ...] = ("unknown",)
     baseline: str = NONE
 
     def fingerprints(self, session: Session) -> dict[str, Any]:
-        """The file."""
+        """The file, or those of the annotators and the plan of the images."""
+        if self.table is None:
+            labels, folder = self._files(session)
+            return {"labels": [digest(path) for path in labels], "drawn": digest(folder / "plan.json")}
         if not self.table.is_file():
             raise InvalidInputError(
                 f"table: expected a file (.csv, .tsv, .parquet, .jsonl), there is none: {self.table}"
@@ -321,8 +316,25 @@ class SharesTask(Task):
         """The file that the task names."""
         return {"table": self.table}
 
-    def measure(self, table: Path | str | Mapping[str, Sequence[Any]]) -> list[TaskResult]:
-        """Measure a file, or columns by name such as those of a data frame.
+    def measured(self, session: Session) -> list[TaskResult]:
+        """Measure the table, or what people say of drawn images; no block where nobody labelled the attribute."""
+        if self.table is not None:
+            return super().measured(session)
+        files, folder = self._files(session)
+        results = self.labelled(DrawnSet.open(folder), files)
+        if not results:
+            session.say(f"{self.name}: nobody labelled {self.attribute}, so it is left out")
+        return results
+
+    def _files(self, session: Session) -> tuple[tuple[Path, ...], Path]:
+        if not session.options.labels or session.options.drawn is None:
+            raise InvalidInputError(f"expected labels and the folder of drawn images; this suite needs {session.needs}")
+        return session.options.labels, session.options.drawn
+
+    def measure(
+        self, table: Path | str | Mapping[str, Sequence[Any]], *, drawn: DrawnSet | None = None
+    ) -> list[TaskResult]:
+        """Measure a file, or columns by name such as those of a data frame; drawn: where the images are from.
 
         Raises:
             InvalidInputError: a column that is not there, a row without a prompt, a weight that is not above 0, fewer
@@ -342,22 +354,21 @@ class SharesTask(Task):
         texts = texts_of(self.prompt)
         if blank := [i for i, text in enumerate(texts) if not text.strip()]:
             raise InvalidInputError(f"{where}: {len(blank)} rows have no {self.prompt!r}, such as row {blank[0] + 1}")
-        said = self._labels(column_of(columns, self.value, where), f"{where}: {self.value}")
-        told = None
-        if self.people is not None:
-            told = self._labels(column_of(columns, self.people, where), f"{where}: {self.people}")
-            _doubt_names(said.names, told.names, f"{where}: {self.people}")
-        names = self.values or tuple(sorted({*said.names, *(() if told is None else told.names)}))
+        read = {
+            name: self._labels(column_of(columns, name, where), f"{where}: {name}", warns=drawn is None)
+            for name in (self.value, self.people)
+            if name is not None
+        }
+        names = self.values or tuple(sorted({name for labels in read.values() for name in labels.names}))
         if len(names) < 2:
             raise InvalidInputError(
                 f"{where}: {self.value!r} has the values {list(names)}; expected two or more: say values= where some "
                 "do not occur"
             )
+        codes = {name: self._codes(labels, texts_of(name), names) for name, labels in read.items()}
         methods = np.array(self._methods(None if self.method is None else texts_of(self.method), len(texts)))
+        weights = np.ones(len(texts)) if self.weight is None else _numbers(texts_of(self.weight), where, self.weight)
         order = sorted(dict.fromkeys(methods.tolist()), key=lambda name: name != NONE)
-        weights = (
-            np.ones(len(texts)) if self.weight is None else _numbers(texts_of(self.weight), f"{where}: {self.weight}")
-        )
         every: dict[str, set[str]] = {}
         for prompt, method in zip(texts, methods.tolist(), strict=True):
             every.setdefault(prompt, set()).add(method)
@@ -366,16 +377,12 @@ class SharesTask(Task):
             raise InvalidInputError(f"{where}: no prompt is there under every method, {sorted(order)}")
         place = {prompt: i for i, prompt in enumerate(prompts)}
         at = np.array([place.get(prompt, -1) for prompt in texts])
-        codes = _codes(said, names)
         rows = {method: (methods == method) & (at >= 0) for method in order}
-        result = drawn_result(
-            None,
+        boot: dict[str, Any] = {"resamples": self.resamples, "seed": self.seed}
+        result = self._result(
+            drawn,
             order,
             prompts,
-            (),
-            task=self.name,
-            description=ABOUT,
-            split="table",
             data=data,
             n={"prompts": len(prompts), "images": int((at >= 0).sum())},
             settings={
@@ -384,26 +391,30 @@ class SharesTask(Task):
                 "counts as unknown": ["", *self.unknown],
                 "prompts left out (not there under every method)": len(every) - len(prompts),
                 "resampled": "prompts with all their images" if len(prompts) > 1 else "images of the one prompt",
-                "resamples": self.resamples,
-                "seed": self.seed,
+                **boot,
             },
         )
-        boot: dict[str, Any] = {"resamples": self.resamples, "seed": self.seed}
-        worth = weights if told is None else np.ones(len(texts))
-        of = {m: counted(at[own], codes[own], worth[own], len(prompts), len(names)) for m, own in rows.items()}
-        add_shares(result, names, of, prompts, **boot)
-        if told is None or self.people is None:
+        k, last = len(names), len(names) + max(1, len(self.unknown))
+        worth = weights if self.people is None else np.ones(len(texts))
+        said = np.where(codes[self.value] < 0, last - 1, codes[self.value])  # an empty cell is unknown
+        of = {m: counted(at[own], said[own], worth[own], len(prompts), last) for m, own in rows.items()}
+        told = {m: np.column_stack([one[:, :k], one[:, k:].sum(1)]) for m, one in of.items()}
+        add_shares(result, names, told, prompts, **boot)
+        for code, kind in enumerate(self.unknown, start=k):
+            if kind in KINDS:
+                each = {m: one[:, code] / one.sum(1) for m, one in of.items()}
+                result.add_resampled(KINDS[kind], each, n={"prompts": len(prompts)}, **boot)
+        if self.people is None:
             return [result]
-        # An empty cell was not asked; a text that means unknown was an answer.
-        asked = np.array([bool(text.strip()) for text in texts_of(self.people)])
-        people = rated(np.where(asked, _codes(told, names), -1), len(names) + 1)
-        images = {m: JudgedImages(at[own], codes[own], people[own], weights[own]) for m, own in rows.items()}
+        _doubt_names(read[self.value].names, read[self.people].names, f"{where}: {self.people}")
+        people, judged = rated(codes[self.people], last), np.minimum(said, k)
+        images = {m: JudgedImages(at[own], judged[own], people[own], weights[own]) for m, own in rows.items()}
         mended = corrected_block(result, names, {"": images}, **boot)
-        if not mended:
-            raise InvalidInputError(f"{self.people}: expected what people say of some images, got no text in any row")
+        if not mended and drawn is None:
+            raise InvalidInputError(f"{self.people}: expected what people say of {LEAST} images or more of a method")
         return [result, *mended]
 
-    def _labels(self, column: Any, where: str) -> Labels:
+    def _labels(self, column: Any, where: str, *, warns: bool) -> Labels:
         """Labels of a column, with what means the same under one name."""
         if self.values:
             known = {**{value: value for value in self.values}, **self.same}
@@ -411,9 +422,15 @@ class SharesTask(Task):
             there = {text.strip() for text in as_texts(column, where)} - {"", *self.unknown}
             known = dict(sorted(((text, self.same.get(text, text)) for text in there), key=lambda pair: pair[::-1]))
         labels = as_labels(column, known, where, self.unknown)
-        if problems := odd_values(labels, flags=True):
+        if warns and (problems := odd_values(labels, flags=True)):
             warn(f"{where}: {'; also '.join(problems)}", SuspectInputWarning)
         return labels
+
+    def _codes(self, labels: Labels, texts: Sequence[str], names: Sequence[str]) -> Codes:
+        """Codes among the names and then the texts that mean unknown; -1 of an empty cell."""
+        kinds = {text: i for i, text in enumerate(self.unknown, start=len(names))}
+        rest = np.array([kinds.get(text.strip(), -1) for text in texts])
+        return np.where(labels.codes == UNKNOWN, rest, np.array([*map(names.index, labels.names), -1])[labels.codes])
 
     def _methods(self, texts: Sequence[str] | None, rows: int) -> list[str]:
         """The method of each row; the baseline is "none"."""
@@ -424,10 +441,78 @@ class SharesTask(Task):
             raise InvalidInputError(f"baseline: expected one of {sorted(set(methods))}, got {self.baseline!r}")
         return [NONE if one in (self.baseline, NONE) else one or "not said" for one in methods]
 
+    def _result(self, drawn: DrawnSet | None, methods: Sequence[str], prompts: Sequence[str], **of: Any) -> TaskResult:
+        """An empty block about drawn images, or about those of a table, whose model nobody said."""
+        about = {"task": self.name, "title": self.title, "description": ABOUT, **of}
+        if drawn is not None:
+            return drawn.result(split="generated, labelled by people", **about)
+        hashed = hashlib.sha256("\0".join(prompts).encode()).hexdigest()
+        about |= {"model": "not said", "fingerprint": None, "prompts_hash": hashed, "split": "table", "seeds": []}
+        about |= {"prompts": f"the {len(prompts)} prompts of the images", "methods": {method: {} for method in methods}}
+        return TaskResult(TaskProvenance(**about), details={method: {} for method in methods})
 
-def _codes(labels: Labels, names: Sequence[str]) -> Codes:
-    """Codes of labels under other names, which hold their own; one beyond them is unknown."""
-    return np.array([*(names.index(name) for name in labels.names), len(names)])[labels.codes]
+    # ---- people ----------------------------------------------------------------------------------------------
+
+    def labelled(self, drawn: DrawnSet, files: Sequence[Path]) -> list[TaskResult]:
+        """Measure what most annotators say of images of prompts that state no value, and correct the last judge by it.
+
+        Of a part of the plan of which nobody was asked, such as concepts that a projection was fitted on, labels of
+        another say nothing: it is left out of what is corrected.
+        """
+        images = [image for image in drawn if image.stated is None]
+        answers = [one for one in read_answers(files, self.attribute) if one.attribute == self.attribute]
+        if not answers:
+            return []
+        votes = Votes.of(answers, self.values, [image.path for image in images])
+        said = votes.majority
+        if not any(said):
+            raise InvalidInputError(
+                f"labels: none of {len(images)} generated images was labelled; they are about {answers[0].image}, the "
+                f"images are {images[0].path}: paths are below the folder of images"
+            )
+        judge = next(iter(Kept.all(drawn, self.attribute, self.values)[::-1]), None)
+        seen = {} if judge is None else dict(zip(drawn, judge.said(self.attribute, self.values, SURE)[0], strict=True))
+        table = {
+            "prompt": [one.concept if one.part in ("train", "unseen") else one.prompt for one in images],
+            "method": [one.variant for one in images],
+            "people": said,
+            "judge": [seen.get(one, "").removeprefix(NO_VALUE) for one in images],
+            "weight": votes.weights.tolist(),
+        }
+        own = {"method": "method", "weight": "weight", "unknown": tuple(KINDS)}
+        alone = self.model_copy(update={**own, "value": "people"})
+        (result,) = alone.measure(_some(table, list(map(bool, said))), drawn=drawn)
+        masks = {m: np.array(table["method"]) == m for m in dict.fromkeys(table["method"])}
+        told = self._add_agreement(result, votes.codes, {EVERYTHING: np.ones(len(images), dtype=bool), **masks})
+        about = {"attribute": self.attribute, "annotators": votes.annotators, "agreement": told}
+        result.provenance.settings |= about
+        if judge is None:
+            return [result]
+        result.provenance.settings["judge"] = judge.name
+        parts = {image.part for image, one in zip(images, said, strict=True) if one}
+        both = self.model_copy(update={**own, "value": "judge", "people": "people"})
+        asked = _some(table, [image.part in parts for image in images])
+        return [result, *both.measure(asked, drawn=drawn)[1:]]
+
+    def _add_agreement(
+        self, result: TaskResult, codes: Codes, parts: Mapping[str, NDArray[np.bool_]]
+    ) -> dict[str, str]:
+        """Add alpha and percent agreement of all images and of each method; return why where there is none."""
+        about = {"level": "nominal; 'cannot tell' and 'no person' are answers too", "resampled": "images"}
+        for method, columns in parts.items():
+            try:
+                agreed = agreement(codes[:, columns], missing=NOT_ANSWERED, resamples=self.resamples, seed=self.seed)
+            except InvalidInputError as error:
+                about[method] = f"not measured: {error}"
+                continue
+            n = {"images with two answers": agreed.alpha.n, "annotators": len(codes), "answers": agreed.answers}
+            for metric, one in (("alpha", agreed.alpha), ("percent_agreement", agreed.percent)):
+                result.add(metric, method, one.value, (one.low, one.high), n=n, lam=None, strength=None)
+        return about
+
+
+def _some(table: Mapping[str, Sequence[Any]], rows: Sequence[bool]) -> dict[str, list[Any]]:
+    return {name: [one for one, here in zip(column, rows, strict=True) if here] for name, column in table.items()}
 
 
 def _doubt_names(judge: Sequence[str], people: Sequence[str], where: str) -> None:
@@ -441,240 +526,14 @@ def _doubt_names(judge: Sequence[str], people: Sequence[str], where: str) -> Non
         )
 
 
-def _numbers(texts: Sequence[str], where: str) -> Floats:
+def _numbers(texts: Sequence[str], where: str, column: str) -> Floats:
     try:
         numbers = np.array([float(text or "nan") for text in texts])
     except ValueError as error:
-        raise InvalidInputError(f"{where}: expected a number in every row; {error}") from None
+        raise InvalidInputError(f"{where}: {column}: expected a number in every row; {error}") from None
     bad = np.flatnonzero(~np.isfinite(numbers) | (numbers <= 0))
     if len(bad):
-        raise InvalidInputError(f"{where}: expected numbers above 0, got {texts[bad[0]]!r} in row {bad[0] + 1}")
-    return numbers
-
-
-# ---- people --------------------------------------------------------------------------------------------------
-
-
-@register_task
-class AnnotationsTask(Task):
-    """Discrepancy from labels that people gave (Table 7.8); in a suite the files come with --labels and --drawn.
-
-    Rows: those of `SharesTask` for what most annotators say, with the `unknown` kinds `cannot_tell`, `no_person` and
-    `no_majority`; `alpha` and `percent_agreement` of the annotators; `judge_agreement` with the judge that read the
-    images, whose figures are corrected by the labels in a block of its own.
-
-    attribute, names: what was labelled, and its values: "gender", ("male", "female").
-    """
-
-    task: Literal["annotations"] = "annotations"
-    name: str
-    attribute: str
-    names: Annotated[list[str], Field(min_length=2)]
-
-    @model_validator(mode="after")
-    def _different(self) -> AnnotationsTask:
-        if len(set(self.names)) < len(self.names):
-            raise ValueError(f"names: expected two or more different values of {self.attribute}, got {self.names}")
-        return self
-
-    def fingerprints(self, session: Session) -> dict[str, Any]:
-        """The files of the annotators and the plan of the images."""
-        labels, folder = self._files(session)
-        return {"labels": [digest(path) for path in labels], "drawn": digest(folder / "plan.json")}
-
-    def inputs(self, session: Session) -> dict[str, Any]:
-        """The images of prompts that state no value, the answers about them, and what the last judge said of them."""
-        files, folder = self._files(session)
-        drawn, found = DrawnSet.open(folder), dict[str, Any]()
-        judges = kept_judges(drawn)
-        if len(judges) > 1:
-            listed = ", ".join(one.name for one in judges)
-            session.say(f"{self.name}: judged by {listed}; corrected is the last that knows {self.attribute}")
-        for judge in judges:
-            if set(self.names) <= set(judge.names.get(self.attribute, ())):
-                said, _ = judge.said(self.attribute, self.names, SURE)
-                found = {"judged": dict(zip((one.path for one in drawn), said, strict=True)), "judge": judge.name}
-        run = folder.resolve().parents[1] / "result.json"  # of what drew into <out>/images/<task>
-        origins = Result.read(run).provenance if run.is_file() else []
-        same = [p for p in origins if p.prompts_hash == drawn.plan.prompt_set_hash and p.split == "generated"]
-        return found | {
-            "images": [image for image in drawn if image.stated is None],
-            "labels": read_annotations(files, attribute=self.attribute),
-            "origin": same[0] if same else None,
-            "progress": session.progress,
-        }
-
-    def _files(self, session: Session) -> tuple[list[Path], Path]:
-        """Of the annotators, and the folder of images."""
-        files = session.given.get("labels", session.options.labels)
-        labels = [Path(files)] if isinstance(files, (str, Path)) else [Path(path) for path in files]
-        folder = session.given.get("images", session.options.drawn)
-        if not labels or folder is None:
-            raise InvalidInputError(f"expected labels and the folder of drawn images; this suite needs {session.needs}")
-        return labels, Path(folder)
-
-    def measure(
-        self,
-        images: Iterable[Drawn],
-        labels: Annotations,
-        *,
-        judged: Mapping[str, str] | None = None,
-        judge: str = "judge",
-        origin: TaskProvenance | None = None,
-        progress: Progress = SILENT,
-    ) -> list[TaskResult]:
-        """Measure answers; no block where nobody labelled the attribute.
-
-        Args:
-            images: the generated images; annotations of other images are counted and left out.
-            labels: from `read_annotations`.
-            judged: path of image -> what a classifier said, a name or "unknown"; compared with the majority of people.
-            judge: name of that classifier.
-            origin: provenance of the run that drew the images; its model, prompts, methods and seeds are taken over.
-
-        Raises:
-            InvalidInputError: no labelled image, no prompt labelled under every variant, values that are not in
-                `names`.
-        """
-        if self.attribute not in labels.attributes:
-            progress.say(f"{self.name}: nobody labelled {self.attribute}, so it is left out")
-            return []
-        records, k = list(images), len(self.names)
-        boot: dict[str, Any] = {"resamples": self.resamples, "seed": self.seed}
-        variants, paths = list(by_variant(records)), [record.path for record in records]
-        table, annotators, others = labels.table(self.attribute, self.names, paths)
-        votes, weights = count_votes(table, k), labels.weights(self.attribute, paths)
-        labelled, of = votes.max(1) > 0, np.array([variants.index(record.variant) for record in records])
-        if not labelled.any():
-            raise InvalidInputError(
-                f"annotations: none of {len(paths)} generated images was labelled; the annotations are about "
-                f"{list(others[:3])}, the images are {paths[:3]}: paths are below the folder of images"
-            )
-        concepts = {record.prompt: record.concept for record in records}
-        there = [{records[i].prompt for i in np.flatnonzero(labelled & (of == v))} for v in range(len(variants))]
-        prompts = [prompt for prompt in concepts if all(prompt in one for one in there)]
-        if not prompts:
-            raise InvalidInputError(
-                f"annotations: no prompt is labelled under every variant {variants}; label more images, or leave out "
-                "the records of a variant"
-            )
-        place = {prompt: i for i, prompt in enumerate(prompts)}
-        at = np.array([place.get(record.prompt, -1) for record in records])
-        settings = {
-            "attribute": self.attribute,
-            "values": list(self.names),
-            "annotators": list(annotators),
-            "answers count": "one over the probability of being asked" if (weights != 1).any() else "one each",
-            "answers replaced by a later one": labels.replaced,
-            "torn last lines": dict(labels.torn),
-            "labelled images that were not generated here": len(others),
-            "resampled": "prompts with all their images",
-            **boot,
-        }
-        n = {"prompts": len(prompts), "generated images": len(paths), "annotators": len(annotators)}
-        n |= {"answers": int((table != NOT_ANSWERED).sum())}
-        n |= {f"labelled images, {name}": int(labelled[of == v].sum()) for v, name in enumerate(variants)}
-        result = drawn_result(
-            origin,
-            variants,
-            prompts,
-            (record.seed for record, known in zip(records, labelled, strict=True) if known),
-            task=self.name,
-            title="Human evaluation of generated images (Table 7.8)",
-            description=ABOUT_PEOPLE,
-            split="generated, labelled by people",
-            n=n,
-            settings=settings,
+        raise InvalidInputError(
+            f"{where}: {column}: expected numbers above 0, got {texts[bad[0]]!r} in row {bad[0] + 1}"
         )
-        with progress.step(self.name):
-            said, counts, kinds = votes.argmax(1), {}, {}
-            for v, name in enumerate(variants):
-                own = labelled & (of == v) & (at >= 0)
-                counts[name] = counted(at[own], np.minimum(said[own], k), weights[own], len(prompts), k)
-                total = counted(at[own], said[own], weights[own], len(prompts), k + 2)
-                kinds[name] = total / total.sum(1, keepdims=True)
-            add_shares(result, self.names, counts, [concepts[prompt] or prompt for prompt in prompts], **boot)
-            for code, metric in enumerate(KINDS, start=k):
-                each = {name: one[:, code] for name, one in kinds.items()}
-                result.add_resampled(metric, each, n={"prompts": len(prompts)}, **boot)
-            parts = {EVERYTHING: np.ones(len(paths), dtype=bool), **{name: of == v for v, name in enumerate(variants)}}
-            result.provenance.settings["agreement"] = _add_agreement(result, table, parts, boot)
-        if judged is None:
-            return [result]
-        return [result, *self._judged(result, records, votes, weights, judged, judge, boot)]
-
-    def _judged(
-        self,
-        result: TaskResult,
-        records: Sequence[Drawn],
-        votes: Floats,
-        weights: Floats,
-        judged: Mapping[str, str],
-        judge: str,
-        boot: Mapping[str, Any],
-    ) -> list[TaskResult]:
-        """Add how often a classifier says what most people say, where both name a value; return its corrected figures.
-
-        Of a part of the plan of which nobody was asked, such as concepts that a projection was fitted on, labels of
-        another say nothing: it is left out.
-        """
-        code = {value: i for i, value in enumerate((*self.names, NO_VALUE))}
-        if strangers := sorted(set(judged.values()) - set(code)):
-            raise InvalidInputError(f"judged: expected one of {list(code)}, got {strangers[:8]}")
-        result.provenance.settings["judge"] = judge
-        k, labelled = len(self.names), votes.max(1) > 0
-        said = np.array([code.get(judged.get(one.path, ""), UNKNOWN) for one in records])
-        prompt = {name: i for i, name in enumerate(dict.fromkeys(one.prompt for one in records))}
-        at = np.array([prompt[one.prompt] for one in records])
-        part = np.array([getattr(one, "part", "") for one in records])
-        asked = np.isin(part, part[labelled]) & (said != UNKNOWN)
-        images = {}
-        for name in by_variant(records):
-            own = np.array([one.variant == name for one in records])
-            both = own & labelled & (said >= 0) & (said < k) & (votes[:, :k].any(1))
-            if both.any():
-                same = said[both] == votes[both].argmax(1)
-                _, unit = np.unique(at[both], return_inverse=True)
-                each = np.stack([np.bincount(unit, weights=same), np.bincount(unit)], axis=1).astype(np.float64)
-                result.add_resampled(
-                    "judge_agreement",
-                    {name: each},
-                    n={"prompts": len(each), "images": int(both.sum())},
-                    statistic=lambda drawn: drawn[..., 0].sum(1) / drawn[..., 1].sum(1),
-                    **boot,
-                )
-            if (own & asked).any():
-                rows = own & asked
-                images[name] = JudgedImages(at[rows], said[rows], votes[rows], weights[rows])
-        return corrected_block(result, self.names, {"": images}, **boot)
-
-
-def _add_agreement(
-    result: TaskResult, table: Codes, parts: Mapping[str, NDArray[np.bool_]], boot: Mapping[str, Any]
-) -> dict[str, str]:
-    """Add alpha and percent agreement of all images and of each variant; return why where there is none."""
-    about = {"level": "nominal; 'cannot tell' and 'no person' are answers too", "resampled": "images"}
-    for method, columns in parts.items():
-        try:
-            agreed = agreement(table[:, columns], missing=NOT_ANSWERED, **boot)
-        except InvalidInputError as error:
-            about[method] = f"not measured: {error}"
-            continue
-        if agreed.undefined:
-            about[method] = f"{agreed.undefined} of {boot['resamples']} resamples hold one value and have no alpha"
-        n = {"images with two answers": agreed.alpha.n, "annotators": len(table), "answers": agreed.answers}
-        for metric, one in (("alpha", agreed.alpha), ("percent_agreement", agreed.percent)):
-            result.add(metric, method, one.value, (one.low, one.high), n=n, lam=None, strength=None)
-    return about
-
-
-def count_votes(table: Codes, n_names: int) -> Floats:
-    """Return counts (images, c), one for what most annotators said; a tie is "no majority", zeros were not labelled.
-
-    table: codes (annotators, images) as of `Annotations.table`.
-    """
-    answers = (table[:, :, None] == np.arange(n_names + 2)).sum(0).astype(np.float64)
-    most = answers.max(1, keepdims=True)
-    winners = (answers == most) & (most > 0)
-    tie = winners.sum(1, keepdims=True) > 1
-    return np.concatenate([winners & ~tie, tie], axis=1).astype(np.float64)
+    return numbers

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, InstanceOf, PlainSerializer, field_validator, model_serializer, model_validator
+from pydantic import Field, InstanceOf, PlainSerializer, field_validator, model_validator
 
 from vldebias.edit import Edit
 from vldebias.evaluation.result import NONE as NONE  # the pipeline as it is
@@ -22,7 +22,6 @@ from vldebias.prompts import BalancedPrompts, Balancer, PromptSet, can_balance, 
 if TYPE_CHECKING:
     from vldebias.hosts import Attachment, Host
 
-BALANCED = "balanced-prompts"
 # A method by its name, or itself.
 Chosen = str | Annotated[InstanceOf[Method], PlainSerializer(lambda given: f"{given.name} {_given(given)}")]
 
@@ -37,16 +36,7 @@ def is_for_pipelines(method: str | Method) -> bool:
     return chosen.rewrites or (chosen.pipelines and not chosen.uses_images)
 
 
-class _Setting(Strict):
-    """What a variant and its description share."""
-
-    strength: Share = 1.0
-    keep_stated: bool = True
-    max_loss: Annotated[float, Field(gt=0, lt=1)] | None = None
-    shares: dict[str, float] | None = None
-
-
-class Variant(_Setting):
+class Variant(Strict):
     """One way to debias the pipeline: what `vldebias.debias` takes, with any method for pipelines.
 
     prompts: sets that are solved jointly; none: the set that is generated. method: a name, or in Python a Method.
@@ -59,6 +49,10 @@ class Variant(_Setting):
     prompts: SeveralPrompts = ()
     method: Chosen = "cali"
     lam: Annotated[Lam, Field(allow_inf_nan=False)] = 500.0
+    strength: Share = 1.0
+    keep_stated: bool = True
+    max_loss: Annotated[float, Field(gt=0, lt=1)] | None = None
+    shares: dict[str, float] | None = None
     projection: Path | None = None
 
     @field_validator("method")
@@ -71,11 +65,10 @@ class Variant(_Setting):
 
     @model_validator(mode="after")
     def _fits(self) -> Variant:
-        if self.projection is not None:
-            clash = self.model_fields_set & {"prompts", "method", "lam", "max_loss", "shares"}
-            if clash:
-                raise ValueError(f"a saved projection carries its own {', '.join(sorted(clash))}; leave them out")
-        elif not self.rewrites:
+        clash = self.model_fields_set & {"prompts", "method", "lam", "max_loss", "shares"}
+        if self.projection is not None and clash:
+            raise ValueError(f"a saved projection carries its own {', '.join(sorted(clash))}; leave them out")
+        if self.projection is None and not self.rewrites:
             if self.shares:
                 raise ValueError(f"shares are of the method 'balanced-prompts', got method {self.method!r}")
             missing = bool(self.attributes) and not any(part.spurious for part in self.attributes)
@@ -127,12 +120,11 @@ class Variant(_Setting):
         """Return the variant of a task that generates `prompts`: fitted on them where it names no sets."""
         return self if self.prompts or self.projection is not None else self.model_copy(update={"prompts": prompts})
 
-    def attach(self, pipe: Any, *, keep_stated: bool | None = None) -> AbstractContextManager[Attachment]:
-        """Attach it to a pipeline; keep_stated in the place of its own."""
+    def attach(self, pipe: Any, *, keep_stated: bool) -> AbstractContextManager[Attachment]:
+        """Attach it to a pipeline."""
         from vldebias.api import debias
 
-        stated = self.keep_stated if keep_stated is None else keep_stated
-        common: dict[str, Any] = {"strength": self.strength, "keep_stated": stated}
+        common: dict[str, Any] = {"strength": self.strength, "keep_stated": keep_stated}
         if self.projection is not None:
             return debias(pipe, self.edits, **common)
         return debias(pipe, self.sets, method=self.method, lam=self.weight, max_loss=self.max_loss, **common)
@@ -145,47 +137,29 @@ class Variant(_Setting):
         return self.edits[role] if isinstance(self.edits, Mapping) else self.edits
 
     @property
-    def planned(self) -> PlannedVariant:
-        """Return the variant in words."""
-        common: dict[str, Any] = {name: getattr(self, name) for name in _Setting.model_fields}
+    def planned(self) -> dict[str, Any]:
+        """Return the variant in words, as a plan keeps it.
+
+        sets: name of each prompt set -> its hash. given: digest of what the method was given beyond its name.
+        projection: digest of the tensors of a saved edit.
+        """
+        given = {"max_loss": self.max_loss, "shares": self.shares}
         if self.projection is None:
-            sets, method = {given.name: given.hash for given in self.sets}, get_method(self.method)
-            common["given"] = None if isinstance(self.method, str) else _given(method)
-            name = BALANCED if self.rewrites else method.name
-            return PlannedVariant(sets=sets, method=name, lam=self.weight, **common)
-        edits = self.edits.values() if isinstance(self.edits, Mapping) else [self.edits]
-        first = next(iter(edits)).provenance
-        tensors = [t.numpy().tobytes() for e in edits for _, t in sorted(e.tensors().items())]
-        saved = hash_of("".join(hashlib.sha256(one).hexdigest() for one in tensors))
-        sets = {first.prompts or "projection": first.prompts_hash or ""}
-        lam = first.lam if isinstance(first.lam, float) else None
-        return PlannedVariant(sets=sets, method=first.method, lam=lam, **common, projection=saved)
-
-
-class PlannedVariant(_Setting):
-    """A Variant in words. only_stated: generates the prompts that state their attribute and no others.
-
-    given: digest of what the method was given beyond its name. projection: digest of the tensors of a saved edit.
-    """
-
-    sets: dict[str, str] = Field(description="name of each prompt set -> its hash")
-    method: str
-    lam: float | None
-    only_stated: bool = False
-    given: str | None = None
-    projection: str | None = None
-
-    @model_serializer(mode="wrap")
-    def _brief(self, handler: Any) -> dict[str, Any]:
-        """Without what it does not have."""
-        rare = ("max_loss", "shares", "given", "projection")
-        return {name: value for name, value in handler(self).items() if value is not None or name not in rare}
-
-
-def lam_of(method: str, lam: float | None) -> float | None:
-    """Return `lam` of a method that has one; a plan names one for every method."""
-    known = METHODS.get(method)
-    return lam if known is None or known.has_lam else None
+            name = "balanced-prompts" if self.rewrites else get_method(self.method).name
+            sets, lam = {one.name: one.hash for one in self.sets}, self.weight
+            own = {"given": None if isinstance(self.method, str) else _given(self.method)}
+        else:
+            edits = list(self.edits.values() if isinstance(self.edits, Mapping) else [self.edits])
+            first = edits[0].provenance
+            tensors = [t.numpy().tobytes() for e in edits for _, t in sorted(e.tensors().items())]
+            name, sets = first.method, {first.prompts or "projection": first.prompts_hash or ""}
+            known = METHODS.get(name)
+            lam = first.lam if isinstance(first.lam, float) and (known is None or known.has_lam) else None
+            own = {"projection": hash_of("".join(hashlib.sha256(one).hexdigest() for one in tensors))}
+        told = {"strength": self.strength, "keep_stated": self.keep_stated, **given}
+        told = {key: value for key, value in told.items() if value is not None}
+        told |= {"sets": sets, "method": name, "lam": lam}
+        return told | {key: value for key, value in own.items() if value is not None}
 
 
 def _given(method: Method) -> str | None:

@@ -8,18 +8,17 @@ each cyclic order and the likelihoods are averaged in log space; how much the or
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vldebias.errors import InvalidInputError, need, warn
-from vldebias.evaluation.judges import Judge, JudgeSpec, Probabilities, digest_of, register_judge
-from vldebias.evaluation.task import Session
+from vldebias.errors import InvalidInputError, warn
+from vldebias.evaluation.judges import Judge, JudgeSpec, Probabilities, digest_of, from_hub, register_judge
+from vldebias.evaluation.task import Count, Session
 from vldebias.hosts.fingerprint import weights_fingerprint
-from vldebias.hub import NO_CODE, asked_once, reason
 from vldebias.prompts import load_prompts
 
 if TYPE_CHECKING:
@@ -35,99 +34,91 @@ def question(attribute: str, options: Sequence[str]) -> str:
     return f"Which {attribute} does the main subject of this picture show?\n{listed}\nAnswer with the letter alone."
 
 
-class VlmJudge:
+def cyclic(values: Sequence[str]) -> list[list[str]]:
+    """Return the cyclic orders of values: each value stands in each place once."""
+    return [[*values[i:], *values[:i]] for i in range(len(values))]
+
+
+@register_judge
+class VlmJudge(JudgeSpec):
     """Any image-text-to-text model of transformers (LLaVA, Qwen-VL, SmolVLM and kin) as a judge.
 
-    Args:
-        model, processor: as `AutoModelForImageTextToText` and `AutoProcessor` load them; the processor has a chat
-            template and a tokenizer.
-        values: attribute -> its values, 2 to 25 of them. Their order does not matter: questions are asked in the
-            cyclic orders of the sorted values.
-        batch_size: images that one forward pass reads.
-        name: for reports; by default where the model came from.
-
-    Attributes:
-        order_bias: attribute -> mean over the images read so far of the largest total variation (0 to 1) between the
-            answers of two orders. The average over orders is what counts; this says what it averaged out.
-
-    Raises:
-        InvalidInputError: fewer than two values, more than 25, or a processor without a chat template.
+    model: an id of the hub or a folder. questions: attribute -> its values, or the prompt set that has them; by default
+    the attribute of the task's own set. Their order does not matter: questions are asked in the cyclic orders of the
+    sorted values. batch_size: images that one forward pass reads.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        processor: Any,
-        values: Mapping[str, Sequence[str]],
-        *,
-        batch_size: int = 8,
-        name: str | None = None,
-    ) -> None:
-        for attribute, some in values.items():
-            if not 2 <= len(set(some)) == len(some) < len(string.ascii_uppercase):
-                raise InvalidInputError(f"{attribute}: expected 2 to 25 different values, got {list(some)}")
-        if not values or not getattr(processor, "chat_template", None):
-            raise InvalidInputError(
-                "expected values of at least one attribute and a processor with a chat template, got "
-                f"{dict(values)} and {type(processor).__name__}; choose a model that was tuned to follow instructions"
-            )
-        self.name = name or str(getattr(model, "name_or_path", "") or type(model).__name__)
-        self.names = {attribute: tuple(some) for attribute, some in values.items()}
-        self.order_bias: dict[str, float] = {}
-        self._model, self._processor, self._batch_size, self._read = model.eval(), processor, batch_size, 0
-        asked = {attribute: question(attribute, sorted(some)) for attribute, some in values.items()}
-        about = [weights_fingerprint(model), processor.chat_template, asked, {a: list(v) for a, v in values.items()}]
-        self.fingerprint = digest_of(*about)
+    kind: Literal["vlm"] = "vlm"
+    model: str
+    questions: dict[str, str | tuple[str, ...]] | None = None
+    batch_size: Count = 8
+    _parts: tuple[Any, Any]
+    _spreads: dict[str, list[float]]
 
-    @classmethod
-    def load(
-        cls, name_or_folder: str, values: Mapping[str, Sequence[str]], *, device: str = "cpu", dtype: str | None = None
-    ) -> VlmJudge:
-        """Load the model with this id of the hub or in this folder.
+    @property
+    def order_bias(self) -> dict[str, float]:
+        """Attribute -> mean over the images read of the largest total variation between the answers of two orders."""
+        return {attribute: float(np.mean(spreads)) for attribute, spreads in self._spreads.items()}
+
+    def ready(self, task: Any, session: Session) -> Judge:
+        """Load the model."""
+        own = self if self.questions else self.model_copy(update={"questions": {task.attribute: task.prompts}})
+        dtype = {"dtype": session.options.dtype or "auto"}
+        return own.on(
+            *from_hub("AutoModelForImageTextToText", "AutoProcessor", self.model, session.options.device, **dtype)
+        )
+
+    def on(self, model: Any, processor: Any) -> Self:
+        """Ask this model; the processor has a chat template and a tokenizer.
 
         Raises:
-            InvalidInputError: it cannot be loaded.
+            InvalidInputError: fewer than two values, more than 25, or a processor without a chat template.
         """
-        transformers = need("transformers")
-        try:
-            with asked_once(name_or_folder):
-                kind = transformers.AutoModelForImageTextToText
-                model = kind.from_pretrained(name_or_folder, dtype=dtype or "auto", **NO_CODE).to(device)
-                processor = transformers.AutoProcessor.from_pretrained(name_or_folder, **NO_CODE)
-        except Exception as error:  # on damaged files the library raises whatever it stumbles over
+        asked = (self.questions or {}).items()
+        self._names = {
+            a: given if isinstance(given, tuple) else tuple(load_prompts(given).attributes) for a, given in asked
+        }
+        for attribute, some in self._names.items():
+            if not 2 <= len(set(some)) == len(some) < len(string.ascii_uppercase):
+                raise InvalidInputError(f"{attribute}: expected 2 to 25 different values, got {list(some)}")
+        if not self._names or not getattr(processor, "chat_template", None):
             raise InvalidInputError(
-                f"cannot load the vision-language model {name_or_folder!r}: {reason(error)}; expected an id or folder "
-                "of a transformers model for image-text-to-text"
-            ) from error
-        return cls(model, processor, values, name=name_or_folder)
+                "expected values of at least one attribute and a processor with a chat template, got "
+                f"{self._names} and {type(processor).__name__}; choose a model that was tuned to follow instructions"
+            )
+        self._name, self._parts, self._spreads = self.model, (model, processor), {}
+        texts = {attribute: question(attribute, sorted(some)) for attribute, some in self._names.items()}
+        self._fingerprint = digest_of(weights_fingerprint(model), processor.chat_template, texts, self._names)
+        return self
 
     def predict(self, images: Sequence[Image]) -> Probabilities:
         """Return probabilities (n, values) of each attribute; what a row lacks to one went to "cannot be told"."""
         pictures, answers = [image.convert("RGB") for image in images], {}
-        for attribute, values in self.names.items():
-            orders = cyclic(sorted(values))
-            each = np.stack([self._asked(pictures, attribute, order, values) for order in orders])
+        for attribute, values in self._names.items():
+            each = np.stack([self._asked(pictures, attribute, order) for order in cyclic(sorted(values))])
             spread = 0.5 * np.abs(np.exp(each)[:, None] - np.exp(each)[None]).sum(-1).max(axis=(0, 1))
-            self._note(attribute, spread)
+            before = self.order_bias.get(attribute, 0.0)
+            self._spreads.setdefault(attribute, []).extend(spread.tolist())
+            if (bias := self.order_bias[attribute]) > BIAS >= before:
+                warn(
+                    f"{self.name}: answers about {attribute} depend on the order of the options (mean total variation "
+                    f"{bias:.2f}); they are averaged over orders, but label some images by hand (vldebias label) and "
+                    "correct the judge by them"
+                )
             mean = each.mean(axis=0)
-            chances = np.exp(mean - np.logaddexp.reduce(mean, axis=1, keepdims=True))
-            answers[attribute] = chances[:, : len(values)]
-        self._read += len(images)
+            answers[attribute] = np.exp(mean - np.logaddexp.reduce(mean, axis=1, keepdims=True))[:, : len(values)]
         return answers
 
-    def _asked(
-        self, pictures: Sequence[Image], attribute: str, order: Sequence[str], values: Sequence[str]
-    ) -> np.ndarray:
-        """Return log probabilities (n, values + 1) of one order, columns as `values` and then NONE."""
+    def _asked(self, pictures: Sequence[Image], attribute: str, order: Sequence[str]) -> np.ndarray:
+        """Return log probabilities (n, values + 1) of one order, columns as the values and then NONE."""
         text, letters = question(attribute, [*order, NONE]), string.ascii_uppercase[: len(order) + 1]
         rows = np.empty((len(pictures), len(letters)))
         for size in {picture.size for picture in pictures}:  # of one size: as many image tokens, so nothing is padded
             of_size = [i for i, picture in enumerate(pictures) if picture.size == size]
-            for start in range(0, len(of_size), self._batch_size):
-                batch = of_size[start : start + self._batch_size]
-                found = self.likelihoods([pictures[i] for i in batch], text, letters)
-                rows[batch] = found.log_softmax(dim=1).numpy()
-        return rows[:, [*(order.index(value) for value in values), len(order)]]
+            for start in range(0, len(of_size), self.batch_size):
+                batch = of_size[start : start + self.batch_size]
+                rows[batch] = self.likelihoods([pictures[i] for i in batch], text, letters).log_softmax(dim=1).numpy()
+        return rows[:, [*(order.index(value) for value in self._names[attribute]), len(order)]]
 
     @torch.no_grad()
     def likelihoods(self, pictures: Sequence[Image], text: str, answers: Sequence[str]) -> Tensor:
@@ -136,11 +127,12 @@ class VlmJudge:
         pictures: of one size. answers: texts of which none begins another.
         Answers that differ in their last token alone cost one forward pass; otherwise each costs one.
         """
-        content = [{"type": "image"}, {"type": "text", "text": text}]
-        chat = [{"role": "user", "content": content}]
-        prompt = self._processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
-        gap = "" if prompt[-1:].isspace() else " "
-        batches = [self._encoded(pictures, prompt + gap + answer) for answer in answers]
+        _, processor = self._parts
+        chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}]
+        prompt = processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+        prompt += "" if prompt[-1:].isspace() else " "
+        images = [[one] for one in pictures]
+        batches = [processor(text=[prompt + a] * len(images), images=images, return_tensors="pt") for a in answers]
         ids = [batch["input_ids"][0].tolist() for batch in batches]
         shared = next(i for i, column in enumerate(zip(*ids, strict=False)) if len(set(column)) > 1)
         if all(len(row) == shared + 1 for row in ids):
@@ -153,47 +145,8 @@ class VlmJudge:
             scores.append(logits.gather(2, wanted)[..., 0].sum(dim=1))
         return torch.stack(scores, dim=1)
 
-    def _encoded(self, pictures: Sequence[Image], text: str) -> Any:
-        """Return the inputs of one text about every picture; pictures are of one size."""
-        return self._processor(text=[text] * len(pictures), images=[[one] for one in pictures], return_tensors="pt")
-
     def _logits(self, batch: Any) -> Tensor:
-        weight = next(self._model.parameters())
+        model, _ = self._parts
+        weight = next(model.parameters())
         moved = {k: v.to(weight) if v.is_floating_point() else v.to(weight.device) for k, v in batch.items()}
-        return self._model(**moved).logits.double().cpu()
-
-    def _note(self, attribute: str, spread: np.ndarray) -> None:
-        """Update the mean of `order_bias`; warn once where the order of the options matters much."""
-        before, first = self.order_bias.get(attribute, 0.0), attribute not in self.order_bias
-        now = (before * self._read + float(spread.sum())) / (self._read + len(spread))
-        self.order_bias[attribute] = now
-        if now > BIAS and (first or before <= BIAS):
-            warn(
-                f"{self.name}: answers about {attribute} depend on the order of the options (mean total variation "
-                f"{now:.2f} over {self._read + len(spread)} images); they are averaged over orders, but label some "
-                "images by hand (vldebias label) and correct the judge by them"
-            )
-
-
-def cyclic(values: Sequence[str]) -> list[list[str]]:
-    """Return the cyclic orders of values: each value stands in each place once."""
-    return [[*values[i:], *values[:i]] for i in range(len(values))]
-
-
-@register_judge
-class VlmSpec(JudgeSpec):
-    """A vision-language model. questions: attribute -> prompt set whose values are asked for.
-
-    Without `questions` it is asked for the attribute of the task's own prompt set.
-    """
-
-    kind: Literal["vlm"] = "vlm"
-    model: str
-    questions: dict[str, str] | None = None
-
-    def open(self, task: Any, session: Session) -> Judge:
-        """Load the model."""
-        asked = self.questions or {task.attribute: task.prompts}
-        values = {attribute: tuple(load_prompts(name).attributes) for attribute, name in asked.items()}
-        options = session.options
-        return VlmJudge.load(self.model, values, device=options.device, dtype=options.dtype)
+        return model(**moved).logits.double().cpu()

@@ -162,7 +162,6 @@ for _metric in (
     # how far a figure can be trusted, and what is neither good nor bad
     Metric("alpha", "Krippendorff's alpha", "fact", "higher"),
     Metric("percent_agreement", "pairs of answers that agree", "fact", "higher", SHARE),
-    Metric("judge_agreement", "agreement with the attribute classifier", "fact", "higher", SHARE),
     Metric("share", "share", "fact", "neither", SHARE),
     Metric("predicted_discrepancy", "predicted parity gap (L2)", "fact", "lower", SHARE, "texts"),
     Metric("predicted_share", "predicted share", "fact", "neither", SHARE, "texts"),

@@ -26,6 +26,7 @@ from vldebias.metrics.bootstrap import Interval, Values, codes, percentile_inter
 
 NOT_LABELLED = -1
 LEAST, FEW = 10, 30  # labels below which nothing is said, and below which a warning is
+LEVEL = 0.95
 _WEIGHTS = 8  # different weights that make strata of their own; more are put into so many bins
 
 Floats = NDArray[np.float64]
@@ -83,8 +84,8 @@ def squared_discrepancies(counts: Counts) -> Floats:
     return np.where(n > 1, _squares(counts) - spread, 1 - 1 / counts.shape[-1])
 
 
-def shares_radius(counts: Counts, *, resamples: int = 2000, seed: int = 0, level: float = 0.95) -> Floats:
-    """Return how far the shares of each row of counts (p, |A|) may be from the true ones: (p,) L2 distances at `level`.
+def shares_radius(counts: Counts, *, resamples: int = 2000, seed: int = 0) -> Floats:
+    """Return how far the shares of each row of counts (p, |A|) may be from the true ones: (p,) L2 distances.
 
     By the triangle inequality the discrepancy of a row is within it as well. Resampled discrepancies would not do: they
     inherit the upward bias, and their interval can miss the very value that was measured. It is a quantile over
@@ -98,7 +99,7 @@ def shares_radius(counts: Counts, *, resamples: int = 2000, seed: int = 0, level
     radius = np.full(len(counts), np.sqrt(1 - 1 / values))
     for i in np.flatnonzero(n):
         drawn = rng.multinomial(n[i], centres[i], size=resamples) / n[i]
-        radius[i] = np.quantile(np.linalg.norm(drawn - centres[i], axis=1), level)
+        radius[i] = np.quantile(np.linalg.norm(drawn - centres[i], axis=1), LEVEL)
     return radius
 
 
@@ -144,7 +145,7 @@ class CorrectedShares:
         shares: (c,) of all answers; they add up to 1.
         draws: (2, b, c) of their posterior, under each prior.
         labels: how many images people labelled. images: how many there are.
-        noise: how much of the variance is of the images and not of the labels. level: of the intervals.
+        noise: how much of the variance is of the images and not of the labels.
     """
 
     shares: Floats
@@ -152,11 +153,10 @@ class CorrectedShares:
     labels: int
     images: int
     noise: float
-    level: float = 0.95
 
     def interval(self, answer: int) -> Interval:
         """Return the share of an answer with its interval."""
-        value, outside = float(self.shares[answer]), (1 - self.level) / 2
+        value, outside = float(self.shares[answer]), (1 - LEVEL) / 2
         low, high = np.quantile(self.draws[..., answer], [outside, 1 - outside], axis=1)
         down = value + self._wider * (min(low.min(), value) - value)
         up = value + self._wider * (max(high.max(), value) - value)
@@ -202,15 +202,15 @@ class CorrectedShares:
         return None if needed > self.images else int(np.ceil(needed - self.labels))
 
     def _interval(self, value: float, low: float, high: float) -> Interval:
-        return Interval(value, low, high, self.level, self.labels, self.draws.shape[1])
+        return Interval(value, low, high, LEVEL, self.labels, self.draws.shape[1])
 
     def _radius(self, distances: Floats) -> float:
-        return self._wider * float(np.quantile(distances, self.level, axis=1).max())
+        return self._wider * float(np.quantile(distances, LEVEL, axis=1).max())
 
     @property
     def _wider(self) -> float:
         """Student's t over the normal quantile."""
-        stats, at = need("scipy.stats"), (1 + self.level) / 2
+        stats, at = need("scipy.stats"), (1 + LEVEL) / 2
         return float(stats.t.ppf(at, self.labels - 1) / stats.norm.ppf(at))
 
 
@@ -227,7 +227,6 @@ def corrected_shares(
     answers: int,
     *,
     weights: Values | None = None,
-    level: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
 ) -> CorrectedShares:
@@ -285,7 +284,7 @@ def corrected_shares(
             drawn += sizes[:, [j]] * rng.dirichlet(seen + prior, resamples)
     value = of @ theta
     noise = float(((theta**2).T @ of - value**2).sum()) / len(said)
-    return CorrectedShares(value, draws, labels, len(said), noise, level)
+    return CorrectedShares(value, draws, labels, len(said), noise)
 
 
 def rated(people: Values, answers: int) -> Floats:
@@ -375,16 +374,14 @@ class Agreement:
         alpha: Krippendorff's alpha, bootstrapped over units: 1 perfect, 0 chance, negative below chance.
         percent: share of pairs of answers to the same unit that are equal, mean over units; not corrected for chance.
         answers: answers in units that two or more answered.
-        undefined: resamples left out because all their answers are one value.
     """
 
     alpha: Interval
     percent: Interval
     answers: int
-    undefined: int
 
 
-def krippendorff_alpha(labels: Values, *, missing: float | None = None) -> float:
+def krippendorff_alpha(labels: Values, *, missing: float = np.nan) -> float:
     """Return alpha = 1 - D_o / D_e of names over all units that two or more annotators answered.
 
     D_o is the share of unequal pairs of answers inside units, D_e that of all pairable answers.
@@ -392,12 +389,11 @@ def krippendorff_alpha(labels: Values, *, missing: float | None = None) -> float
 
     Args:
         labels: (annotators, units) codes of the answers; NaN is no answer.
-        missing: another number that means no answer, such as -1 in integer codes; without it -1 is an answer, and a
-            warning says so.
+        missing: another number that means no answer, such as -1 in integer codes.
 
     Raises:
-        InvalidInputError: not (annotators, units) numbers, one annotator, no unit with two answers, or a single value
-            throughout: chance alone would agree then, and alpha is 0 / 0.
+        InvalidInputError: not (annotators, units) numbers, no unit with two answers, or a single value throughout:
+            chance alone would agree then, and alpha is 0 / 0.
 
     >>> krippendorff_alpha([[0, 0, 1, 1], [0, 0, 1, 0]])
     0.5333333333333333
@@ -406,62 +402,41 @@ def krippendorff_alpha(labels: Values, *, missing: float | None = None) -> float
     return float(_alphas(counts, np.ones((1, len(counts))))[0])
 
 
-def agreement(labels: Values, *, missing: float | None = None, resamples: int = 2000, seed: int = 0) -> Agreement:
+def agreement(labels: Values, *, missing: float = np.nan, resamples: int = 2000, seed: int = 0) -> Agreement:
     """Return alpha and percent agreement with percentile intervals over units.
 
-    Units are resampled, as Zapf et al., "Measuring inter-rater reliability for nominal data" (2016), recommend. Those
-    in which one value is left have no alpha: they are left out and counted. Arguments and Raises: see
-    `krippendorff_alpha`; also InvalidInputError where no resample has an alpha.
+    Units are resampled, as Zapf et al., "Measuring inter-rater reliability for nominal data" (2016), recommend; draws
+    in which one value is left have no alpha and do not count. Arguments and Raises: see `krippendorff_alpha`.
     """
     counts = _pairable(labels, missing)
     units, equal = len(counts), 1 - _unequal(counts)
     blocks = [one.astype(np.float64) for one in resampled_counts(np.ones(units, np.int64), resamples, seed)]
     alphas = np.concatenate([_alphas(counts, weights) for weights in blocks])
     shares = np.concatenate([weights @ equal / units for weights in blocks])
-    defined = alphas[np.isfinite(alphas)]
-    if len(defined) == 0:
-        raise InvalidInputError(f"labels: none of {resamples} resamples of {units} units has two values; label more")
-    value = float(_alphas(counts, np.ones((1, units)))[0])
+    value, drawn = float(_alphas(counts, np.ones((1, units)))[0]), percentile_interval(alphas[np.isfinite(alphas)])
     return Agreement(
-        Interval(value, *percentile_interval(defined), 0.95, units, resamples),
+        Interval(value, *drawn, 0.95, units, resamples),
         Interval(float(equal.mean()), *percentile_interval(shares), 0.95, units, resamples),
         int(counts.sum()),
-        resamples - len(defined),
     )
 
 
-def _pairable(labels: Values, missing: float | None) -> Floats:
+def _pairable(labels: Values, missing: float) -> Floats:
     """Counts (units, values) of the units that two or more annotators answered."""
     array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
-    if array.ndim != 2 or array.dtype.kind not in "iufb" or array.shape[1] == 0:
+    if array.ndim != 2 or array.dtype.kind not in "iufb":
         raise InvalidInputError(
             f"labels: expected numbers (annotators, units), got shape {array.shape} of {array.dtype}; "
             "encode names as codes and missing answers as NaN"
         )
-    if len(array) < 2:
-        raise InvalidInputError(f"labels: agreement needs two or more annotators, got {len(array)}")
-    answers = array.astype(np.float64)
-    if np.isinf(answers).any():
-        raise InvalidInputError("labels: expected finite numbers or NaN, got an infinite value")
-    if missing is not None:
-        answers = np.where(answers == missing, np.nan, answers)
-    elif array.dtype.kind == "i" and (array == -1).any() and (array >= -1).all():
-        warn(
-            "labels: -1 counts as an answer like the others; say missing=-1 where it means that there is none, or "
-            "missing=float('nan') where it is one",
-            SuspectInputWarning,
-        )
+    answers = np.where(array == missing, np.nan, array.astype(np.float64))
     answers = answers[:, np.isfinite(answers).sum(0) >= 2]
-    if not answers.shape[1]:
-        raise InvalidInputError(
-            f"labels: none of {array.shape[1]} units was answered by two annotators; agreement needs some overlap"
-        )
     annotator, unit = np.nonzero(np.isfinite(answers))
     values, code = np.unique(answers[annotator, unit], return_inverse=True)
-    if len(values) == 1:
+    if len(values) < 2:
         raise InvalidInputError(
-            f"labels: all {len(code)} pairable answers are {values[0]:g}; agreement beyond chance cannot be told "
-            "from one value: report the percent agreement and the number of answers"
+            f"labels: expected units with answers of two annotators that are not all alike, got {array.shape[1]} units "
+            f"with {len(code)} such answers of {len(values)} values"
         )
     counts = np.zeros((answers.shape[1], len(values)))
     np.add.at(counts, (unit, code), 1.0)

@@ -280,4 +280,4 @@ def test_people_label_what_was_drawn(run: Any, generated: dict[str, Any], tmp_pa
     found, said = run(PEOPLE, race, out=tmp_path / "human", labels=(labels,), drawn=folder)
     assert {f.metric for f in found.rows} >= {"discrepancy", "alpha"}
     assert "race by people: nobody labelled race" in said
-    assert found.provenance[0].model == Result.read(tmp_path / "out" / "result.json").provenance[0].model
+    assert found.provenance[0].prompts == Result.read(tmp_path / "out" / "result.json").provenance[0].prompts

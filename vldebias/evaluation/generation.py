@@ -250,8 +250,8 @@ class GenerationTask(Task):
 
     def judging_model(self, session: Session) -> Loaded:
         """The image-text model behind the judge: the user's, else the suite's."""
-        own = isinstance(self.judge, ClipJudge)
-        model, pretrained = (self.judge.model, self.judge.pretrained) if own else (None, None)
+        own = self.judge if isinstance(self.judge, ClipJudge) else None
+        model, pretrained = (None, None) if own is None else (own.model, own.pretrained)
         if session.options.judge is not None:
             model, pretrained = session.options.judge, session.options.judge_pretrained
         if model is None:

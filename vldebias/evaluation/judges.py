@@ -203,7 +203,7 @@ class MiniatureJudge(JudgeSpec):
         return self
 
     @cached_property
-    def names(self) -> Mapping[str, tuple[str, ...]]:  # type: ignore[override]
+    def names(self) -> Mapping[str, tuple[str, ...]]:
         """Attribute -> its values."""
         from vldebias.miniature.words import AGES, BACKGROUNDS, CLASSES, GENDERS, PLACES, PROFESSIONS, SPECIES, TONES
 
@@ -272,7 +272,7 @@ class ClassifierJudge(JudgeSpec):
     model: str
     attribute: str
     values: dict[str, OneOrMore] | None = None
-    _parts: tuple[Any, Any, Any]
+    _parts: Any = None
 
     def ready(self, task: Any, session: Session) -> Judge:
         """The classifier with this name."""
@@ -325,9 +325,9 @@ class ClipJudge(JudgeSpec):
         Field(min_length=1),
     ]
     reject: tuple[str, ...] = ()
-    _encoder: Any
-    _rows: dict[str, torch.Tensor]
-    _scale: float
+    _encoder: Any = None
+    _rows: dict[str, torch.Tensor] = PrivateAttr(default_factory=dict)
+    _scale: float = 0.0
 
     @classmethod
     def about(cls, prompts: PromptSet) -> Self:

@@ -92,7 +92,6 @@ def evaluate(
             - of generation: `model` is a pipeline; `judge` reads the images, which are drawn into `folder`; attributes,
               images_each and the other fields of `GenerationTask`.
             - of texts: `model` is a model or a pipeline. lam, method.
-            - of annotations: `labels` are files of annotators, `drawn` the folder of the images; attribute, names.
 
     Raises:
         InvalidInputError, PromptSetError, UnsupportedHostError: what does not fit, by name.

@@ -132,7 +132,11 @@ class Fid(Strict):
         def update(variant: str) -> None:
             for batch in _batches(drawn, images[variant], self.batch_size):
                 if encoder is None:
-                    pixels: Any = torch.from_numpy(np.stack(batch)).permute(0, 3, 1, 2).to(device)
+                    pixels: Any = (
+                        torch.from_numpy(np.stack([np.asarray(image) for image in batch]))
+                        .permute(0, 3, 1, 2)
+                        .to(device)
+                    )
                 else:
                     pixels = encoder.encode(batch).double()
                 metric.update(pixels, real=variant == NONE)

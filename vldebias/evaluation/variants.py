@@ -156,7 +156,7 @@ class Variant(Strict):
             known = METHODS.get(name)
             lam = first.lam if isinstance(first.lam, float) and (known is None or known.has_lam) else None
             own = {"projection": hash_of("".join(hashlib.sha256(one).hexdigest() for one in tensors))}
-        told = {"strength": self.strength, "keep_stated": self.keep_stated, **given}
+        told: dict[str, Any] = {"strength": self.strength, "keep_stated": self.keep_stated, **given}
         told = {key: value for key, value in told.items() if value is not None}
         told |= {"sets": sets, "method": name, "lam": lam}
         return told | {key: value for key, value in own.items() if value is not None}

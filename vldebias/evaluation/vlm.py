@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import torch
+from pydantic import PrivateAttr
 from torch import Tensor
 
 from vldebias.errors import InvalidInputError, warn
@@ -52,8 +53,8 @@ class VlmJudge(JudgeSpec):
     model: str
     questions: dict[str, str | tuple[str, ...]] | None = None
     batch_size: Count = 8
-    _parts: tuple[Any, Any]
-    _spreads: dict[str, list[float]]
+    _parts: Any = None
+    _spreads: dict[str, list[float]] = PrivateAttr(default_factory=dict)
 
     @property
     def order_bias(self) -> dict[str, float]:

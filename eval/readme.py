@@ -38,11 +38,13 @@ class Line(NamedTuple):
     cost: tuple[str, str]
     row: str  # the method of the result
     subset: str = ""
+    more: tuple[str, str] | None = None  # another cost
 
 
 PEOPLE = ("wordings", "wordings gender", ("discrepancy", "parity gap"), ("recognised", "subject accuracy"))
 SEARCH = ("rivals_real", "celeba professions", ("max_skew@50", "MaxSkew@50"), ("query_cosine", "self-similarity"))
-BIRDS = ("quickstart", "birds", ("worst_group", "worst group"), ("average_reweighted", "average accuracy"))
+BIRDS = ("quickstart", "birds", ("worst_group", "worst group"), ("average", "average accuracy"))
+AUC = ("worst_group_auc", "AUC of the worst group")
 AGES = ("rivals_real", "celeba age", ("worst_group", "worst group"), ("average", "average accuracy"))
 WRITTEN = "professions, as people write them"
 WINDOW = (
@@ -52,22 +54,28 @@ WINDOW = (
     Line("searching photographs", "unlabelled photographs, `reference=`", *SEARCH,
          "calibration and equalised image means, lam 100"),
     Line("classifying photographs by age", "texts alone, default", *AGES, "difference of the values"),
-    Line("classifying birds", "texts alone, default", *BIRDS, "default"),
-    Line("classifying birds", "unlabelled pictures, `reference=`", *BIRDS, "cali+equalise"),
+    Line("classifying birds", "texts alone, default", *BIRDS, "default", more=AUC),
+    Line("classifying birds", "unlabelled pictures, `reference=`", *BIRDS, "cali+equalise", more=AUC),
+    Line("classifying birds", "no edit, threshold at the median score", *BIRDS, "none@median"),
 )  # fmt: skip
+COUNTED = ("professions", "images each", "queries", "images")  # of `n`
 
 
 def window() -> str:
     """Write what is gained and what it costs, a line each; the intervals are those of the values."""
-    lines = [["task", "before", "after", "cost"]]
+    lines = [["task", "before", "after", "cost", "n"]]
     for line in WINDOW:
         rows = rows_in(read(line.result), line.block, line.subset)
-        (metric, called), (use, cost) = line.measure, line.cost
+        metric, called = line.measure
         bias = rows[line.row, metric]
         told = {"better": "", "worse": ", **worse**"}.get(verdict(bias.change, bias.better), ", no clear change")
-        paid = f"{cost} {rows['none', use].value:.2f} to {rows[line.row, use].value:.2f}"
+        paid = ", ".join(
+            f"{name} {rows['none', use].value:.2f} to {rows[line.row, use].value:.2f}"
+            for use, name in filter(None, (line.cost, line.more))
+        )
+        n = ", ".join(f"{bias.n[key]:,} {key}" for key in COUNTED if key in bias.n)
         before = f"{called} {span(rows['none', metric], '.2f')}"
-        lines.append([f"{line.task}: {line.how}", before, span(bias, ".2f") + told, paid])
+        lines.append([f"{line.task}: {line.how}", before, span(bias, ".2f") + told, paid, n])
     return table(*lines)
 
 
@@ -292,7 +300,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/generation.md": {"sampled": sampled},
     "docs/tutorials/audit-a-prompt-list.md": {"audit_lines": audit_lines},
     "docs/fine-tuning.md": {"verdicts": verdicts},
-    "docs/explanation/measured.md": {"real": real.measured},
+    "docs/explanation/evidence.md": {"real": real.measured},
     "eval/README.md": {
         "noisy_captions": partial(
             NOISY, {"eta": "eta"}, ["zero_shot_accuracy"], "Zero-shot accuracy, " + STARS.format(BASE),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -27,8 +26,7 @@ class Flag:
 class Options:
     """What the user brings to a suite; None leaves the choice to the suite.
 
-    model, pretrained, pipeline, device and dtype are those of `vldebias.loading.load_host`; keys: where a file of
-    embeddings names things otherwise, see `vldebias.data.load_embeddings`.
+    model, pretrained, pipeline, device and dtype are those of `vldebias.loading.load_host`.
     """
 
     out: Annotated[Path, Flag("Run", "DIR", "For results. Default: vldebias-SUITE.")]
@@ -54,16 +52,11 @@ class Options:
     )
     limit: Annotated[int | None, Flag("Images", "N", "At most so many of each split, at random.", least=1)] = None
     strict: Annotated[bool, Flag("Images", None, "Stop at an image that cannot be read.")] = False
-    embeddings: Annotated[
-        Path | None, Flag("Images", "FILE", "Features of your own (.npz, .safetensors), or 'shards/*.npy'.")
-    ] = None
+    embeddings: Annotated[Path | None, Flag("Images", "FILE", "Features of your own (.npz), or 'shards/*.npy'.")] = None
     table: Annotated[Path | None, Flag("Images", "FILE", "Labels of .npy shards, row by row; or 'meta/*.parquet'.")] = (
         None
     )
     texts: Annotated[Path | None, Flag("Images", "FILE", "Text embeddings of your own (see eval show --texts).")] = None
-    keys: Annotated[
-        Mapping[str, str], Flag("Images", "A=B", "Field A is called B in a file of embeddings. *", "--key")
-    ] = field(default_factory=dict)
     unknown: Annotated[tuple[str, ...], Flag("Images", "VALUE", "A label that means unknown, such as -1. *")] = ()
     cache: Annotated[Path | None, Flag("Images", "DIR", "Embedding cache. Default: ~/.cache/vldebias.")] = None
     feature_dtype: Annotated[str, Flag("Images", "NAME", "How features are kept there.")] = "float16"

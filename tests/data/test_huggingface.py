@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import json
 import shutil
 import tarfile
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ from data_parts import as_bytes, picture, save
 
 from tests.refusals import refused
 from vldebias.data import ImageData, ImageStream, open_data
-from vldebias.data.huggingface import source_of
 from vldebias.errors import InvalidInputError
 
 datasets = pytest.importorskip("datasets")
@@ -57,7 +54,6 @@ def dataset(first: int = 0) -> Any:
         "sex": [0, 1, -1, 1, None],
         "tone": ["dark", "", None, "pale", "dark"],
         "text": [f"text {first + i}" for i in range(N)],
-        "key": [f"k{first + i}" for i in range(N)],
     }
     kinds = {"image": datasets.Image(), "sex": datasets.ClassLabel(names=["f", "m"])}
     features = {name: kinds.get(name, datasets.Value("string")) for name in columns}
@@ -88,7 +84,7 @@ def parquet_file(root: Path) -> Path:
 
 
 LAYOUTS = [(saved, "test"), (saved_one, "all"), (parquet_folder, "test"), (parquet_file, "all")]
-MAPPED: dict[str, Any] = {"labels": {"gender": "sex", "tone": "tone"}, "caption": "text", "id": "key"}
+MAPPED: dict[str, Any] = {"labels": {"gender": "sex", "tone": "tone"}, "caption": "text"}
 
 
 @pytest.mark.parametrize(("layout", "split"), LAYOUTS)
@@ -96,7 +92,7 @@ def test_rows_at_random_are_those_of_a_stream_from_any_start(tmp_path: Path, lay
     root = layout(tmp_path / "own")
     data, stream = opened(root, split, **MAPPED), opened(root, split, streaming=True, **MAPPED)
     assert (data.name, data.split, len(data)) == (stream.name, stream.split, N) == ("own", split, N)
-    assert rows_of(data) == [(f"k{20 + i}", f"text {20 + i}", picture(20 + i)) for i in range(N)]
+    assert rows_of(data) == [(f"{i:08d}", f"text {20 + i}", picture(20 + i)) for i in range(N)]
     assert (data.column("gender").names, data.column("gender").codes.tolist()) == (("f", "m"), CODES)
     assert (data.column("tone").names, data.column("tone").codes.tolist()) == (("dark", "pale"), [0, -1, -1, 1, 0])
     assert stream.names == {"gender": ("f", "m")}
@@ -117,9 +113,9 @@ def test_class_labels_are_taken_by_default_rows_are_numbered_and_all_joins_the_s
     record = next(opened(root, "val", streaming=True).records(2))
     assert (record.id, dict(record.labels), record.caption) == ("00000002", {"sex": None}, None)
     root = parquet_folder(tmp_path / "more")
-    keys = [f"k{first + i}" for first in (0, 10, 20) for i in range(N)]
-    assert [row[0] for row in rows_of(opened(root, "all", **MAPPED))] == keys
-    assert [row[0] for row in rows_of(opened(root, "all", streaming=True, **MAPPED))] == keys
+    texts = [f"text {first + i}" for first in (0, 10, 20) for i in range(N)]
+    for streaming in (False, True):
+        assert [row[1] for row in rows_of(opened(root, "all", streaming=streaming, **MAPPED))] == texts
 
 
 def imagefolder(root: Path, part: str = "test") -> Path:
@@ -184,18 +180,6 @@ def test_paths_start_from_a_folder_and_stay_below(tmp_path: Path, streaming: boo
         reads_of(opened(outside, "test", streaming=streaming))
 
 
-def test_an_address_is_fetched_and_broken_bytes_are_an_oserror(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "images.zip", "w") as archive:
-        archive.writestr("a.png", as_bytes(picture(6)))
-    cells = [{"bytes": None, "path": f"zip://a.png::{tmp_path / 'images.zip'}"}, {"bytes": b"no picture", "path": None}]
-    features = datasets.Features({"image": datasets.Image(decode=False)})
-    datasets.Dataset.from_dict({"image": cells}, features).save_to_disk(str(tmp_path / "own"))
-    data = opened(tmp_path / "own", "all")
-    assert data.read(0) == picture(6)
-    with pytest.raises(OSError, match="not a picture"):
-        data.read(1)
-
-
 @refused(
     ("own", {"split": "dev2"}, "expected split train or validation or test or all, got 'dev2'"),
     ("own", {"image": "photo", "labels": ["race"]}, r"expected columns \['photo', 'race'\]; there are \['image', 's"),
@@ -232,7 +216,6 @@ def parts(number: int) -> dict[str, bytes]:
         "png": as_bytes(picture(number)),
         "txt": f"text {number}".encode(),
         "cls": str(number % 2).encode(),
-        "json": json.dumps({"caption": f"json {number}", "site": {"name": "a"}}).encode(),
     }
 
 
@@ -256,10 +239,10 @@ def test_images_and_captions_of_tars_are_found(tmp_path: Path, name: str, stream
 @BOTH
 def test_one_tar_with_its_columns_named(tmp_path: Path, streaming: bool) -> None:
     root = tars(tmp_path / "own")
-    options: dict[str, Any] = {"image": "png", "caption": "json.caption", "id": "__key__", "labels": {"odd": "cls"}}
+    options: dict[str, Any] = {"image": "png", "caption": "txt", "labels": {"odd": "cls"}}
     data = opened(root / "001.tar", "train", streaming=streaming, **options)
     assert data.name == "001"
-    assert rows_of(data) == [(f"key{n:04d}", f"json {n}", picture(n)) for n in range(3, 6)]
+    assert rows_of(data) == [(f"{i:08d}", f"text {i + 3}", picture(i + 3)) for i in range(3)]
     odd = [record.labels["odd"] for record in data.records()] if streaming else data.column("odd").codes.tolist()
     assert list(map(str, odd)) == ["1", "0", "1"]
     for wrong, match in (("image", r"\['jpg'\]; there are \['png', 'txt'"), ("caption", r"expected columns \['jpg'\]")):
@@ -273,21 +256,16 @@ def test_tars_without_captions_and_rows_whose_image_is_broken_or_missing(tmp_pat
     assert rows_of(opened(bare, streaming=streaming))[2] == ("00000002", "", picture(2))
     with pytest.raises(InvalidInputError, match=r"no captions in a column caption, .* There are \['png', '__key__'"):
         opened(bare, streaming=streaming, caption="auto")
-    rows = [(f"k{n}", {name: part for name, part in parts(n).items() if name != "txt"}) for n in range(5)]
+    rows = [(f"k{n}", parts(n)) for n in range(5)]
     rows += [("k5", {**rows[4][1], "png": b"no picture"}), ("k6", {"cls": b"0"})]
     data = opened(write_tar(tmp_path / "a.tar", rows), streaming=streaming)
     captions = [record.caption for record in data.records()] if streaming else data.captions
-    assert list(captions[:2]) == ["json 0", "json 1"]
+    assert list(captions[:2]) == ["text 0", "text 1"]
     reads = reads_of(data)
     assert reads[4]() == picture(4)
     for read, match in ((reads[5], "not a picture"), (reads[6], "the cell is empty")):
         with pytest.raises(OSError, match=match):
             read()
-
-
-def test_addresses_are_not_looked_up_on_the_disk() -> None:
-    assert source_of("https://example.org/a.tar?download=1", None, None)["path"] == "webdataset"
-    assert source_of("owner/name", "c", "r") == {"path": "owner/name", "name": "c", "revision": "r"}
 
 
 # ---- columns that are found, and captions in lists -------------------------------------------------------------------

@@ -172,21 +172,6 @@ def test_two_workers_have_the_figures_of_one_array_also_when_one_is_killed(
 
 @with_ray
 @of_ray
-def test_the_blocks_of_a_data_set_are_shards(two: OnRay) -> None:
-    import ray
-
-    dataset = ray.data.from_numpy(PARTS)
-    shards_ = Shards.of_ray(dataset, "data")
-    assert np.array_equal(shards_[:], FEATURES)
-    assert figures("groups", shards_) == figures("groups", FEATURES)
-    lists = ray.data.from_items([{"emb": row.tolist()} for row in FEATURES[:20].astype(np.float32)])
-    assert np.array_equal(Shards.of_ray(lists, "emb")[:], FEATURES[:20].astype(np.float32))
-    with pytest.raises(InvalidInputError, match=r"expected a column 'features', found \['data'\]"):
-        Shards.of_ray(dataset)
-
-
-@with_ray
-@of_ray
 def test_an_error_of_the_work_comes_back_as_it_is(two: OnRay) -> None:
     broken = FEATURES.copy()
     broken[700] = 0

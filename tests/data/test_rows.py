@@ -22,7 +22,6 @@ from typer.testing import CliRunner
 from tests.refusals import refused
 from vldebias.cli import app
 from vldebias.data import Embeddings, Labels, Shards, digest_of, open_embeddings, read_table, rows, save_embeddings
-from vldebias.data.parallel import Here
 from vldebias.data.rows import RowNumbers
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.metrics.rankings import top_rankings
@@ -106,19 +105,6 @@ def test_the_cuts_do_not_matter(at: list[int], k: int, ties: str, chosen: str, m
     ranked = parts.top(QUERIES, k, ties=ties, seed=3)
     assert np.array_equal(ranked, whole.top(QUERIES, k, ties=ties, seed=3))
     assert np.array_equal(ranked, top_rankings(QUERIES, whole, k, ties=ties, seed=3))
-
-
-@given(n=st.integers(1, 700))
-@settings(max_examples=30, deadline=None)
-def test_results_are_merged_in_order_and_few_are_held(n: int) -> None:
-    sizes = [0]
-
-    def merge(several: Any) -> tuple[int, ...]:
-        sizes.append(len(several))
-        return tuple(x for one in several for x in one)
-
-    assert Here().fold(lambda part: (part,), merge, range(n)) == tuple(range(n))
-    assert max(sizes) <= 9
 
 
 # ---- rows of unit length ---------------------------------------------------------------------------------------------
@@ -230,12 +216,6 @@ def test_digests_change_with_numbers_order_and_choice(tmp_path: Path) -> None:
     assert digest_of(f"{tmp_path}/*.npy") != before
 
 
-def test_rows_without_names_are_numbered_as_if_written_out() -> None:
-    names = RowNumbers(4, 2)
-    assert names == ("2", "3", "4", "5") != RowNumbers(4, 3)
-    assert (list(names[1:3]), names[-1]) == (["3", "4"], "5")
-
-
 @refused(
     ("none/*.npy", r"there is no such file"),
     (["missing.npy"], r"missing.npy: there is no such file"),
@@ -287,11 +267,9 @@ def test_labels_lie_in_a_table_beside_or_in_parquet(tmp_path: Path) -> None:
     assert list(found.labels) == ["gender"]  # as many urls as rows are no labels
     assert found.about["ignored"] == ["url"]
     assert (found.ids[3], texts) == (str(FEATURES[3, 0]), None)
-    renamed, _ = open_embeddings(f"{tmp_path}/*.npy", table=f"{tmp_path}/meta_*.parquet", keys={"label.sex": "gender"})
-    assert list(renamed.labels) == ["sex"]
-    table = pa.table({"emb": list(FEATURES.astype(np.float32)), "label.gender": GENDER, "n": range(N)})
+    table = pa.table({"features": list(FEATURES.astype(np.float32)), "label.gender": GENDER, "n": range(N)})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=500)
-    inside, _ = open_embeddings(tmp_path / "a.parquet", keys={"features": "emb"})
+    inside, _ = open_embeddings(tmp_path / "a.parquet")
     assert np.array_equal(inside.features[:], FEATURES.astype(np.float32))
     assert inside.column("gender").counts == expected.counts
     assert isinstance(inside.ids, RowNumbers)
@@ -335,7 +313,6 @@ def test_the_command_measures_shards_as_one_file(tmp_path: Path) -> None:
     (tmp_path / "shards").mkdir()
     given = ["eval", str(tmp_path / "small.yaml"), "--texts", str(tmp_path / "texts.npz"), "--json", "--limit", "1200"]
     of_shards = ["--embeddings", write_npy(tmp_path / "shards"), "--table", f"{tmp_path}/shards/meta_*.parquet"]
-    of_shards += ["--key", "label.gender=gender"]
     found = []
     for which, brought in {"a": of_shards, "b": ["--embeddings", str(tmp_path / "whole.npz")]}.items():
         done = CliRunner().invoke(app, [*given, *brought, "--out", str(tmp_path / which)], catch_exceptions=False)

@@ -203,7 +203,6 @@ def test_a_model_by_name_embeds_a_folder_of_pictures(tmp_path: Path, monkeypatch
     [
         (("--side", "left"), r"side: Input should be 'text', 'image' or 'both'; got 'left'"),
         (("--methods", "equalise"), r"method 'equalise' uses unlabelled images"),
-        (("--key", "features=pixels"), r"expected an array 'pixels', found .* with --key features=NAME"),
         (("--projection", "nowhere"), r"nowhere.*folder"),
     ],
 )

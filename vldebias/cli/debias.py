@@ -27,9 +27,7 @@ def debias_command(
     ],
     method: Annotated[str | None, typer.Option(help="Default: default; see `vldebias methods`.")] = None,
     lam: Annotated[float | None, typer.Option(min=0, help="Weight of the prompt pairs, if --method has one.")] = None,
-    reference: Annotated[
-        Path | None, typer.Option(help="Image features of this model (.npz, .safetensors) to fit on.")
-    ] = None,
+    reference: Annotated[Path | None, typer.Option(help="Image features of this model (.npz) to fit on.")] = None,
     projection: Annotated[Path | None, typer.Option(help="Inspect the edit saved in this folder; fit none.")] = None,
     save: Annotated[Path | None, typer.Option("--out", help="Save the edit in this folder.")] = None,
     merge: Annotated[Path | None, typer.Option(help="Merge it into plain weights, saved in this empty folder.")] = None,

@@ -15,9 +15,7 @@ from vldebias.errors import InvalidInputError
 
 @with_flags(flags_of_options("model", "pretrained", "texts", "reference", "unknown", "device", "fresh"))
 def diagnose_command(
-    features: Annotated[
-        Path, typer.Argument(exists=True, help="Embeddings with labels (.npz, .safetensors).", metavar="FILE")
-    ],
+    features: Annotated[Path, typer.Argument(exists=True, help="Embeddings with labels (.npz).", metavar="FILE")],
     labels: Annotated[str | None, typer.Option(help="Column of the classes.", metavar="COLUMN")] = None,
     groups: Annotated[str | None, typer.Option(help="Column of an attribute: gender.", metavar="COLUMN")] = None,
     prompts: Annotated[str | None, typer.Option(help="Prompt set of the attribute, for --methods.")] = None,

@@ -78,7 +78,6 @@ def run(
       vldebias eval generation --pipeline DIR --out sd15
       vldebias eval human --labels anna.jsonl --drawn sd15/images/gender
     """
-    keys = dict(split_pair(text, "--key", "features=image_embeds") for text in given.pop("keys", ()))
     check_out(given.get("out"))
     from vldebias.evaluation.run import PAGE, run_suite
     from vldebias.evaluation.task import load_suite
@@ -91,7 +90,7 @@ def run(
     if root is not None and not Path(root).exists():
         raise InvalidInputError(f"--data-root {root}: no such folder or manifest file; name the one with the data set")
     chosen = tuple(get_method(name).name for name in split_names(given.pop("methods", None))) or None
-    given |= {"device": device_of(given.get("device", "auto")), "methods": chosen, "keys": keys}
+    given |= {"device": device_of(given.get("device", "auto")), "methods": chosen}
     fields: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in given.items()}
     options = Options(**{"out": Path(f"vldebias-{loaded.name}"), **fields})
     result = run_suite(loaded, options, console=err, only=only or ())

@@ -2,7 +2,14 @@
 
 from vldebias.data.cache import embed_images
 from vldebias.data.dataset import ImageData, ImageStream, Record, check_images, describe, file_images
-from vldebias.data.embeddings import Embeddings, is_features, load_embeddings, open_embeddings, save_embeddings
+from vldebias.data.embeddings import (
+    Embeddings,
+    is_features,
+    load_embeddings,
+    load_texts,
+    open_embeddings,
+    save_embeddings,
+)
 from vldebias.data.parallel import OnRay, prefetch, processes
 from vldebias.data.rows import BLOCK, Shards, UnitRows, digest_of
 from vldebias.data.sources import list_data, open_data
@@ -30,6 +37,7 @@ __all__ = [
     "is_features",
     "list_data",
     "load_embeddings",
+    "load_texts",
     "odd_values",
     "open_data",
     "open_embeddings",

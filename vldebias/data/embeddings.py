@@ -1,6 +1,6 @@
 """Image embeddings with labels, all that an evaluation needs: from a model's cache, from arrays, from your own files.
 
-Keys of a .npz or .safetensors file, for n images, k names and p prompts:
+Keys of a .npz file, for n images, k names and p prompts:
 
     features         (n, d) floats; `image` is read as well
     ids              (n,) strings; default: "0", "1", ...
@@ -10,19 +10,17 @@ Keys of a .npz or .safetensors file, for n images, k names and p prompts:
     text, prompts    (p, d) floats and (p,) strings: text embeddings of the same space, for evaluation without a model
     about            a JSON object
 
-Strings are numpy strings, or UTF-8 JSON as uint8: `np.frombuffer(json.dumps(ids).encode(), dtype=np.uint8)`. A .npz
-file has checksums; a .safetensors file by `save_embeddings` has a SHA-256 in its header, one by others is warned of.
+Strings are numpy strings, or UTF-8 JSON as uint8: `np.frombuffer(json.dumps(ids).encode(), dtype=np.uint8)`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tokenize import TokenError
@@ -34,19 +32,16 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from vldebias.data.dataset import Columns
-from vldebias.data.rows import BLOCK, KINDS, RowNumbers, Shards, UnitRows, files_of, is_pattern
+from vldebias.data.rows import KINDS, RowNumbers, Shards, UnitRows, files_of, is_pattern
 from vldebias.data.tables import Labels, as_labels, as_texts, column_of, read_table
-from vldebias.errors import InvalidInputError, need, warn
-from vldebias.files import add_tensors, write_atomically
+from vldebias.errors import InvalidInputError, need
+from vldebias.files import write_atomically
 
 Array = NDArray[Any]
-Keys = Mapping[str, str]
 Texts = dict[str, Tensor] | None
 KEYS = ("features", "ids", "captions", "text", "prompts", "about")
 COLUMNS = ("label.", "names.")
-WITH_LABELS = (".npz", ".safetensors")
 SAME = 1e-3  # two embeddings of one prompt, relative to their length
-_DIGEST = "sha256"  # in the header of a .safetensors file
 _END = 22  # bytes of the record that ends a zip archive without a comment
 
 # What zipfile, zlib and numpy raise for a file that is cut, damaged, encrypted or no archive at all.
@@ -105,8 +100,10 @@ class Embeddings(Columns):
             InvalidInputError: shapes, types or lengths that do not fit; the message names the column.
         """
         try:
-            rows: Any = _plain(features.detach().cpu()) if isinstance(features, Tensor) else features
-            rows = rows if isinstance(rows, Shards) else np.asarray(rows)
+            if isinstance(features, Tensor):
+                features = features.detach().cpu()
+                features = (features.float() if features.dtype == torch.bfloat16 else features).numpy()
+            rows: Any = features if isinstance(features, Shards) else np.asarray(features)
             signed = rows.dtype.kind in "fiO"  # pixels, masks, spectra and texts would become floats without a word
             rows = rows.astype(np.float64) if signed and rows.dtype.kind != "f" else rows
         except (TypeError, ValueError) as error:
@@ -171,31 +168,21 @@ class Embeddings(Columns):
         return replace(self, features=held.picked(index), **columns)
 
 
-def _plain(tensor: Tensor) -> Array:
-    """As numpy, which knows no bfloat16 and nothing smaller."""
-    known = not tensor.is_floating_point() or tensor.dtype in (torch.float16, torch.float32, torch.float64)
-    return (tensor if known else tensor.float()).numpy()
-
-
 # ---- one file ------------------------------------------------------------------------------------------------
 
 
-def load_embeddings(path: str | Path, *, keys: Keys | None = None) -> tuple[Embeddings, Texts]:
-    """Read image embeddings of a file, and its text embeddings, prompt -> (d,), if it has some.
-
-    Args:
-        path: a file with the keys of `vldebias.data.embeddings`. Features of a .safetensors file are mapped into
-            memory; bfloat16 is read as float32.
-        keys: where the file has other names, ours -> theirs: {"features": "image_emb", "label.gender": "male"}.
+def load_embeddings(path: str | Path) -> tuple[Embeddings, Texts]:
+    """Read image embeddings of a .npz file, and its text embeddings, prompt -> (d,), if it has some.
 
     Raises:
         InvalidInputError: no such file, another format, damage, pickled objects, keys that are missing or of other
             types, lengths or widths that differ, features that are not finite, a prompt with two embeddings.
     """
-    path = Path(path)
     try:
-        fields, ignored = _fields(path, keys or {})
-        features = fields["features"]
+        fields, ignored = _fields(Path(path))
+        features = fields["features"] if "features" in fields else fields.get("image")
+        if features is None:
+            raise InvalidInputError(f"expected an array 'features', found {sorted({*fields, *ignored})}")
         n, about = len(features) if features.ndim else 0, {}
         if "about" in fields:
             text = fields["about"]
@@ -205,9 +192,7 @@ def load_embeddings(path: str | Path, *, keys: Keys | None = None) -> tuple[Embe
         about |= {"file": str(path)} | ({"ignored": ignored} if ignored else {})
         ids = _strings(fields, "ids") if "ids" in fields else RowNumbers(n)
         embeddings = Embeddings(features, ids, _labels(fields), _strings(fields, "captions"), about)
-        blocks = (features[i : i + 16 * BLOCK] for i in range(0, n or 1, 16 * BLOCK))  # features may be mapped
-        bad = np.concatenate([~np.isfinite(block).all(axis=1) for block in blocks])
-        if bad.any():
+        if (bad := ~np.isfinite(features).all(axis=1)).any():
             first = int(bad.argmax())
             raise InvalidInputError(
                 f"features: {int(bad.sum())} of {n} rows are infinite or NaN, the first of them row {first} "
@@ -218,11 +203,21 @@ def load_embeddings(path: str | Path, *, keys: Keys | None = None) -> tuple[Embe
         raise InvalidInputError(f"{path}: {error}") from None
 
 
+def load_texts(path: str | Path) -> Texts:
+    """Read the text embeddings alone, prompt -> (d,), of a .npz file that need not have images; None without any."""
+    try:
+        fields, _ = _fields(Path(path))
+        rows = fields.get("text")
+        return _texts(fields, 0 if rows is None or rows.ndim != 2 else rows.shape[1])
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{path}: {error}") from None
+
+
 def save_embeddings(path: str | Path, embeddings: Embeddings, texts: Mapping[str, Tensor] | None = None) -> Path:
     """Write `embeddings`, and `texts` (prompt -> (d,)) with them, as `load_embeddings` reads them; atomically.
 
     Raises:
-        InvalidInputError: neither .npz nor .safetensors, or a column whose name such a file cannot hold.
+        InvalidInputError: a path that does not end in .npz, or a column whose name such a file cannot hold.
     """
     path = Path(path)
     _check_suffix(path)
@@ -241,99 +236,54 @@ def save_embeddings(path: str | Path, embeddings: Embeddings, texts: Mapping[str
     if texts:
         rows = torch.stack([row.detach().cpu().float() for row in texts.values()])
         fields |= {"text": rows.numpy(), "prompts": _json(list(texts))}
-    if path.suffix == ".safetensors":
-        from safetensors.torch import save
-
-        tensors = {name: torch.from_numpy(np.array(field)) for name, field in fields.items()}
-        return write_atomically(path, save(tensors, metadata={_DIGEST: _digest(tensors)}))
     file = io.BytesIO()
     np.savez(file, **fields)  # type: ignore[arg-type]
     return write_atomically(path, file.getvalue())
 
 
 def _check_suffix(path: Path) -> None:
-    if path.suffix not in WITH_LABELS:
-        raise InvalidInputError(f"{path}: expected a file that ends in .npz or .safetensors")
+    if path.suffix != ".npz":
+        raise InvalidInputError(f"{path}: expected a file that ends in .npz")
 
 
 def _json(value: Any) -> Array:
     return np.frombuffer(json.dumps(value, ensure_ascii=False, default=str).encode(), dtype=np.uint8)
 
 
-def _fields(path: Path, keys: Keys) -> tuple[dict[str, Array], list[str]]:
-    """The arrays under our names, and the names of those that stand for nothing."""
-    if strangers := [ours for ours in keys if ours not in KEYS and not ours.startswith(COLUMNS)]:
-        raise InvalidInputError(f"keys: expected {', '.join(KEYS)}, label.* or names.*, got {strangers}")
+def _fields(path: Path) -> tuple[dict[str, Array], list[str]]:
+    """Return the arrays that a file has under our names, and the names of the others, which are not read."""
     _check_suffix(path)
     if not path.is_file():
         raise InvalidInputError("no such file")
     try:
-        names, read = _open_safetensors(path) if path.suffix == ".safetensors" else _open_npz(path)
+        with path.open("rb") as file:
+            if file.read(6) == b"\x93NUMPY":
+                raise ValueError("it holds one array without a name, as np.save writes it")
+            file.seek(-_END, os.SEEK_END)
+            end = file.read(_END)
+        with zipfile.ZipFile(path) as archive:
+            # The list of members has no checksum: a column could vanish from it, or stand there under another name.
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            for info in archive.infolist():
+                archive.open(info).close()  # compares the name with the one beside the content
+            count, there = int.from_bytes(end[10:12], "little"), len(archive.infolist())
+            if end.startswith(b"PK\5\6") and count not in (there, 0xFFFF):  # else a comment follows, or 64 bits count
+                raise zipfile.BadZipFile(f"{there} of {count} arrays are listed")
+            ours = {name: info for name, info in members.items() if name in KEYS or name.startswith(COLUMNS)}
+            return {name: _read(archive, name, info) for name, info in ours.items()}, sorted(set(members) - set(ours))
     except _UNREADABLE as error:
-        raise InvalidInputError(f"cannot be read ({error}); expected a {path.suffix} file of arrays") from None
-    sources = {name: name for name in names if name in KEYS or name.startswith(COLUMNS)}
-    sources |= {"features": "image"} if "features" not in names and "image" in names else {}
-    sources |= keys
-    missing = sorted(set(sources.values()) - set(names)) + ([] if "features" in sources else ["features"])
-    if missing:
-        raise InvalidInputError(
-            f"expected an array {missing[0]!r}, found {sorted(names)}; say what is what with keys={{'features': ...}}"
-        )
-    return {ours: read(name) for ours, name in sources.items()}, sorted(set(names) - set(sources.values()))
+        raise InvalidInputError(f"cannot be read ({error}); expected a .npz file of arrays") from None
 
 
-def _open_npz(path: Path) -> tuple[list[str], Callable[[str], Array]]:
-    """Names of the arrays in a file, and a function that reads one."""
-    with path.open("rb") as file:
-        if file.read(6) == b"\x93NUMPY":
-            raise ValueError("it holds one array without a name, as np.save writes it")
-    # The list of members has no checksum: a column could vanish from it, or stand there under another name.
-    with zipfile.ZipFile(path) as archive, path.open("rb") as file:
-        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        for info in archive.infolist():
-            archive.open(info).close()  # compares the name with the one beside the content
-        file.seek(-_END, os.SEEK_END)
-        end, there = file.read(_END), len(archive.infolist())
-        count = int.from_bytes(end[10:12], "little")
-    if end.startswith(b"PK\5\6") and count not in (there, 0xFFFF):  # else a comment follows, or 64 bits count elsewhere
-        raise zipfile.BadZipFile(f"{there} of {count} arrays are listed")
-
-    def read(name: str) -> Array:
-        try:
-            with zipfile.ZipFile(path) as archive, archive.open(members[name]) as file:
-                return np.lib.format.read_array(file, allow_pickle=False)
-        except _UNREADABLE as error:
-            raise InvalidInputError(
-                f"{name!r} cannot be read ({error}); expected numbers or strings. Python objects are never unpickled: "
-                "store strings with np.array(list_of_str)"
-            ) from None
-
-    return list(members), read
-
-
-def _open_safetensors(path: Path) -> tuple[list[str], Callable[[str], Array]]:
-    from safetensors import SafetensorError, safe_open
-
+def _read(archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo) -> Array:
     try:
-        file = safe_open(path, framework="pt").__enter__()  # what it gives stays mapped for as long as it is used
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        stored = (file.metadata() or {}).get(_DIGEST)
-    except SafetensorError as error:
-        raise ValueError(str(error)) from None
-    if stored is None:
-        warn(
-            f"{path}: has no digest, so that damage to its numbers goes unnoticed (a .npz file has its own); write it "
-            "again with vldebias.data.save_embeddings(path, *vldebias.data.load_embeddings(path))"
-        )
-    elif stored != _digest(tensors):
-        raise ValueError("damaged: its content has not the digest that was saved with it; fetch it or write it again")
-    return list(tensors), lambda name: _plain(tensors[name])
-
-
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    total = hashlib.sha256()
-    add_tensors(total, sorted(tensors.items()))
-    return total.hexdigest()
+        with archive.open(info) as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
+    except _UNREADABLE as error:
+        raise InvalidInputError(
+            f"{name!r} cannot be read ({error}); expected numbers or strings. Python objects are never unpickled: "
+            "store strings with np.array(list_of_str)"
+        ) from None
 
 
 def _parsed(array: Array, key: str) -> Any:
@@ -392,59 +342,55 @@ def _texts(fields: Mapping[str, Array], dim: int) -> Texts:
 
 def is_features(path: str | Path) -> bool:
     """Tell whether a path names features: a file by its ending, or files by a pattern."""
-    return Path(path).suffix in (*WITH_LABELS, *KINDS) or is_pattern(path)
+    return Path(path).suffix in (".npz", *KINDS) or is_pattern(path)
 
 
-def open_embeddings(
-    paths: str | Path, *, keys: Keys | None = None, table: str | Path | None = None
-) -> tuple[Embeddings, Texts]:
+def open_embeddings(paths: str | Path, *, table: str | Path | None = None) -> tuple[Embeddings, Texts]:
     """Open embeddings of a file or of several, with labels, and text embeddings where a file has some.
 
-    A .npz or .safetensors file is `load_embeddings`. Others become `Shards`, which are read when they are used: .npy
-    files, with the labels of `table`, and .parquet files with lists of floats in column "features".
+    A .npz file is `load_embeddings`. Others become `Shards`, which are read when they are used: .npy files, with the
+    labels of `table`, and .parquet files with lists of floats in column "features".
 
     Of a table "ids" and "captions" are what they say; every other column of texts or whole numbers is a label
-    ("label.gender" is "gender"), but for those with so many values that they are none. Where `keys` name labels, those
-    alone are read.
+    ("label.gender" is "gender"), but for those with so many values that they are none.
 
     Args:
         paths: a file, or a pattern such as "shards/*.npy".
-        keys: ours -> theirs, as in `load_embeddings`: {"features": "image_emb", "label.gender": "sex"}.
         table: .csv, .tsv, .parquet or .jsonl with one row for each row of the features, in their order; also a pattern.
 
     Raises:
         InvalidInputError: no such file, files that do not fit together, a table of another length.
     """
-    files, keys = files_of(paths), keys or {}
+    files = files_of(paths)
     kinds = {path.suffix for path in files}
-    if len(files) == 1 and kinds <= set(WITH_LABELS):
+    if len(files) == 1 and kinds == {".npz"}:
         if table is not None:
             raise InvalidInputError(f"{table}: a table has the labels of .npy shards; {paths} has its own")
-        return load_embeddings(files[0], keys=keys)
-    shards = Shards.open(files, features=keys.get("features", "features"))
+        return load_embeddings(files[0])
+    shards = Shards.open(files)
     tables = files_of(table) if table is not None else files if kinds == {".parquet"} else []
-    fields, about = _columns(tables, keys, str(table or paths)) if tables else ({"labels": {}}, {})
+    fields, about = _columns(tables, str(table or paths)) if tables else ({}, {})
     about |= {"file": str(paths), "shards": len(files)}
     try:
-        return Embeddings(shards, about=about, **{"ids": RowNumbers(len(shards)), **fields}), None
+        return Embeddings(shards, about=about, **{"ids": RowNumbers(len(shards)), "labels": {}, **fields}), None
     except InvalidInputError as error:
         raise InvalidInputError(f"{table or paths}: {error}") from None
 
 
-def _columns(files: Sequence[Path], keys: Keys, called: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Ids, labels and captions of a table in one or several files, and the names of columns that are none of these."""
-    parts = [read_table(path, plain=True) for path in files]
-    table = need("pyarrow").concat_tables(parts, promote_options="permissive")
-    there = {ours: keys.get(ours, ours) for ours in ("ids", "captions") if ours in keys or ours in table.column_names}
-    fields: dict[str, Any] = {ours: tuple(as_texts(column_of(table, of, called), called)) for ours, of in there.items()}
-    chosen = {ours.removeprefix("label."): theirs for ours, theirs in keys.items() if ours.startswith("label.")}
-    every = {name.removeprefix("label."): name for name in table.column_names if name not in there.values()}
-    labels, ignored = {}, []
-    for column, name in (chosen or every).items():
+def _columns(files: Sequence[Path], called: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return ids, labels and captions of a table in one or several files, and the columns that are none of these."""
+    table = need("pyarrow").concat_tables(
+        [read_table(path, plain=True) for path in files], promote_options="permissive"
+    )
+    fields: dict[str, Any] = {"labels": {}}
+    ignored = []
+    for name in table.column_names:
+        column = column_of(table, name, called)
+        if name in ("ids", "captions"):
+            fields[name] = tuple(as_texts(column, called))
+            continue
         try:
-            labels[column] = as_labels(column_of(table, name, called), None, f"{called}: column {name!r}")
+            fields["labels"][name.removeprefix("label.")] = as_labels(column, None, f"{called}: column {name!r}")
         except InvalidInputError:
-            if chosen:
-                raise
             ignored.append(name)
-    return fields | {"labels": labels}, {"ignored": ignored} if ignored else {}
+    return fields, {"ignored": ignored} if ignored else {}

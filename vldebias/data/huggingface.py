@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ LAYOUT = (
     "a dataset id, a folder of parquet, arrow, tar or image files, a .parquet, .arrow or .tar file, a pattern such as "
     "shards/*.tar, or a save_to_disk folder"
 )
-CAPTIONS = ("caption", "txt", "text", "json.caption", "json.text", "captions", "sentences", "json.captions")
+CAPTIONS = ("caption", "txt", "text", "captions", "sentences")
 _IMAGES = ("image", "jpg", "jpeg", "png", "webp")
 _ALIASES = {"train": ("train",), "val": ("val", "validation", "valid", "dev"), "test": ("test",)}
 _PARTS = 64  # of a saved data set, which could be split anywhere
@@ -48,7 +48,6 @@ def open_huggingface(
     *,
     image: str | None = None,
     caption: str | None = None,
-    id: str | None = None,
     labels: ColumnNames | None = None,
     images: str | Path | None = None,
     config: str | None = None,
@@ -57,8 +56,7 @@ def open_huggingface(
 ) -> ImageData | ImageStream:
     """Open one split, or all of them joined in the order train, val, test, others.
 
-    Tars are read in the way of webdataset: files of one name are a row, their endings are its columns (jpg, txt, json,
-    cls). A field of a json file is called "json.caption"; the name itself is in column "__key__".
+    Tars are read in the way of webdataset: files of one name are a row, their endings are its columns (jpg, txt, cls).
 
     Args:
         root: what to open; see LAYOUT.
@@ -66,9 +64,7 @@ def open_huggingface(
             test, or the only one there is. Files and patterns of files have one split, train.
         image: column of images, or of paths below `images`; by default found by its name or type.
         caption: column of texts or of lists of texts; "auto" finds the first of `CAPTIONS` that is there. By default
-            none, but of tars the one that "auto" would find.
-        id: column of names of the images, by default the number of the row. Rows of one name become one with several
-            captions; so do, without `id`, rows of one path in a column of paths.
+            none, but of tars the one that "auto" would find. Rows of one path become one with several captions.
         labels: columns that are labels, as a list or as {name here: name there}; by default those of type ClassLabel.
         images: folder that texts in the image column start from, by default the folder that is opened.
         config, revision: configuration and commit (branch, tag) on the hub.
@@ -87,7 +83,7 @@ def open_huggingface(
     classes = {c: tuple(map(str.strip, f.names)) for c, f in features.items() if isinstance(f, datasets.ClassLabel)}
     image = image or _image_column(features, where)
     if (caption == "auto" and caption not in features) or (caption is None and _TARS in features):
-        found = next((name for name in CAPTIONS if cell_of(features, name) is not None), None)
+        found = next((name for name in CAPTIONS if name in features), None)
         if caption == "auto" and found is None:
             raise InvalidInputError(
                 f"huggingface: {where}: no captions in a column {', '.join(CAPTIONS)}; name it with caption=..., or "
@@ -96,19 +92,19 @@ def open_huggingface(
             )
         caption = found
     columns = mapped_columns(labels if labels is not None else tuple(classes))
-    needed = [image, *filter(None, (caption, id)), *columns.values()]
-    if missing := [column for column in needed if cell_of(features, column) is None]:
+    needed = list(dict.fromkeys([image, *filter(None, [caption]), *columns.values()]))
+    if missing := [column for column in needed if column not in features]:
         raise InvalidInputError(f"huggingface: {root}: expected columns {missing}; there are {list(features)}")
     below = Path(images) if images is not None else folder if folder.is_dir() else folder.parent
     base = None if isinstance(features[image], datasets.Image) else below
     files = [file["filename"] for file in dataset.cache_files] if saved else None
     # Images as {"bytes", "path"}: decoding is ours, so that all sources agree.
-    dataset = dataset.select_columns(_tops(features, needed)).cast_column(image, datasets.Image(decode=False))
+    dataset = dataset.select_columns(needed).cast_column(image, datasets.Image(decode=False))
     if saved and streaming:
         dataset = dataset.to_iterable_dataset(num_shards=max(1, min(_PARTS, len(dataset))))
-    name = folder.parent.name or "files" if _is_pattern(where) else folder.stem
-    about, mark = {"root": where, "config": config, "revision": revision}, partial(_fingerprint, where, split, source)
-    rows = RowStream(image, caption, id, columns, classes, base, dataset, name, split, about, partial(mark, files))
+    name = folder.parent.name or "files" if is_pattern(where) else folder.stem
+    about, mark = {"root": where, "config": config, "revision": revision}, partial(_fingerprint, split, source, files)
+    rows = RowStream(image, caption, columns, classes, base, dataset, name, split, about, mark)
     return rows if streaming else rows.images()
 
 
@@ -147,11 +143,11 @@ def _chosen(opened: Mapping[str, Any], split: str | None, root: str) -> tuple[st
 
 def source_of(root: str, config: str | None, revision: str | None) -> dict[str, Any]:
     """Return arguments of load_dataset: files are opened by their format (and are called train), others by name."""
-    pattern = _is_pattern(root)
-    if not pattern and not Path(root).is_file() and _ending(root) not in _FORMATS:
+    pattern = is_pattern(root)
+    if not pattern and not Path(root).is_file():
         return {"path": root, "name": config, "revision": revision}
     files = list(map(str, files_of(root))) if pattern else [root]
-    formats = {_ending(file) for file in files}
+    formats = {Path(file).suffix for file in files}
     if len(formats) > 1 or not formats <= set(_FORMATS):
         raise InvalidInputError(
             f"huggingface: {root}: expected files ending in {' or '.join(_FORMATS)}, got {sorted(formats)}; open "
@@ -160,17 +156,7 @@ def source_of(root: str, config: str | None, revision: str | None) -> dict[str, 
     return {"path": _FORMATS[formats.pop()], "data_files": {"train": files}}
 
 
-def _is_pattern(root: str) -> bool:
-    """Whether a name stands for several files; addresses are taken as they are."""
-    return "://" not in root and is_pattern(root)
-
-
-def _ending(file: str) -> str:
-    """Of a path or address, whose query does not count."""
-    return Path(file.partition("?")[0] if "://" in file else file).suffix
-
-
-def _fingerprint(root: str, split: str, source: dict[str, Any], files: list[str] | None) -> str:
+def _fingerprint(split: str, source: dict[str, Any], files: list[str] | None) -> str:
     """Of the files where they are local; else of what the hub says identifies them (the commit)."""
     known = ""
     if files is None:
@@ -178,15 +164,9 @@ def _fingerprint(root: str, split: str, source: dict[str, Any], files: list[str]
         parts, there = _ALIASES.get(split, (split,)), builder.config.data_files or {}
         files = [str(path) for part, names in there.items() if split == "all" or str(part) in parts for path in names]
         known = str(builder.hash)
-    if not files or not all(Path(path).is_file() for path in files):
-        return fingerprint_of([root, split, *map(str, source.values()), known, *files])
-    folder = Path(root).resolve()
-    folder = folder if folder.is_dir() else folder.parent
-    below = []  # paths from the root, so that a copy of the folder has the same fingerprint
-    for path in map(Path, files):
-        inside = path.resolve().is_relative_to(folder)
-        below.append(path.resolve().relative_to(folder).as_posix() if inside else path.name)
-    return fingerprint_files(below, files)
+    if files and all(Path(path).is_file() for path in files):
+        return fingerprint_files([Path(path).name for path in files], files)
+    return fingerprint_of([split, *map(str, source.values()), known, *files])
 
 
 # ---- columns -----------------------------------------------------------------------------------------------
@@ -202,20 +182,6 @@ def _image_column(features: Mapping[str, Any], where: str) -> str:
     raise InvalidInputError(f"huggingface: {where}: {trouble}; name it with image=... There are {list(features)}")
 
 
-def _tops(features: Mapping[str, Any], names: Iterable[str]) -> list[str]:
-    """The columns that fields are in, each once."""
-    return list(dict.fromkeys(name if name in features else name.partition(".")[0] for name in names))
-
-
-def cell_of(row: Mapping[str, Any], name: str) -> Any:
-    """Return the value of a column, or of a field of one ("json.caption"), in a row; None where the row has none."""
-    if name in row:
-        return row[name]
-    column, _, field = name.partition(".")
-    inner = row.get(column)
-    return cell_of(inner, field) if field and isinstance(inner, Mapping) else None
-
-
 # ---- rows --------------------------------------------------------------------------------------------------
 
 
@@ -223,14 +189,13 @@ def cell_of(row: Mapping[str, Any], name: str) -> Any:
 class RowStream:
     """Rows of a data set and how they are read; an `ImageStream` where the data set is an iterable one.
 
-    image, caption, id: columns. labels: name here -> column.
+    image, caption: columns. labels: name here -> column.
     classes: column -> names of its codes, for the columns that the data set itself declares as classes.
     base: folder that paths in the image column start from; None where `datasets` resolves them.
     """
 
     image: str
     caption: str | None
-    id: str | None
     labels: Mapping[str, str]
     classes: Mapping[str, tuple[str, ...]]
     base: Path | None
@@ -270,20 +235,16 @@ class RowStream:
         if self.base is not None:
             paths = [(cell or {}).get("path") or "" for cell in images.with_format("arrow")[:][self.image].to_pylist()]
             refuse_outside(self.name, base, paths)
-        columns = [*filter(None, (self.caption, self.id)), *self.labels.values()]
-        if columns:
-            batches = self.dataset.select_columns(_tops(self.dataset.features, columns)).with_format("arrow").iter(1000)
-            cells = (row for batch in batches for row in batch.to_pylist())
-        else:
-            cells = ({} for _ in range(len(images)))
+        columns = list(dict.fromkeys([*filter(None, [self.caption]), *self.labels.values()]))
+        batches = self.dataset.select_columns(columns).with_format("arrow").iter(1000) if columns else ()
+        cells = [row for batch in batches for row in batch.to_pylist()] or [{}] * len(images)
         rows = [self._record(row, f"{i:08d}", lambda: None) for i, row in enumerate(cells)]
         labels = {here: Labels.of([row.labels[here] for row in rows], self.names.get(here)) for here in self.labels}
         captions = [row.caption or "" for row in rows] if self.caption else []
         more = [row.more_captions or () for row in rows] if any(row.more_captions for row in rows) else []
         ids, first = [row.id for row in rows], np.arange(len(rows))
-        named = ids if self.id else paths if all(paths) else []
-        if captions and named:
-            first, captions, more = one_row_per_image(self.name, named, captions, more, labels)
+        if captions and paths and all(paths):
+            first, captions, more = one_row_per_image(self.name, paths, captions, more, labels)
         return ImageData(
             name=self.name,
             split=self.split,
@@ -304,31 +265,25 @@ class RowStream:
         """The record of a row, whose image `read` reads."""
         caption, more = None, None
         if self.caption is not None:
-            caption, more = captions_in(cell_of(row, self.caption), f"{self.name}: column {self.caption!r}")
+            caption, more = captions_in(row[self.caption], f"{self.name}: column {self.caption!r}")
         labels: dict[str, str | None] = {}
         for here, there in self.labels.items():
-            value, names = cell_of(row, there), self.classes.get(there)
+            value, names = row[there], self.classes.get(there)
             if names is not None:
                 value = None if value is None or value < 0 else names[value]
             labels[here] = text_of(str(value).lower() if isinstance(value, bool) else value).strip() or None
-        return Record(number if self.id is None else str(cell_of(row, self.id)), read, labels, caption, more)
+        return Record(number, read, labels, caption, more)
 
     def _read(self, cell: Mapping[str, Any] | None) -> Image.Image:
         """The image of a cell {"bytes", "path"}; OSError where it holds none that can be read."""
         if cell is not None and cell["bytes"] is not None:
             return decode(cell["bytes"])
-        path = self._path(cell)
-        if not path:
+        if not (path := self._path(cell)):
             raise OSError("the cell is empty")
-        if "://" not in path:
-            return decode(Path(path))
-        import fsspec
-
-        with fsspec.open(path, "rb") as file:
-            return decode(bytes(file.read()))
+        return decode(Path(path))
 
     def _path(self, cell: Mapping[str, Any] | None) -> str:
         """Where the image of a cell lies; "" where the cell holds it."""
         if cell is None or cell["bytes"] is not None or cell["path"] is None:
             return ""
-        return str(cell["path"]) if "://" in cell["path"] else os.path.abspath((self.base or Path()) / cell["path"])
+        return os.path.abspath((self.base or Path()) / cell["path"])

@@ -6,19 +6,16 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 
 from vldebias.errors import InvalidInputError, VldebiasError, need
 
 T = TypeVar("T")
 R = TypeVar("R")
-_FAN = 8  # results that are held, and merged at once
 
 
 def prefetch(tasks: Iterable[T], work: Callable[[T], R], workers: int, ahead: int) -> Iterator[R]:
@@ -80,21 +77,11 @@ def processes() -> Processes:
 
 
 class Here:
-    """The runner of this process: parts one after another, of which no more than one and a few results are held.
-
-    `vldebias.data.OnRay` is another. Whatever the runner, the results are the same, in the same order.
-    """
+    """The runner of this process: parts one after another; `vldebias.data.OnRay` is another, with the same results."""
 
     def map(self, work: Callable[[T], R], parts: Sequence[T]) -> Iterator[R]:
         """Return `work` of each part, in their order."""
         return map(work, parts)
-
-    def fold(self, work: Callable[[T], R], merge: Callable[[Sequence[R]], R], parts: Sequence[T]) -> R:
-        """Return what `merge` makes of `work` of all parts; a few results are held at a time."""
-        held: list[R] = []
-        for result in self.map(work, parts):
-            held = [merge([*held, result])] if len(held) == _FAN else [*held, result]
-        return merge(held)
 
 
 HERE = Here()
@@ -142,7 +129,7 @@ class OnRay(Here):
         """Return `work` of each part, in their order; one task for each."""
         one = self.ray.remote(_done).options(**self.needs, max_retries=self.retries)
         held = self.ray.put(work)
-        waiting = [one.remote(held, part, *_held_by(part)) for part in parts]
+        waiting = [one.remote(held, part) for part in parts]
         while waiting:
             yield self._got(waiting.pop(0))
 
@@ -197,54 +184,7 @@ class OnRay(Here):
         )
 
 
-@dataclass(frozen=True)
-class BlockRows:
-    """A block (n, d) of a Ray data set, which stands where an array does; read where it is asked for."""
-
-    held: Any
-    shape: tuple[int, int]
-    dtype: np.dtype[Any]
-    ndim = 2
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, rows: Any) -> NDArray[Any]:
-        """The rows at a slice or at indices."""
-        return np.asarray(_stacked(need("ray").get(self.held))[rows])
-
-
-def blocks_of(dataset: Any, column: str) -> tuple[list[BlockRows], OnRay]:
-    """Return the blocks of a `ray.data.Dataset` with rows, in their order, and their runner; it is made once."""
-    runner, names = OnRay(), dataset.columns()
-    if column not in (names or []):
-        raise InvalidInputError(f"ray data set: expected a column {column!r}, found {names}")
-    held = dataset.materialize().to_numpy_refs(column=column)
-    shapes = runner.ray.get([runner.ray.remote(_shape).remote(one) for one in held])
-    blocks = [BlockRows(one, *facts) for one, facts in zip(held, shapes, strict=True) if facts[0][0]]
-    if not blocks:
-        raise InvalidInputError("ray data set: has no rows")
-    return blocks, runner
-
-
-def _stacked(block: Any) -> NDArray[Any]:
-    """(n, d), also of a column of lists."""
-    return block if block.dtype != object else np.stack(list(block)) if len(block) else np.empty((0, 0))
-
-
-def _shape(block: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    rows = _stacked(block)
-    return tuple(rows.shape), rows.dtype
-
-
-def _held_by(part: Any) -> list[Any]:
-    """The block that a part reads, if it is one, so that Ray brings the work to it."""
-    rows = part[0] if isinstance(part, tuple) else part
-    arrays = getattr(getattr(rows, "features", None), "arrays", (rows,))
-    return [one.held for one in arrays if isinstance(one, BlockRows)]
-
-
-def _done(work: Callable[[Any], Any], part: Any, *held: Any) -> Any:
+def _done(work: Callable[[Any], Any], part: Any) -> Any:
     return work(part)
 
 

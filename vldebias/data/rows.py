@@ -1,4 +1,4 @@
-"""Rows of features that are read when they are used, a block at a time: in memory, mapped from files, on Ray.
+"""Rows of features that are read when they are used, a block at a time: in memory or mapped from files.
 
 `Shards` stands where an array of features does. `UnitRows` gives its rows at length 1, in float32 blocks: nothing as
 large as the whole is made. A pass over the rows (scores of texts, rankings, digests) runs part by part where the runner
@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
@@ -24,7 +24,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from vldebias.data.parallel import HERE, Here, blocks_of
+from vldebias.data.parallel import HERE, Here
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.files import digest
 from vldebias.metrics.rankings import Leaders, Rows, check_top, leaders, tie_order
@@ -34,7 +34,7 @@ Places = slice | Index
 
 BLOCK = 1 << 10  # rows that are held at once: 2 MB of 512 float32, which stay in the cache of a core
 PART = 1 << 18  # rows: a larger file is several parts, so that several workers can read it
-KINDS = (".npy", ".parquet")
+KINDS, _COLUMN = (".npy", ".parquet"), "features"
 _FEW = 16  # rows: below, a product is summed in another order than in a block, and its last digit may differ
 
 
@@ -54,16 +54,9 @@ class RowNumbers(Sequence[str]):
         numbers = range(self.first, self.first + self.n)[row]
         return tuple(f"{self.before}{i}" for i in numbers) if isinstance(row, slice) else f"{self.before}{numbers}"
 
-    def __eq__(self, other: object) -> bool:
-        """As texts, so that names that were written out are the same names."""
-        return isinstance(other, Sequence) and len(other) == self.n and all(map(str.__eq__, self, other))
-
-    def __hash__(self) -> int:
-        return hash((self.n, self.first, self.before))
-
 
 class Shards:
-    """Features (n, d) in parts (n_i, d), one below the other; also of files (`open`) and of a Ray data set (`of_ray`).
+    """Features (n, d) in parts (n_i, d), one below the other; also of files (`open`).
 
     Args:
         arrays: the parts, of one width and type; each gives an array for a slice or for indices.
@@ -88,29 +81,23 @@ class Shards:
         self.dtype = np.dtype(self.arrays[0].dtype)
 
     @classmethod
-    def open(cls, paths: str | Path | Iterable[str | Path], *, features: str = "features") -> Shards:
+    def open(cls, paths: str | Path | Iterable[str | Path]) -> Shards:
         """Return features in files, which are opened when they are read: a pattern such as "shards/*.npy", or a list.
 
         A file that changes between two reads is refused; a gap in a numbered series warns.
 
         Args:
-            paths: .npy or .parquet files, of one width and type. A pattern finds them in the order of their names,
-                numbers by their value: 9.npy before 10.npy.
-            features: the name of the column of lists, in parquet.
+            paths: .npy files, or .parquet files with a column of lists, "features", of one width and type. A pattern
+                finds them in the order of their names, numbers by their value: 9.npy before 10.npy.
 
         Raises:
             InvalidInputError: no such file, another format, or shapes that do not fit together.
         """
-        arrays = [part for path in files_of(paths) for part in _parts_of(path.absolute(), features)]
+        arrays = [part for path in files_of(paths) for part in _parts_of(path.absolute())]
         try:
             return cls(arrays)
         except InvalidInputError as error:
             raise InvalidInputError(f"{paths}: {error}") from None
-
-    @classmethod
-    def of_ray(cls, dataset: Any, column: str = "features") -> Shards:
-        """Return the blocks of a `ray.data.Dataset`, made once and kept in the memory of the cluster, in order."""
-        return cls(*blocks_of(dataset, column))
 
     def on(self, runner: Here) -> Shards:
         """Return the same rows, over which passes run elsewhere, such as `vldebias.data.OnRay()`."""
@@ -255,8 +242,12 @@ class UnitRows:
         for rows, places in self._parts():
             at = places if place is None else place[places]
             parts.append((rows, at.start if isinstance(at, slice) else at))
-        work, merge = partial(_leaders, queries, k), partial(Leaders.merged, k=k)
-        first = self.features.runner.fold(work, merge, parts).places
+        work = partial(_leaders, queries, k)
+
+        def merge(one: Leaders, other: Leaders) -> Leaders:
+            return Leaders.merged([one, other], k=k)
+
+        first = reduce(merge, self.features.runner.map(work, parts)).places
         return first if order is None else order[first]
 
     def _parts(self) -> list[tuple[UnitRows, Places]]:
@@ -361,7 +352,6 @@ class FileRows:
     """
 
     path: Path
-    name: str
     shape: tuple[int, int]
     dtype: np.dtype[Any]
     stamp: tuple[int, int]
@@ -380,7 +370,7 @@ class FileRows:
                 "there any more"
             )
         if self.group is not None:
-            return _row_group(self.path, self.stamp, self.name, self.group)[rows]
+            return _row_group(self.path, self.stamp, self.group)[rows]
         return np.array(_mapped(self.path)[self.start : self.start + len(self)][rows])
 
 
@@ -401,7 +391,7 @@ def _mapped(path: Path) -> NDArray[Any]:
         raise InvalidInputError(f"{path}: cannot be read ({error}); expected an array of floats") from None
 
 
-def _parts_of(path: Path, name: str) -> list[FileRows]:
+def _parts_of(path: Path) -> list[FileRows]:
     if path.suffix not in KINDS:
         raise InvalidInputError(f"{path}: expected shards that end in {', '.join(KINDS)}")
     if not path.is_file():
@@ -412,14 +402,14 @@ def _parts_of(path: Path, name: str) -> list[FileRows]:
         groups = [i for i, n in enumerate(sizes) if n]
         if not groups:
             raise InvalidInputError(f"{path}: has no rows")
-        first = _row_group(path, stamp, name, groups[0])
-        return [FileRows(path, name, (sizes[i], first.shape[1]), first.dtype, stamp, group=i) for i in groups]
+        first = _row_group(path, stamp, groups[0])
+        return [FileRows(path, (sizes[i], first.shape[1]), first.dtype, stamp, group=i) for i in groups]
     array = _mapped(path)
     if array.ndim != 2:
         raise InvalidInputError(f"{path}: expected features (n, d), got {array.shape} of {array.dtype}")
     n, d = array.shape
     starts = range(0, max(n, 1), PART)
-    return [FileRows(path, name, (min(PART, n - start), d), array.dtype, stamp, start) for start in starts]
+    return [FileRows(path, (min(PART, n - start), d), array.dtype, stamp, start) for start in starts]
 
 
 def _parquet(path: Path, read: Callable[[Any], Any]) -> Any:
@@ -432,16 +422,16 @@ def _parquet(path: Path, read: Callable[[Any], Any]) -> Any:
 
 
 @lru_cache(maxsize=1)  # blocks of a row group follow one another, and none can be read without the rest of it
-def _row_group(path: Path, stamp: tuple[int, int], name: str, group: int) -> NDArray[Any]:
+def _row_group(path: Path, stamp: tuple[int, int], group: int) -> NDArray[Any]:
     """The features (n, d) of a row group, whole; stamp: of the file, so that another one is read again."""
-    there, table = _parquet(path, lambda file: (file.schema_arrow.names, file.read_row_group(group, columns=[name])))
-    if name not in there:
-        raise InvalidInputError(f"{path}: expected a column {name!r}, found {there}")
-    column, pc = table.column(name).combine_chunks(), need("pyarrow.compute")
+    there, table = _parquet(path, lambda file: (file.schema_arrow.names, file.read_row_group(group, columns=[_COLUMN])))
+    if _COLUMN not in there:
+        raise InvalidInputError(f"{path}: expected a column {_COLUMN!r}, found {there}")
+    column, pc = table.column(_COLUMN).combine_chunks(), need("pyarrow.compute")
     inner = getattr(column.type, "value_type", None)
     if inner is None or not need("pyarrow.types").is_floating(inner):
-        raise InvalidInputError(f"{path}: column {name!r}: expected lists of floats, got {column.type}")
+        raise InvalidInputError(f"{path}: column {_COLUMN!r}: expected lists of floats, got {column.type}")
     lengths = pc.unique(pc.list_value_length(column)).to_pylist()
     if len(lengths) != 1 or lengths[0] is None or column.null_count:
-        raise InvalidInputError(f"{path}: column {name!r}: expected lists of one length, got lengths {lengths[:5]}")
+        raise InvalidInputError(f"{path}: column {_COLUMN!r}: expected lists of one length, got lengths {lengths[:5]}")
     return np.asarray(column.flatten().to_numpy(zero_copy_only=False)).reshape(len(column), lengths[0])

@@ -368,7 +368,7 @@ class RetrievalTask(SkewOptions, ImageTask):
         if not fitting:
             raise InvalidInputError(
                 f"{self.name}: expected a column for one of {list(self.prompts)}, got {list(there)}; name it "
-                "label.COLUMN in the file, or say which it is with --key label.COLUMN=NAME"
+                "label.COLUMN in the file"
             )
         if left_out:
             missing = sorted(_columns(self.prompts) - set(there))

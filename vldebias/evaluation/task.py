@@ -36,7 +36,7 @@ from pydantic import (
 )
 from torch import Tensor
 
-from vldebias.data import BLOCK, Embeddings, ImageData, Labels, Shards, digest_of, open_embeddings
+from vldebias.data import BLOCK, Embeddings, ImageData, Labels, Shards, digest_of, load_texts, open_embeddings
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, UnsupportedHostError, did_you_mean, need, shortened
 from vldebias.evaluation.result import TaskResult
@@ -365,15 +365,13 @@ class Session:
     def file(self) -> tuple[Embeddings, dict[str, Any] | None]:
         """Return the embeddings that the user brought, and text embeddings where the file has them."""
         assert self.options.embeddings is not None
-        return _load(self.options.embeddings, self.options.keys, self.options.table)
+        return _load(self.options.embeddings, self.options.table)
 
     @cached_property
     def text_rows(self) -> dict[str, Any] | None:
         """Return prompt -> embedding, of the user's files; None where the model embeds the prompts."""
         if self.options.texts is not None:
-            name = self.options.keys.get("text", "text")  # the rows stand for the images that this file need not have
-            own = {ours: theirs for ours, theirs in self.options.keys.items() if ours in ("text", "prompts")}
-            return _load(self.options.texts, {"features": name, **own})[1]
+            return load_texts(self.options.texts)
         return self.file[1] if self.options.embeddings is not None else None
 
     def data(self, spec: Data) -> ImageData:
@@ -414,7 +412,7 @@ class Session:
     def reference(self, spec: Data | None) -> Embeddings | None:
         """Return unlabelled image features: of --reference, else of the split that a task names."""
         if self.options.reference is not None:
-            return _load(self.options.reference, {})[0].without(self.options.unknown)
+            return _load(self.options.reference)[0].without(self.options.unknown)
         return None if spec is None else self.embedded(spec)
 
     def fingerprint(self, spec: Data) -> str:
@@ -528,12 +526,9 @@ def _some(embeddings: Embeddings, rows: NDArray[Any]) -> Embeddings:
     return embeddings.picked(rows) if isinstance(embeddings.features, Shards) else embeddings[rows]
 
 
-def _load(path: Path, keys: Mapping[str, str], table: Path | None = None) -> tuple[Embeddings, dict[str, Any] | None]:
+def _load(path: Path, table: Path | None = None) -> tuple[Embeddings, dict[str, Any] | None]:
     """Embeddings of a file or of shards, whose digest stands with them in the place of their path."""
-    try:
-        embeddings, rows = open_embeddings(path, keys=keys or None, table=table)
-    except InvalidInputError as error:
-        raise InvalidInputError(str(error).replace("keys={'features': ...}", "--key features=NAME")) from None
+    embeddings, rows = open_embeddings(path, table=table)
     about = {name: value for name, value in embeddings.about.items() if name != "file"}
     known = replace(embeddings, about={"data": path.name, **about, "digest": digest_of(path)})
     return known, None if rows is None else dict(rows)

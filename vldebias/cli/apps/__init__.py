@@ -54,7 +54,7 @@ def page(name: str) -> ModuleType:
 @with_flags([*HOST_FLAGS, *_WHERE])
 def demo_command(
     embeddings: Annotated[
-        Path | None, typer.Option(exists=True, help="Image embeddings with labels to search in (.npz, .safetensors).")
+        Path | None, typer.Option(exists=True, help="Image embeddings with labels to search in (.npz).")
     ] = None,
     images: Annotated[
         Path | None, typer.Option(exists=True, file_okay=False, help="Folder of their pictures, named by their ids.")

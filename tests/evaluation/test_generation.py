@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from drawn_by_hand import GENDERS, JOBS, PEOPLE, UNCLEAR, UNSEEN, Reader, Shows, paint
-from made_figures import protocol
 from pydantic import ValidationError
 
 from vldebias import fit_projection, load_prompts
@@ -17,16 +16,12 @@ from vldebias.evaluation.drawing import OTHERS, DrawnSet
 from vldebias.evaluation.generation import GenerationTask, stated_attribute
 from vldebias.evaluation.grids import CELL, GAP, HEAD, LABEL
 from vldebias.evaluation.judges import MiniatureJudge
-from vldebias.evaluation.pairs import add_pair_distances
 from vldebias.evaluation.result import Result, TaskResult
 from vldebias.evaluation.task import Options
 from vldebias.evaluation.variants import Variant
-from vldebias.hosts import resolve
-from vldebias.methods import Problem
-from vldebias.methods.diagnostics import pair_distance
 from vldebias.metrics import discrepancy
-from vldebias.miniature import load_clip, load_pipeline
-from vldebias.prompts import PromptSet, make_prompt_set
+from vldebias.miniature import load_pipeline
+from vldebias.prompts import PromptSet
 
 HASH = load_prompts("professions-gender").hash
 FAST: dict[str, Any] = {"resamples": 50, "seed": 0}
@@ -214,34 +209,6 @@ def test_stated_values_are_found_by_their_words(painted: tuple[DrawnSet, Shows])
     assert stated_attribute(PEOPLE, Reader()) == ("gender", {"male": 0, "female": 1})
     tones = {"pale": 0, "light": 1, "tan": 2, "brown": 3, "dark": 4}
     assert stated_attribute(load_prompts("skin-tone"), MiniatureJudge()) == ("tone", tones)
-
-
-@pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
-@pytest.mark.parametrize(("host", "role"), [("clip", "joint"), ("pipeline", "sequence")])
-def test_pair_distances_are_those_of_the_diagnostics(host: str, role: str) -> None:
-    tones = {tone: [tone] for tone in ("pale", "tan", "dark-skinned")}  # three prompts a group, three pairs
-    prompts = make_prompt_set("tones", tones, ["nurse", "plumber", "chef"], test_concepts=["pilot", "clerk"])
-    model, _, tokenizer = load_clip()
-    target = resolve(load_pipeline()) if host == "pipeline" else resolve(model, tokenizer=tokenizer)
-    variants = {"cali": Variant(prompts=(prompts,)), "weak": Variant(prompts=(prompts,), lam=10.0, strength=0.5)}
-    told = TaskResult(protocol("t pairs"))
-    add_pair_distances(told, target, prompts, variants, **FAST)
-    found = {(row.method, row.subset): row for row in told.rows}
-    for subset, pairs in (("train", prompts.pairs), ("unseen", prompts.held_out_pairs)):
-        rows = target.embed([p for pair in pairs for p in pair], role).unflatten(0, (len(pairs), 2))
-        assert found["none", subset].value == pytest.approx(pair_distance(rows))
-        for name, variant in variants.items():
-            projection = Problem.of(target, prompts, lam=variant.lam).fit(variant.method, role)
-            moved = projection(rows, variant.strength)
-            assert found[name, subset].value == pytest.approx(pair_distance(moved))
-            assert found[name, subset].value < found["none", subset].value
-    assert found["none", "unseen"].n == {"professions": 2, "pairs": 6}
-
-
-def test_balanced_prompts_have_no_distance_of_texts() -> None:
-    balanced = {"balanced-prompts": Variant(prompts=("professions-gender",), method="balanced-prompts")}
-    with pytest.raises(InvalidInputError, match=r"'balanced-prompts'.*nothing to fit"):
-        add_pair_distances(TaskResult(protocol()), resolve(load_pipeline()), PEOPLE, balanced)
 
 
 def test_the_whole_way_on_the_miniature(tmp_path: Path) -> None:

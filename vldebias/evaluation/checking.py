@@ -102,6 +102,8 @@ def result_of(findings: list[Finding], loaded: Loaded, prompts: str, seconds: fl
     """Return the findings as a result, which says the model, its fingerprint, versions and the device."""
     host = resolve(loaded.host, tokenizer=loaded.tokenizer)
     mark = host.fingerprint()
+    weights = [p for one in host.text_modules() if isinstance(one, torch.nn.Module) for p in one.parameters()]
+    device = f"{weights[0].device}, {str(weights[0].dtype).removeprefix('torch.')}" if weights else "unknown"
     about = TaskProvenance(
         task="check",
         title="An edit on one model",
@@ -110,7 +112,7 @@ def result_of(findings: list[Finding], loaded: Loaded, prompts: str, seconds: fl
         fingerprint=None if mark is None else mark.to_dict(),
         prompts=prompts,
         prompts_hash=load_prompts(prompts).hash,
-        settings={"class": host.name, "device": _device(host), "notes": {f.name: f.note for f in findings if f.note}},
+        settings={"class": host.name, "device": device, "notes": {f.name: f.note for f in findings if f.note}},
     )
     done = TaskResult(about)
     for one in findings:
@@ -125,15 +127,6 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
         yield value
     for one in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
         yield from tensors_in(one)
-
-
-def _device(host: Host) -> str:
-    modules = [one for one in host.text_modules() if isinstance(one, torch.nn.Module)]
-    first = next((p for one in modules for p in one.parameters()), None)
-    if first is None:
-        return "unknown"
-    name = torch.cuda.get_device_name(first.device) if first.device.type == "cuda" else first.device.type
-    return f"{name}, {str(first.dtype).removeprefix('torch.')}"
 
 
 def _reader(host: Host, loaded: Loaded, draw: Mapping[str, Any] | None) -> Callable[[], list[Tensor]]:

@@ -8,27 +8,26 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
-from vldebias.edit import Edit
 from vldebias.evaluation.images import names_of, prompts_of, sets_by_column
-from vldebias.evaluation.result import TaskProvenance, TaskResult
+from vldebias.evaluation.result import NONE, TaskProvenance, TaskResult
 from vldebias.evaluation.task import Lam, Options, Prompts, Session, Task, register_task
-from vldebias.evaluation.variants import NONE, Variant
 from vldebias.hosts import Host, resolve
-from vldebias.methods import get_method
+from vldebias.methods import Problem, get_method
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, load_prompts
-
-Floats = NDArray[np.float64]
 
 
 @register_task
 class TextsTask(Task):
-    """Distance of pairs before and after, on concepts of the fit and on unseen ones; a block per prompt set.
+    """Mean |P z_i - P z_j| over the pairs of a prompt set, on concepts of the fit and on unseen ones (section 7.6.1).
 
-    sets: what the rows are called -> prompt set. host: which of the two hosts on the command line. method: any.
+    Every pair is changed, whether a prompt states its attribute or not. Resampled over groups of prompts, one for each
+    concept: the pairs of a group share their prompts. A block per prompt set; rows per role of the host.
+
+    sets: what the rows are called -> prompt set. host: which of the two hosts on the command line. method: any that
+    has an edit.
     """
 
     task: Literal["texts"] = "texts"
@@ -42,8 +41,7 @@ class TextsTask(Task):
         """Of the prompt sets that were given, on the model where it is no pipeline."""
         sets = {column: of[0] for column, of in sets_by_column(fields.get("prompts")).items()}
         models = isinstance(session.pipeline.host, Mapping) or not resolve(session.pipeline.host).generative
-        own = {"sets": sets, "host": "model" if models else "pipeline"}
-        return super().of_given(session, {**own, **fields})
+        return super().of_given(session, {"sets": sets, "host": "model" if models else "pipeline", **fields})
 
     @property
     def prompt_sets(self) -> tuple[str, ...]:
@@ -74,12 +72,15 @@ class TextsTask(Task):
         return {"host": self._host(session), "model": name, "progress": session.progress}
 
     def measure(self, host: Host, *, model: str | None = None, progress: Progress = SILENT) -> list[TaskResult]:
-        """Measure every set on a host (see `vldebias.hosts.resolve`); model: what it is called, its name by default."""
+        """Measure every set on a host (see `vldebias.hosts.resolve`); model: what it is called, its name by default.
+
+        Raises:
+            InvalidInputError: a method that rewrites prompts, which has no edit.
+        """
         results, printed = [], host.fingerprint()
-        boot = {"resamples": self.resamples, "seed": self.seed}
+        lam = self.lam if get_method(self.method).has_lam else None
+        details = {"lam": lam, "strength": 1.0}
         for name, prompts in ((name, load_prompts(of)) for name, of in self.sets.items()):
-            variant = Variant(prompts=(prompts,), method=self.method, lam=self.lam)
-            details = {"lam": variant.weight, "strength": variant.strength}
             provenance = TaskProvenance(
                 task=f"{self.name} {name}",
                 title="Distance of prompts that differ in the attribute alone (Table 7.6)",
@@ -93,50 +94,36 @@ class TextsTask(Task):
                 methods={NONE: {}, self.method: details},
                 seeds=[self.seed],
                 n={"pairs": len(prompts.pairs), "unseen pairs": len(prompts.held_out_pairs)},
-                settings={"roles": list(host.roles), **boot},
+                settings={"roles": list(host.roles), "resamples": self.resamples, "seed": self.seed},
             )
             result = TaskResult(provenance, details={self.method: details})
             with progress.step(provenance.task):
-                add_pair_distances(result, host, prompts, {self.method: variant}, noun="concepts", **boot)
+                self._fill(result, host, prompts, lam)
             results.append(result)
         return results
 
-
-def add_pair_distances(
-    result: TaskResult, host: Host, prompts: PromptSet, variants: Mapping[str, Variant], *, noun: str = "professions",
-    resamples: int = 2000, seed: int = 0,
-) -> None:  # fmt: skip
-    """Add the mean |P z_i - P z_j| over the pairs of `prompts`, "train" and "unseen" (section 7.6.1).
-
-    Every pair is changed, whether a prompt states its attribute or not. Resampled over groups of prompts, one for each
-    concept: the pairs of a group share their prompts. A host with several roles has rows for each of them, with the
-    subset "unseen, pooled".
-
-    Raises:
-        InvalidInputError: a variant that rewrites prompts, which has no edit.
-    """
-    for role in host.roles:
-        edits: dict[str, tuple[Edit | None, float]] = {NONE: (None, 1.0)}
-        edits |= {name: (variant.fitted(host, role), variant.strength) for name, variant in variants.items()}
-        for part, groups in (("train", prompts.groups), ("unseen", prompts.held_out_groups)):
-            if groups:
-                pairs = np.array([len(group) * (len(group) - 1) / 2 for group in groups])
-                result.add_resampled(
-                    "pair_distance",
-                    {name: _distances(host, role, groups, *edit) for name, edit in edits.items()},
-                    n={noun: len(groups), "pairs": int(pairs.sum())},
-                    statistic=lambda sums, held: sums.sum(axis=-1) / held.sum(axis=-1),  # mean over pairs of all groups
-                    shared=(pairs,),
-                    subset=part if len(host.roles) == 1 else f"{part}, {role}",
-                    resamples=resamples,
-                    seed=seed,
-                )
+    def _fill(self, result: TaskResult, host: Host, prompts: PromptSet, lam: float | None) -> None:
+        for role in host.roles:
+            edits = {NONE: None, self.method: Problem.of(host, prompts, lam=lam).fit(self.method, role)}
+            for part, groups in (("train", prompts.groups), ("unseen", prompts.held_out_groups)):
+                if groups:
+                    pairs = np.array([len(group) * (len(group) - 1) / 2 for group in groups])
+                    result.add_resampled(
+                        "pair_distance",
+                        {name: _distances(host, role, groups, edit) for name, edit in edits.items()},
+                        n={"concepts": len(groups), "pairs": int(pairs.sum())},
+                        statistic=lambda sums, held: sums.sum(axis=-1) / held.sum(axis=-1),  # mean over all pairs
+                        shared=(pairs,),
+                        subset=part if len(host.roles) == 1 else f"{part}, {role}",
+                        resamples=self.resamples,
+                        seed=self.seed,
+                    )
 
 
-def _distances(host: Host, role: str, groups: Sequence[Sequence[str]], edit: Edit | None, strength: float) -> Floats:
+def _distances(host: Host, role: str, groups: Sequence[Sequence[str]], edit: Any) -> np.ndarray:
     """Sum over the pairs of each group."""
     flat = list(dict.fromkeys(chain.from_iterable(groups)))
-    rows = host.embed(flat, role) if edit is None else edit(host.embed(flat, role), strength)
+    rows = host.embed(flat, role) if edit is None else edit(host.embed(flat, role), 1.0)
     sums = []
     for group in groups:
         first, second = zip(*combinations([flat.index(prompt) for prompt in group], 2), strict=True)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vldebias.data import ImageData
 from vldebias.errors import InvalidInputError, did_you_mean, need
 from vldebias.evaluation.drawing import make_plan
 from vldebias.evaluation.generation import GenerationTask
@@ -84,15 +83,20 @@ GENERATED = {  # Tables 7.6 and 7.7, of unseen professions: (task, metric, subse
 class Run:
     """One model, or the pipeline, with all parts that it is measured on; each model is loaded once.
 
-    images: how many are read or generated. missing: part -> why it cannot be measured. seconds: estimated.
+    sizes: images of each split, or of each task that generates. missing: part -> why it cannot be measured.
     """
 
     model: str
     parts: list[str]
     tasks: list[Task] = field(default_factory=list)
-    images: int = 0
+    sizes: list[int] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
     seconds: float | None = None
+
+    @property
+    def images(self) -> int:
+        """Return how many images are read or generated."""
+        return sum(self.sizes)
 
     @property
     def generates(self) -> bool:
@@ -103,6 +107,19 @@ class Run:
     def name(self) -> str:
         """Return the name of its folder."""
         return file_slug(self.model)
+
+    def options(self, out: Path, given: Options) -> Options:
+        """Return the user's options with the model, a folder of its own and one embedding cache for all."""
+        model, _, pretrained = self.model.partition(":")
+        named = {"pipeline": self.model} if self.generates else {"model": model, "pretrained": pretrained or None}
+        return replace(given, out=out / self.name, cache=given.cache or out / "cache", **named)
+
+    def measure(self, loaded: Loaded, options: Options, progress: Progress) -> Result:
+        """Return the result; a second call with the same folder goes on where the first stopped."""
+        fields: dict[str, Any] = {"name": self.name, "title": f"The paper's tables, {self.model}", "needs": "data"}
+        fields |= {"description": "Tables 7.2 to 7.7: groups, search and generation of one model."}
+        fields |= {"source": "Chuang et al. (2023); chapter 7 of the thesis", "tasks": tuple(self.tasks)}
+        return run_suite(Suite.build(fields), options, loaded=loaded, progress=progress)
 
 
 def plan(
@@ -126,35 +143,33 @@ def plan(
     runs: dict[str, Run] = {}
     for part in only or PARTS:
         for model in (pipeline or PIPELINE,) if part == "generation" else models or PARTS[part].models:
-            runs.setdefault(f"{part == 'generation'} {model}", Run(model, [])).parts.append(part)
-    for run in runs.values():
-        for part in run.parts:
+            run = runs.setdefault(f"{part == 'generation'} {model}", Run(model, []))
+            run.parts.append(part)
             try:
-                tasks, images = _tasks(part, root)
+                tasks, sizes = _tasks(part, root)
             except InvalidInputError as error:
                 run.missing[part] = str(error)
             else:
                 run.tasks += tasks
-                run.images += images
+                run.sizes += sizes
     return list(runs.values())
 
 
-def _tasks(part: str, root: Path | None) -> tuple[list[Task], int]:
-    """Return the tasks of a part with their data found, and the number of images that they read or generate."""
-    tasks, images = [], 0
+def _tasks(part: str, root: Path | None) -> tuple[list[Task], list[int]]:
+    """Return the tasks of a part with their data found, and the numbers of images that they read or generate."""
+    tasks, sizes = list[Task](), list[int]()
     for task in load_suite(part).tasks:
         specs = {name: spec for name in type(task).model_fields if isinstance(spec := getattr(task, name), Data)}
         if isinstance(task, GenerationTask):
-            images += _generated(task)
+            sizes.append(_generated(task))
         if specs and root is None:
             raise InvalidInputError(f"expected --data-root with {PARTS[part].data}")
+        own = root / part if root is not None and (root / part).exists() else root
         for name, spec in specs.items():
-            own = root / part if root is not None and (root / part).exists() else root
             specs[name] = spec.model_copy(update={"root": own})
-            opened = open_split(spec.name, own, spec.split, spec.options)
-            images += len(opened) if isinstance(opened, ImageData) else 0
+            sizes.append(len(open_split(spec.name, own, spec.split, spec.options)))
         tasks.append(task.model_copy(update=specs))
-    return tasks, images
+    return tasks, sizes
 
 
 def _generated(task: GenerationTask) -> int:
@@ -165,41 +180,29 @@ def _generated(task: GenerationTask) -> int:
 
 
 def estimate(run: Run, loaded: Loaded, options: Options) -> float:
-    """Return the seconds that a run will take on this machine, from a timed sample of it.
+    """Return the seconds that a run will take on this machine, extrapolated linearly from two timed samples.
 
-    Each task of a model is measured whole on two samples of its splits, and the rest is extrapolated linearly; a
-    pipeline generates one batch with two numbers of steps.
+    A model measures two samples of its splits; a pipeline generates one batch with two numbers of steps.
     """
-    return (
-        _generating(run, loaded, options) if run.generates else sum(_timed(run, t, loaded, options) for t in run.tasks)
-    )
-
-
-def _timed(run: Run, task: Task, loaded: Loaded, options: Options) -> float:
-    """Return the seconds that one task will take; a task that the first sample holds whole is measured once."""
-    specs = [spec for name in type(task).model_fields if isinstance(spec := getattr(task, name), Data)]
-    opened = [open_split(spec.name, spec.root, spec.split, spec.options) for spec in specs]
-    sizes = [len(one) for one in opened if isinstance(one, ImageData)]
-    times: dict[int, float] = {}  # images read -> seconds
+    if run.generates:
+        return _generating(run, loaded, options)
+    spent, read = list[float](), [sum(min(limit, size) for size in run.sizes) for limit in SAMPLES]
     for limit in SAMPLES:
-        read = sum(min(limit, size) for size in sizes)
-        if read in times:
-            continue
-        if isinstance(task, RetrievalTask):  # a ranking of a sample is shorter than it
-            task = task.model_copy(update={"k": [min(k, limit // 2) for k in task.k]})
+        tasks = [  # a ranking of a sample is shorter than it
+            one.model_copy(update={"k": [min(k, limit // 2) for k in one.k]}) if isinstance(one, RetrievalTask) else one
+            for one in run.tasks
+        ]
         with tempfile.TemporaryDirectory() as folder:
             sample = replace(options, out=Path(folder), cache=Path(folder) / "cache", limit=limit)
             started = time.monotonic()
-            run_suite(_suite(replace(run, tasks=[task])), sample, loaded=loaded, progress=SILENT)
-            times[read] = time.monotonic() - started
-    (first, spent), (most, longest) = min(times.items()), max(times.items())
-    each = max(longest - spent, 0.0) / max(most - first, 1)
-    return longest + each * (sum(sizes) - most)
+            replace(run, tasks=tasks).measure(loaded, sample, SILENT)
+            spent.append(time.monotonic() - started)
+    each = max(spent[1] - spent[0], 0.0) / max(read[1] - read[0], 1)
+    return spent[1] + each * (run.images - read[1])
 
 
 def _generating(run: Run, loaded: Loaded, options: Options) -> float:
-    task = next(task for task in run.tasks if isinstance(task, GenerationTask))
-    task = task.with_options(options)
+    task = next(task for task in run.tasks if isinstance(task, GenerationTask)).with_options(options)
     size, spent = min(task.batch_size, 4), []
     loaded.host.set_progress_bar_config(disable=True)
     for steps in (1, *STEPS):  # the first warms up
@@ -209,17 +212,6 @@ def _generating(run: Run, loaded: Loaded, options: Options) -> float:
     each = max((spent[2] - spent[1]) / (STEPS[1] - STEPS[0]), 0.0)
     fixed = max(spent[1] - STEPS[0] * each, 0.0)
     return run.images / size * (fixed + task.steps * each)
-
-
-def measure(run: Run, loaded: Loaded, options: Options, progress: Progress) -> Result:
-    """Return the result of a run; a second call with the same folder goes on where the first stopped."""
-    return run_suite(_suite(run), options, loaded=loaded, progress=progress)
-
-
-def _suite(run: Run) -> Suite:
-    fields = {"title": f"The paper's tables, {run.model}", "source": "Chuang et al. (2023); chapter 7 of the thesis"}
-    about = "Tables 7.2 to 7.7: groups, search and generation of one model."
-    return Suite.build({"name": run.name, **fields, "description": about, "needs": "data", "tasks": tuple(run.tasks)})
 
 
 def paper(
@@ -232,39 +224,24 @@ def paper(
     """
     known = read_json(out / "estimate.json") if (out / "estimate.json").is_file() else {}
     hosts: dict[str, Loaded] = {}
-    for run in runs:
-        if run.tasks:
-            own = _options(run, out, options)
-            if run.generates:
-                run.images = sum(_generated(t.with_options(own)) for t in run.tasks if isinstance(t, GenerationTask))
-            with progress.step(f"loading {run.model}"):
-                hosts[run.name] = load_host(own.model, own.pretrained, own.pipeline, device=own.device, dtype=own.dtype)
-            key = f"{run.name} {run.images} {own.device}"
-            if key not in known:
-                with progress.step(f"timing a sample of {run.model}"):
-                    known[key] = round(estimate(run, hosts[run.name], own), 1)
-                write_atomically(out / "estimate.json", json.dumps(known, indent=1) + "\n")
-            run.seconds = known[key]
-            progress.say(f"{run.model}: {run.images:,} images, about {run.seconds / 3600:.2f} hours on {own.device}")
+    for run in (run for run in runs if run.tasks):
+        own = run.options(out, options)
+        if run.generates:
+            run.sizes = [_generated(t.with_options(own)) for t in run.tasks if isinstance(t, GenerationTask)]
+        with progress.step(f"loading {run.model}"):
+            hosts[run.name] = load_host(own.model, own.pretrained, own.pipeline, device=own.device, dtype=own.dtype)
+        key = f"{run.name} {run.images} {own.device}"
+        if key not in known:
+            with progress.step(f"timing a sample of {run.model}"):
+                known[key] = round(estimate(run, hosts[run.name], own), 1)
+            write_atomically(out / "estimate.json", json.dumps(known, indent=1) + "\n")
+        run.seconds = known[key]
+        progress.say(f"{run.model}: {run.images:,} images, about {run.seconds / 3600:.2f} hours on {own.device}")
     results: list[tuple[Run, Result]] = []
-    for run in () if stop_after_estimate else runs:
-        if run.tasks:
-            started = time.monotonic()
-            results.append((run, measure(run, hosts.pop(run.name), _options(run, out, options), progress)))
-            progress.say(f"{run.model}: took {(time.monotonic() - started) / 3600:.2f} hours")
-            compared(runs, results, out)
+    for run in () if stop_after_estimate else [run for run in runs if run.tasks]:
+        results.append((run, run.measure(hosts.pop(run.name), run.options(out, options), progress)))
+        compared(runs, results, out)
     return compared(runs, results, out)
-
-
-def _options(run: Run, out: Path, options: Options) -> Options:
-    """Return the options of one run: its own folder, one embedding cache for all."""
-    model, _, pretrained = (None, "", None) if run.generates else run.model.partition(":")
-    named: dict[str, Any] = {
-        "model": model,
-        "pretrained": pretrained or None,
-        "pipeline": run.model if run.generates else None,
-    }
-    return replace(options, out=out / run.name, cache=options.cache or out / "cache", **named)
 
 
 def compared(runs: Sequence[Run], results: Sequence[tuple[Run, Result]], out: Path) -> pd.DataFrame:
@@ -292,10 +269,10 @@ def compared(runs: Sequence[Run], results: Sequence[tuple[Run, Result]], out: Pa
 
 def _published(part: str, model: str) -> dict[tuple[str, str, str, str], float]:
     """Return (task, metric, method, subset) -> figure of the paper; those of its own models alone."""
-    if part == "generation":
-        return {
-            (task, metric, method, subset): value
-            for (task, metric, subset), pair in GENERATED.items()
-            for method, value in zip(("none", "cali"), pair, strict=True)
-        }
-    return {(task, metric, method, ""): value for (task, metric, method), value in published(part, [model]).items()}
+    if part != "generation":
+        return {(*names, ""): value for names, value in published(part, [model]).items()}
+    return {
+        (task, metric, method, subset): value
+        for (task, metric, subset), pair in GENERATED.items()
+        for method, value in zip(("none", "cali"), pair, strict=True)
+    }

@@ -1,4 +1,4 @@
-"""Everything that is shown of a result: the frame in words, text, Markdown, the page, a comparison of two.
+"""Everything that is shown of a result: the frame in words, text, the page, a comparison of two.
 
 All of it comes from the one data frame of `Result.to_pandas` and the provenance. Names of methods, groups and prompts
 may hold anything: jinja2 and `for_matplotlib` escape them.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from operator import itemgetter
@@ -34,7 +34,6 @@ TEMPLATES = Path(__file__).parent / "templates"
 DAGGER = "†"  # of methods that were given labels
 ATTACHED = "default"  # the method that `debias` attaches where none is named: sentences are about it
 FEW = 3  # parts with several measures each that still are a summary, such as train and unseen professions
-MANY = 6  # more parts than this run down a table
 ROOT = "discrepancy_squared"  # read as a root with its sign, so that it has the unit of the parity gap
 MEANING = (
     "Values stand with 95 % intervals in brackets. Under each is its change from “none”, the model as it is, paired: "
@@ -258,7 +257,7 @@ def _end(line: Line) -> str:
     return f"{row.measure} of {row.task} from {line.before} to {line.after}{worse} under {row.name}{chance}"
 
 
-# ---- text, Markdown ------------------------------------------------------------------------------------------
+# ---- text -----------------------------------------------------------------------------------------------------
 
 
 def _headline(t: pd.DataFrame, measures: Sequence[tuple[str, str]] = ()) -> pd.DataFrame:
@@ -320,27 +319,9 @@ def markdown_table(result: Result, measures: Sequence[tuple[str, ...]] = ()) -> 
     rows = []
     for r in told(result).itertuples():
         if not chosen or (r.task, r.metric, r.subset) in chosen:
-            paper = f"<br>published {r.published:.3f}" if r.published == r.published else ""
-            name = r.method if chosen else r.name
-            rows.append((r.task, f"{r.measure} ({r.better} is better)", name, r.number + paper, r.moved))
-    return _markdown(HEAD, rows)
-
-
-def markdown(result: Result) -> str:
-    """Return the whole result as Markdown: what came out, every figure, and how it was made."""
-    t = told(result)
-    found = lines(t)
-    front = _markdown(FRONT, [one.cells for one in found]) if found else ""
-    worse = "\n".join(f"- {one.row.task}: {one.worse}." for one in found if one.worse)
-    labels = LABELS if t.uses_labels.any() else ""
-    made = _markdown(("how it was made", ""), evidence(result))
-    parts = [f"# {result.name}", " ".join(opening(t)), front, worse, MEANING, labels, markdown_table(result), made]
-    return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def _markdown(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    rows = [head, ["---"] * len(head), *body]
-    return "\n".join("| " + " | ".join(one.replace("|", r"\|") for one in row) + " |" for row in rows)
+            rows.append((r.task, f"{r.measure} ({r.better} is better)", r.method, r.number, r.moved))
+    lines = [" | ".join(one.replace("|", r"\|") for one in row) for row in (HEAD, ["---"] * len(HEAD), *rows)]
+    return "\n".join(f"| {line} |" for line in lines)
 
 
 # ---- how it was made -----------------------------------------------------------------------------------------
@@ -390,10 +371,7 @@ def plain(value: Any) -> str:
 
 
 class Grid(NamedTuple):
-    """Methods down and measures across, or parts down and methods across. cells: rows of the frame, or None.
-
-    parts: of groups, queries or prompts, which a page folds.
-    """
+    """A table of the page; cells: rows of the frame, or None. parts: of groups, queries, prompts, which are folded."""
 
     caption: str
     heads: tuple[str, ...]
@@ -402,23 +380,20 @@ class Grid(NamedTuple):
 
 
 def grids(block: pd.DataFrame) -> Iterator[Grid]:
-    """Yield the tables of one task: the wholes, then a table of parts for each measure."""
-    for subset, part in block[block.whole].groupby("subset", sort=False):
-        yield _grid(part, str(subset) or "By method", "title", parts=False)
-    for title, part in block[~block.whole].groupby("title", sort=False):
-        better = part.better.iloc[0]
-        hint = f" ({better} is better)" if better != "neither" else ""
-        yield _grid(part, f"{str(title)[:1].upper()}{str(title)[1:]} by part{hint}", "subset", parts=True)
+    """Yield the tables of one task: methods by measures of the wholes, then parts by methods for each measure."""
+    for subset, own in block[block.whole].groupby("subset", sort=False):
+        yield Grid(str(subset) or "By method", *_cells(own, "name", "title"), parts=False)
+    for title, own in block[~block.whole].groupby("title", sort=False):
+        yield Grid(f"{title} by part", *_cells(own, "subset", "name"), parts=True)
 
 
-def _grid(frame: pd.DataFrame, caption: str, across: str, *, parts: bool) -> Grid:
-    cells = {(r.name, getattr(r, across)): r for r in frame.itertuples()}
-    names, keys = list(frame.name.unique()), list(frame[across].unique())
-    if parts and len(keys) > MANY:
-        return Grid(caption, tuple(names), tuple((k, tuple(cells.get((n, k)) for n in names)) for k in keys), parts)
-    better = dict(zip(frame[across], frame.better, strict=True))
-    heads = (f"{k} ({better[k]} is better)" if not parts and better[k] != "neither" else str(k) for k in keys)
-    return Grid(caption, tuple(heads), tuple((n, tuple(cells.get((n, k)) for k in keys)) for n in names), parts)
+def _cells(frame: pd.DataFrame, down: str, across: str) -> tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]:
+    cells = {(getattr(r, down), getattr(r, across)): r for r in frame.itertuples()}
+    better = dict(zip(frame[across], frame.better, strict=True)) if across == "title" else {}
+    hints = {key: f" ({way} is better)" for key, way in better.items() if way != "neither"}
+    keys, names = list(frame[across].unique()), frame[down].unique()
+    rows = tuple((name, tuple(cells.get((name, key)) for key in keys)) for name in names)
+    return tuple(f"{key}{hints.get(key, '')}" for key in keys), rows
 
 
 def render(result: Result, path: Path, *, beside: Path) -> Path:
@@ -440,6 +415,7 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
         blocks.append(named | shown)
     first = [(one.row.task, one.row.metric, one.row.subset) for one in found]
     front = t[np.array([key in first for key in zip(t.task, t.metric, t.subset, strict=True)], dtype=bool)]
+    notes = {MEANING: True, LABELS: t.uses_labels.any(), MINIATURE: _is_cartoon(result)}
     values = {
         "result": result,
         "models": list(dict.fromkeys(one.model for one in result.provenance if one.model)),
@@ -450,7 +426,7 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
         "dots": _png(dots(front)) if found else "",
         "blocks": blocks,
         "evidence": evidence(result),
-        "notes": [MEANING, *([LABELS] if t.uses_labels.any() else []), *([MINIATURE] if _is_cartoon(result) else [])],
+        "notes": [note for note, applies in notes.items() if applies],
         "published": PUBLISHED if t.published.notna().any() else "",
         "csv": result.to_csv(path.with_suffix(".csv")).name,
     }
@@ -458,7 +434,7 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
 
 
 def write_page(path: Path, template: str, values: Mapping[str, Any]) -> Path:
-    """Fill a template (report, compare, paper) and write it as one HTML file; no network needed."""
+    """Fill a template (report or paper) and write it as one HTML file; no network needed."""
     page: str = _templates(need("jinja2"), need("markupsafe")).get_template(f"{template}.html.jinja").render(values)
     return write_atomically(path, page)
 
@@ -688,11 +664,3 @@ def _notes(a: Result, b: Result) -> Iterator[str]:
         if first != second:
             said = [shortened(plain(value), 90) for value in (first, second)]
             yield f"{where}: {what} differs: {said[0]} in A, {said[1]} in B"
-
-
-def write_comparison(comparison: Comparison, path: Path) -> Path:
-    """Write one HTML file with both values and their difference."""
-    whole = comparison.frame.whole
-    parts = ("Wholes", comparison.frame[whole], False), ("Parts", comparison.frame[~whole], True)
-    tables = [(name, list(some.itertuples()), folded) for name, some, folded in parts if len(some)]
-    return write_page(path, "compare", {"c": comparison, "tables": tables, "method": COMPARED})

@@ -239,9 +239,9 @@ class Result(_Typed):
             names = (row.task, row.metric, row.method, row.subset)
             if names == (task, metric, method, subset) and lam in (None, row.lam):
                 return row
-        alike = sum((r.task, r.metric) == (task, metric) for r in self.rows) > 0
-        there = {(r.task, r.metric, r.method, r.subset) for r in self.rows if not alike or r.metric == metric}
-        raise KeyError(f"no row {task}/{metric}/{method}/{subset or 'all'}; there are {sorted(there)[:8]}")
+        sought, every = (task, metric, method, subset), {(r.task, r.metric, r.method, r.subset) for r in self.rows}
+        near = sorted(every, key=lambda names: (sum(a != b for a, b in zip(names, sought, strict=True)), names))
+        raise KeyError(f"no row {task}/{metric}/{method}/{subset or 'all'}; there are {near[:8]}")
 
     # ---- as a table ------------------------------------------------------------------------------------------
 
@@ -303,10 +303,9 @@ class Result(_Typed):
         """
         from vldebias.evaluation.report import dots, told
 
-        frame = told(self)
-        wholes = frame[frame.whole]
-        chosen = wholes[wholes.metric.isin([metric or one for one in wholes.metric])]
-        chosen = chosen[chosen.task.isin([task or one for one in chosen.task])]
+        wholes = told(self).query("whole")
+        chosen = wholes[wholes.metric == metric] if metric else wholes
+        chosen = chosen[chosen.task == task] if task else chosen
         if chosen.empty:
             there = sorted(set(zip(wholes.task, wholes.metric, strict=True)))
             raise InvalidInputError(f"plot: no row with metric {metric!r} and task {task!r}; there are {there}")
@@ -321,10 +320,6 @@ class Result(_Typed):
         frame[texts] = frame[texts].map(shielded)
         return write_atomically(Path(path), frame.to_csv(index=False))
 
-    def to_parquet(self, path: str | Path) -> Path:
-        """Write the frame as parquet."""
-        return write_atomically(Path(path), self.to_pandas().to_parquet(index=False, compression="zstd"))
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON: what `vldebias eval --json` prints."""
         return self.model_dump(mode="json", by_alias=True)
@@ -336,7 +331,8 @@ class Result(_Typed):
         """
         path, content = Path(path), self.to_dict()
         if compact:
-            rows = self.to_parquet(path.with_suffix(".parquet"))
+            packed = self.to_pandas().to_parquet(index=False, compression="zstd")
+            rows = write_atomically(path.with_suffix(".parquet"), packed)
             content["figures"] = {"file": rows.name, "sha256": digest(rows)}
         return write_atomically(path, readable_json(content) + "\n")
 
@@ -361,12 +357,12 @@ class Result(_Typed):
             return cls.model_validate_json(json.dumps(content))
         except InvalidInputError:
             raise
-        except ValidationError as error:
-            first = error.errors()[0]
-            problem = f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}"
         except (ValueError, RecursionError) as error:
-            problem = f"the file: {error}"
-        raise InvalidInputError(f"{path}: not a result of `vldebias eval` or `vldebias quickstart`: {problem}")
+            first: Any = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": error}
+            problem = f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}"
+            raise InvalidInputError(
+                f"{path}: not a result of `vldebias eval` or `vldebias quickstart`: {problem}"
+            ) from None
 
 
 def _weighted(_: Any, values: Any, sample_weight: Any) -> float:

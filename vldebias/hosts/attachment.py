@@ -64,13 +64,7 @@ def gate_of(host: Host, words: Sequence[str]) -> StatedWords | None:
 
 
 def refuse_second(host: Host) -> None:
-    """Refuse a host on which an edit acts already: two would be another method. Refuse compiled code as well.
-
-    `debias` asks before it fits, which takes long on a large pipeline; `Attachment` asks for itself.
-
-    Raises:
-        AlreadyAttachedError, UnsupportedHostError.
-    """
+    """Raise AlreadyAttachedError where an edit acts already: two would be another method. Refuse compiled code too."""
     parts = (part for one in host.exclusive_modules if isinstance(one, nn.Module) for part in one.modules())
     if any(part._compiled_call_impl is not None for part in parts):
         raise UnsupportedHostError(
@@ -111,16 +105,11 @@ class Attachment:
     Three states: attached, disabled (inside `with attachment.disabled():`, outputs as without), removed. In a
     with-statement it is removed at the end of the block.
 
-    Args:
-        gate: `match(text)` tells which texts state their attribute. label: name of the prompts, for messages.
-        rewrite: a `vldebias.prompts.Balancer`, in the place of edits.
-
     Attributes:
         host: what it acts on.
         projections: role of each changed tensor ("joint", "sequence", "pooled", ...) -> its edit; empty where prompts
             are rewritten.
-        sampled: where prompts are rewritten, the value of each image of the last call, in order; None where its prompt
-            was left alone.
+        sampled: where prompts are rewritten, the value of each image of the last call; None where it was left alone.
     """
 
     def __init__(
@@ -197,10 +186,8 @@ class Attachment:
         """Fold the edits into the host's weights at the present strength and take the hooks off.
 
         A checkpoint saved afterwards works without this package. What weights cannot hold is lost: `keep_stated`
-        (stated prompts are edited too), the negative prompt's exemption, `strength`, and removal.
-
-        Under guidance the unconditional branch is edited too, so that pictures differ from those that were generated
-        with the attachment: they are those of `debias(pipe, ..., negative=True)`.
+        (stated prompts are edited too), the negative prompt's exemption (pictures under guidance are those of
+        `debias(pipe, ..., negative=True)`), `strength`, and removal.
         """
         if self._state != "attached":
             raise VldebiasError(f"{self.host.name}: cannot merge an attachment that is {self._state}")
@@ -227,12 +214,6 @@ class Attachment:
             hook.remove()
         self._state = state
         _STANDING.discard(self)
-
-    def __deepcopy__(self, memo: object) -> Attachment:
-        raise VldebiasError(
-            f"{self.host.name}: an attachment belongs to one model; attach its projections to the copy: "
-            "vldebias.debias(other, attachment.projections)"
-        )
 
     def __enter__(self) -> Attachment:
         return self
@@ -299,10 +280,8 @@ class Attachment:
 
         Public for a plan of many calls that is balanced at once. An attachment of edits gives the prompts themselves.
         """
-        if self.state != "attached" or self._rewrite is None:
-            return list(prompts)
-        if not self._strength:
-            self.sampled = [None] * len(prompts)
+        if not self.acts or self._rewrite is None:
+            self.sampled = [None] * len(prompts) if self.state == "attached" else self.sampled
             return list(prompts)
         balanced = self._rewrite.next(prompts)
         self.sampled = list(balanced.values)
@@ -322,10 +301,10 @@ class Attachment:
 
     def warn_of_embeddings(self) -> None:
         """Say that a call brought embeddings instead of a prompt."""
-        done, instead = "edited", 'pass attachment.apply("sequence", prompt_embeds)'
+        instead = 'pass attachment.apply("sequence", prompt_embeds)'
         if self._rewrite is not None:
-            done, instead = "rewritten", "embed vldebias.balance_prompts(...).prompts, or pass attachment.apply(...)"
-        self.warn_once(f"the call brings embeddings instead of a prompt, so nothing was {done}; {instead}")
+            instead = "embed vldebias.balance_prompts(...).prompts"
+        self.warn_once(f"the call brings embeddings instead of a prompt, so nothing was changed; {instead}")
 
 
 def _described(edit: Edit) -> str:

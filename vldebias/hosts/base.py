@@ -209,8 +209,7 @@ class Host(ABC):
         """Refuse an edit that was fitted for another space, width or set of weights.
 
         All three, because two spaces of one model can share a width (ViT-L/14: 768 before and after its text head).
-        The text tower is compared in every case: its texts are what the edit was fitted on. The image tower is
-        compared where images have a part in it: at their own role, and for what was fitted on them.
+        The image tower is compared where images have a part: at their own role, and for what was fitted on them.
 
         Raises:
             ProjectionMismatchError: the message says what differs.
@@ -331,16 +330,10 @@ class Seam:
         """Let pass from here on."""
         self._standing = False
 
-    def __deepcopy__(self, memo: object) -> Never:
-        raise VldebiasError(
-            f"{self.name}: a model cannot be copied while an edit is attached; copy it before, or call .remove() on "
-            "the attachment first and attach to the copy as well"
-        )
-
     def __reduce_ex__(self, protocol: Any) -> Never:
         raise VldebiasError(
-            f"{self.name}: a model cannot be pickled while an edit is attached; call .remove() or .merge() first. "
-            "state_dict() and save_pretrained() work at any time"
+            f"{self.name}: a model cannot be copied or pickled while an edit is attached; call .remove() or .merge() "
+            "first. state_dict() and save_pretrained() work at any time"
         )
 
 

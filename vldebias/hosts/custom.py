@@ -77,11 +77,7 @@ class CustomHost(Host):
         self.exclusive_modules, self._checked = tuple(occupied.values()), False
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
-        """Rows of `prompts`, in batches.
-
-        Raises:
-            InvalidInputError: what came is not one row for each prompt, or does not come from the place that is named.
-        """
+        """Rows of `prompts`; raises InvalidInputError where they are not one for each, or not of the place named."""
         return read_rows(self._rows, prompts, role, *self.weights)
 
     def _rows(self, prompts: list[str]) -> Tensor:
@@ -102,20 +98,12 @@ class CustomHost(Host):
 
     def _recorded(self, embed: Callable[[list[str]], Any], prompts: list[str]) -> tuple[list[Any], Any]:
         """What the method returns while prompts are embedded, and their embeddings."""
-        original, standing = getattr(self.owner, self.called), vars(self.owner).get(self.called)
-        returned: list[Any] = []
-
-        def record(*args: Any, **kwargs: Any) -> Any:
-            returned.append(original(*args, **kwargs))
-            return returned[-1]
-
-        setattr(self.owner, self.called, record)
+        recorder = _Recorder(self.name, lambda role, z, texts: z, self.owner, self.called)
+        recorder.returned, take_off = [], installed([recorder])
         try:
-            return returned, embed(prompts)
+            return recorder.returned, embed(prompts)
         finally:
-            delattr(self.owner, self.called)
-            if standing is not None:
-                setattr(self.owner, self.called, standing)
+            take_off()
 
     def _check_place(self, rows: Tensor, passed: list[Any]) -> None:
         """Refuse a place that the rows do not come from: an edit would act in another space than it was fitted in."""
@@ -144,11 +132,7 @@ class CustomHost(Host):
         return attrgetter(place)(returned)
 
     def open(self, returned: Any) -> tuple[Tensor, Callable[[Tensor], Any]]:
-        """The same as a tensor, and the function that puts another one in its place.
-
-        Raises:
-            InvalidInputError: they are something else.
-        """
+        """The same as a tensor, and the function that puts another one in its place."""
         place, part = self._output, self._part(returned)
         if not isinstance(part, (Tensor, np.ndarray)):
             raise InvalidInputError(
@@ -172,11 +156,7 @@ class CustomHost(Host):
         return torch.as_tensor(part), close
 
     def texts(self, call: Mapping[str, Any]) -> Sequence[str]:
-        """The prompts of a call, given its arguments by name.
-
-        Raises:
-            InvalidInputError: none of them is text, and nothing says how they are read.
-        """
+        """The prompts of a call, given its arguments by name; raises InvalidInputError where none of them is text."""
         if self._texts is not None:
             return self._texts(**call)
         for value in call.values():
@@ -232,6 +212,16 @@ class _CustomSeam(MethodSeam):
         return close(changed.view_as(tensor))
 
 
+class _Recorder(MethodSeam):
+    """Stands in for the method and keeps what it returns."""
+
+    returned: list[Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.returned.append(self.original(*args, **kwargs))
+        return self.returned[-1]
+
+
 def _unit(rows: Tensor) -> Tensor:
     return normalize(rows.detach().cpu().double(), dim=-1)
 
@@ -258,9 +248,7 @@ def _place(model: Any, method: str) -> tuple[Any, str]:
 class TextTable(Host):
     """Text embeddings that were computed before, in the place of a model: fits and measures, attaches to nothing.
 
-    Args:
-        rows: prompt -> embedding (d,), or (1, d) as a model gives it; tensor, ndarray or list.
-        model_id: which model they come from.
+    rows: prompt -> embedding (d,), or (1, d) as a model gives it. model_id: which model they come from.
 
     Raises:
         InvalidInputError: no prompts, or rows that are not (d,) of one width, finite and of a length above 0.
@@ -283,11 +271,7 @@ class TextTable(Host):
         self.model_id = model_id
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
-        """The stored rows of `prompts`, normalised.
-
-        Raises:
-            InvalidInputError: prompts that are not in the table.
-        """
+        """The stored rows of `prompts`, normalised; raises InvalidInputError where some are not in the table."""
         missing = [prompt for prompt in prompts if prompt not in self._rows]
         if missing:
             raise InvalidInputError(

@@ -94,10 +94,6 @@ class DiffusersHost(Host):
     Tensors that the caller passes in (`prompt_embeds`, `pooled_prompt_embeds`) are left alone: edit those with
     `attachment.apply("sequence", prompt_embeds)`. Embeddings of a negative prompt that you make yourself with
     `pipe.encode_prompt(negative)` belong inside `attachment.disabled()`.
-
-    Attributes:
-        source: see `source_of`. encoders: the text encoders that are loaded, by name.
-        defaults: what a call of the pipeline uses where it is not given an argument.
     """
 
     library = "diffusers"
@@ -106,13 +102,7 @@ class DiffusersHost(Host):
 
     @classmethod
     def of(cls, model: Any, tokenizer: Any = None, *, negative: bool = False) -> Self:
-        """Make the host for a pipeline with an `encode_prompt`.
-
-        negative: edit the negative prompt too.
-
-        Raises:
-            UnsupportedHostError: a class whose prompt goes another way, or whose source says too little.
-        """
+        """Make the host for a pipeline. negative: edit the negative prompt too. Raises UnsupportedHostError."""
         return cls(model, negative)
 
     def __init__(self, pipe: Any, negative: bool = False, source: Source | None = None) -> None:
@@ -140,7 +130,7 @@ class DiffusersHost(Host):
 
     def space(self, role: str) -> str:
         """ "diffusers.pooled": pipelines with the same encoders share it; the fingerprint tells others apart."""
-        return f"diffusers.{self._part(role).role}"
+        return f"diffusers.{role}"
 
     @cached_property
     def weights_fingerprint(self) -> Fingerprint | None:
@@ -245,11 +235,7 @@ class DiffusersHost(Host):
     # ---- reading -----------------------------------------------------------------------------------------------
 
     def encode(self, prompt: str, turns: Sequence[Mapping[str, Tokens]] = ({},), **more: Any) -> Encoded:
-        """One prompt without guidance; and again with tokens of encoders turned, of {} those that end the prompt.
-
-        Raises:
-            UnsupportedHostError: the pipeline cannot do it.
-        """
+        """One prompt without guidance; and again with tokens of encoders turned, of {} those that end the prompt."""
         try:
             with TOKENIZING, reading(*self.text_modules()), traced(self.encoders) as trace:
                 result = self.call(prompt, more)
@@ -362,11 +348,7 @@ class DiffusersHost(Host):
         return cast("Tensor", edit.combined(z, torch.stack(each, dim=1), strength))
 
     def merge(self, edits: Mapping[str, Edit], strength: float) -> Sequence[object]:
-        """Fold the edits into the layers that read the embeddings.
-
-        Warns:
-            VldebiasWarning: the attachment spared the negative prompt; weights cannot.
-        """
+        """Fold the edits into the layers that read the embeddings; warns where the negative prompt was spared."""
         from vldebias.hosts.merge import fold_into_readers
 
         changed = fold_into_readers(self._pipe, {role: edit.folded() for role, edit in edits.items()}, strength)

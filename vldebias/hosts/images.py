@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,18 +29,11 @@ Pixels = Mapping[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class ImageEncoder:
-    """The image side of one image-text model, as its weights make it.
+    """The image side of one image-text model, as its weights make it: no attachment reaches its features.
 
-    Features are kept and compared with projected ones, so a projection never reaches them: a model whose attachment
-    projects images is refused while it does.
-
-    Attributes:
-        name: of the model, for messages and protocols.
-        model: the whole model; where and in which precision it is, the encoder computes.
-        tower: the modules that make the features, the projection into the joint space included.
-        preprocessing: a text that differs where the preprocessing does.
-        prepare: RGB image -> pixels; called from several threads.
-        forward: pixels of a batch -> (b, d), before normalising.
+    name: of the model. model: the whole; where and in which precision it is, the encoder computes. tower: the modules
+    that make the features, with the head. preprocessing: a text that differs where that does. prepare: RGB image ->
+    pixels, from several threads. forward: pixels of a batch -> (b, d), before normalising.
     """
 
     name: str
@@ -63,9 +55,6 @@ class ImageEncoder:
 
         The fingerprint allows for casts and leaves adapters out, and the same weights serve two architectures
         (open_clip's ViT-B-32 and ViT-B-32-quickgelu): too little for features that are kept.
-
-        Raises:
-            InvalidInputError: weights that are not in memory. AlreadyAttachedError: see `embed`.
         """
         self._refuse_projected()
         state = hashlib.sha256()
@@ -91,19 +80,14 @@ class ImageEncoder:
     def first_weight(self) -> Tensor:
         """Of what reads the pixels, which come in its precision; norms around it may be kept in another one."""
         layers = (m.weight for t in self.tower for m in t.modules() if isinstance(m, (nn.Conv2d, nn.Linear)))
-        weights = chain(layers, (p for t in self.tower for p in t.parameters()))
-        return next((w for w in weights if w.is_floating_point()), torch.zeros(()))
+        return next((w for w in layers if w.is_floating_point()), torch.zeros(()))
 
     def encode(self, images: Sequence[Image.Image]) -> Tensor:
         """Features (b, d) of RGB images, before normalising, float32 on the CPU."""
         return self.embed([self.prepare(image) for image in images])
 
     def embed(self, prepared: Sequence[Pixels]) -> Tensor:
-        """Features (b, d) of images that `prepare` has made ready, float32 on the CPU.
-
-        Raises:
-            AlreadyAttachedError: the model carries an attachment that projects its images.
-        """
+        """The same of what `prepare` made; raises AlreadyAttachedError where an attachment projects the images."""
         self._refuse_projected()
         batch, first = {}, self.first_weight
         for name in prepared[0]:
@@ -111,11 +95,6 @@ class ImageEncoder:
             batch[name] = tensor.to(first.device, first.dtype if tensor.is_floating_point() else None)
         with reading(self.model), torch.inference_mode():
             features = self.forward(batch)
-        if features.ndim != 2 or len(features) != len(prepared):
-            raise InvalidInputError(
-                f"{self.name}: expected features ({len(prepared)}, d) of {len(prepared)} images, "
-                f"got {tuple(features.shape)}"
-            )
         return features.float().cpu()
 
     def _refuse_projected(self) -> None:
@@ -134,15 +113,12 @@ def image_encoder(
     """The image side of an open_clip or transformers image-text model.
 
     Args:
-        model: one of `open_clip.SUPPORTED` or `transformers.WITH_IMAGES`, or a subclass.
         preprocess: what came with the model: open_clip's transform, a transformers processor or image processor,
             or any function of a PIL image that gives a tensor (3, h, w). Called from several threads.
-        name: of the model in messages and protocols; default: its class or checkpoint.
         preprocessing: a text that stands for `preprocess` where its own description says too little.
 
     Raises:
-        UnsupportedHostError: a model of another class.
-        InvalidInputError: `preprocess` cannot be called, or cannot be told from another one.
+        UnsupportedHostError: a model of another class. InvalidInputError: `preprocess` cannot be called or described.
     """
     try:
         host = resolve(model)
@@ -171,10 +147,7 @@ def image_encoder(
 
 
 def describe_preprocessing(preprocess: Any) -> str:
-    """A text that is the same in every process and differs where the preprocessing does.
-
-    A transformers image processor is described by its class and settings, anything else by its repr; a function in
-    it by its name alone.
+    """A text that is the same in every process and differs where the preprocessing does; of a function its name.
 
     Raises:
         InvalidInputError: a lambda, or an object without a repr of its own: two of them would look alike.

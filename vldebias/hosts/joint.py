@@ -26,15 +26,11 @@ class JointHost(Host):
     projection attaches without one.
 
     Attributes:
-        head: what makes the joint embedding of a text: a parameter (width, d), a module, or None. image_head: the same
-            of the image tower; None where nothing can be folded or there is no image tower.
-        text_modules, image_tower: give the modules of a tower with its head; the latter none where images do not reach
-            the joint space. wrapped_modules: role -> modules through which another model may be given the same
-            embeddings.
+        head, image_head: what makes the joint embedding of a text or an image: a parameter (width, d), a module, None.
+        text_modules, image_tower: the modules of a tower with its head; none where images do not reach the joint space.
+        wrapped_modules: role -> modules through which another model may be given the same embeddings.
         context_length: number of tokens that the text tower reads, special tokens included.
-        find_tokenizer: the argument of `debias` -> a tokenizer that can encode and decode. count_tokens: prompts ->
-            numbers of tokens, special ones included, uncut. tokenize: see `tokens`. decode: one row of token ids -> its
-            text without special tokens.
+        find_tokenizer: the argument of `debias` -> a tokenizer. count_tokens: of prompts, uncut. decode: ids -> text.
         features, image_features: what a tower is called with -> (n, d) on the model's device, before normalising.
     """
 
@@ -69,10 +65,7 @@ class JointHost(Host):
         return self.find_tokenizer(self._given_tokenizer)
 
     def tokens(self, prompts: Sequence[str], *, full: bool = False) -> dict[str, Tensor]:
-        """What the text tower is called with: names of arguments -> tensors (n, length) on the CPU.
-
-        Cut to the context length; padded as the model was trained, with `full` to the context length.
-        """
+        """Arguments of the text tower, (n, length) each on the CPU; padded as in training, or in `full`."""
         with TOKENIZING:
             return self.tokenize(list(prompts), full)
 
@@ -89,10 +82,7 @@ class JointHost(Host):
         return [self._read_ids(tuple(row)) for row in ids.reshape(-1, ids.shape[-1]).tolist()]
 
     def without_padding(self) -> Callable[[Mapping[str, Tensor]], Tensor]:
-        """Tokens, (b, length) each -> features (b, d) as `features` gives them, differentiable.
-
-        A host whose padding cannot reach the embedding reads only as many columns as the longest text of a batch has.
-        """
+        """Tokens, (b, length) each -> features (b, d); read without padding where that cannot reach the embedding."""
         return self.features
 
     def shortened(self, tokens: Mapping[str, Tensor], kept: Tensor | None) -> Tensor:
@@ -102,11 +92,7 @@ class JointHost(Host):
         return self.features({name: tensor[:, :length] for name, tensor in tokens.items()})
 
     def encode(self, prompts: Sequence[str]) -> Tensor:
-        """(n, d) embeddings of at most a batch of prompts, as the model gives them before normalising.
-
-        Raises:
-            InvalidInputError: token ids that the text tower has no row for, as those of another tokenizer.
-        """
+        """(n, d) embeddings of a batch of prompts before normalising; raises InvalidInputError of unknown token ids."""
         tokens = self.tokens(prompts)
         tables = (m for part in self.text_modules() for m in part.modules() if isinstance(m, nn.Embedding))
         rows = max((table.num_embeddings for table in tables), default=0)  # the largest table is that of the tokens
@@ -121,19 +107,16 @@ class JointHost(Host):
         return self.features({name: tensor.to(device) for name, tensor in tokens.items()})
 
     def read(self, prompts: Sequence[str], role: str = TEXT) -> dict[tuple[str, str], Tensor]:
-        """Rows of `prompts`, in batches.
-
-        Warns:
-            TruncatedPromptWarning: a prompt has more tokens than the text tower reads.
-        """
+        """Rows of `prompts`; warns (TruncatedPromptWarning) of those with more tokens than the text tower reads."""
         limit = self.context_length
         with TOKENIZING:
             counts = dict(zip(prompts, self.count_tokens(list(prompts)), strict=True))
         long = [f"{shorten(p, 60, placeholder=' ...')!r} ({n} tokens)" for p, n in counts.items() if n > limit]
         if long:
             shown = "; ".join(long[:3]) + (f"; and {len(long) - 3} more" if len(long) > 3 else "")
-            message = f"{self.name} reads {limit} tokens; the rest of {shown} is cut off: shorten it"
-            warn(message, TruncatedPromptWarning)
+            warn(
+                f"{self.name} reads {limit} tokens; the rest of {shown} is cut off: shorten it", TruncatedPromptWarning
+            )
         return read_rows(self.encode, prompts, role, self.model)
 
     def embed(self, prompts: Sequence[str], role: str = TEXT) -> Tensor:

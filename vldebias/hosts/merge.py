@@ -29,12 +29,7 @@ def last_layer(head: object) -> object:
 
 
 def foldable(name: str, tower: str, head: object) -> Axes:
-    """The weights of `head` that a projection is folded into; nothing is changed here.
-
-    Args:
-        name: of the model, for messages.
-        tower: "text" or "image", for messages.
-        head: a parameter (width, d), a module, or None.
+    """The weights of `head` (a parameter (width, d), a module or None) that a projection is folded into.
 
     Raises:
         UnsupportedHostError: nothing linear at the end, or weights that are quantized, adapted or not loaded.
@@ -123,9 +118,7 @@ def _names(pipe: Any, role: str) -> tuple[str, ...]:
 def fold_into_readers(pipe: Any, projections: Mapping[str, CalibratedProjection], strength: float) -> list[nn.Module]:
     """Fold one projection per role into the denoiser, and into the ControlNets of the pipeline; returns those models.
 
-    The weights cannot tell the two branches of guidance apart: the negative prompt, the empty one included, is
-    projected as well, as with `negative=True`. Nor can they tell stated prompts: these are projected too. Every other
-    pipeline that shares the modules changes with them.
+    Every other pipeline that shares the modules changes with them.
 
     Raises:
         UnsupportedHostError: before any weight is changed, where weights cannot hold the projections: nothing says

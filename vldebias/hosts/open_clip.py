@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,12 +29,9 @@ class OpenClipHost(JointHost):
 
     @classmethod
     def of(cls, model: Any, tokenizer: Any = None, *, negative: bool = False) -> Self:
-        """Make the host for a model whose class, or a base of it, is one of `SUPPORTED`.
+        """Make the host for one of `SUPPORTED`, or a subclass; another class raises UnsupportedHostError.
 
         tokenizer: what `open_clip.get_tokenizer` returns. Default: CLIP's own, where the sizes say it is that.
-
-        Raises:
-            UnsupportedHostError: another class.
         """
         if any(b.__module__.startswith("open_clip.") and b.__name__ in SUPPORTED for b in type(model).__mro__):
             return cls(model, tokenizer)
@@ -113,13 +110,11 @@ class OpenClipHost(JointHost):
 
     def features(self, tokens: Mapping[str, Tensor]) -> Tensor:
         """What `encode_text` gives."""
-        found: Tensor = self.model.encode_text(tokens["text"], normalize=False)
-        return found
+        return cast("Tensor", self.model.encode_text(tokens["text"], normalize=False))
 
     def image_features(self, pixels: Mapping[str, Tensor]) -> Tensor:
         """What `encode_image` gives for "pixel_values"."""
-        found: Tensor = self.model.encode_image(pixels["pixel_values"], normalize=False)
-        return found
+        return cast("Tensor", self.model.encode_image(pixels["pixel_values"], normalize=False))
 
     def without_padding(self) -> Callable[[Mapping[str, Tensor]], Tensor]:
         """Of open_clip's own causal text tower, pooled at the end token, and of its Hugging Face text towers."""

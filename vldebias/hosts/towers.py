@@ -35,20 +35,12 @@ Tokens = Mapping[str, Tensor]
 
 
 class Towers:
-    """Two towers into one space.
+    """Two towers into one space. A projection never reaches them.
 
-    The methods call `model` by the names of its methods and parts, so they see what is done to it afterwards:
-    frozen or adapted weights, another device. A projection never reaches them.
-
-    Attributes:
-        model: the whole model. library: which reads what it is saved as, "open_clip" or "transformers".
-        size: (h, w) of the pixels.
-        mean, std: of each channel, as `prepare` subtracts and divides values in [0, 1].
-        temperature: of the softmax over cosines, as loaded.
-        image_parts, text_parts: each tower with its head.
-        heads: what ends in the joint space and has weights: of the image tower, of the text tower.
-        bias: SigLIP's logit_bias as loaded; None of a model without.
-        tokenizer, preprocess: as the model came with them, to be saved with it.
+    model: the whole. library: which reads what it is saved as, "open_clip" or "transformers". size: (h, w) of the
+    pixels. mean, std: of each channel, as `prepare` subtracts and divides values in [0, 1]. temperature, bias: of the
+    softmax over cosines, as loaded; the bias is SigLIP's, else None. image_parts, text_parts: each tower with its head.
+    heads: what ends in the joint space and has weights. tokenizer, preprocess: to be saved with it.
     """
 
     def __init__(self, host: JointHost, encoder: ImageEncoder, preprocess: Any) -> None:
@@ -84,19 +76,12 @@ class Towers:
             return self._encoder.forward({"pixel_values": pixels.to(self._encoder.first_weight.dtype)})
 
     def text(self, tokens: Tokens) -> Tensor:
-        """What `tokenize` gives, on the model's device -> features (b, d), before normalising.
-
-        Of a batch of short captions only as many tokens are read as the longest has, where that changes nothing.
-        """
+        """What `tokenize` gives, on the model's device -> features (b, d), before normalising."""
         with during(BARE):
             return self._features(tokens)
 
     def tokenize(self, captions: Sequence[str]) -> dict[str, Tensor]:
-        """Captions -> arguments of the text tower, (b, context length) each, on the CPU.
-
-        Warns:
-            TruncatedPromptWarning: the first time that a caption is longer, and so cut.
-        """
+        """Captions -> arguments of the text tower, (b, context length) each, on the CPU; warns once of cut ones."""
         tokens = self._host.tokens(list(captions), full=True)
         if self._cuts_warned:
             return tokens
@@ -112,13 +97,7 @@ class Towers:
         return tokens
 
     def set_temperature(self, temperature: float) -> None:
-        """Write a temperature into the model.
-
-        Raises:
-            InvalidInputError: no positive number.
-        """
-        if not (0 < temperature < math.inf):
-            raise InvalidInputError(f"temperature: expected a positive number, got {temperature!r}")
+        """Write a temperature above 0 into the model."""
         with torch.no_grad():
             value = temperature if self._scalar == "temperature" else -math.log(temperature)
             getattr(self.model, self._scalar).fill_(value)
@@ -132,16 +111,11 @@ class Towers:
 def towers(model: Any, tokenizer: Any, preprocess: Any) -> Towers:
     """The towers of an open_clip or transformers image-text model, on whatever device it is.
 
-    Args:
-        model: open_clip's CLIP, CustomTextCLIP or CoCa; transformers' CLIPModel, SiglipModel and their kin.
-        tokenizer: what came with it; None where the model says which it is.
-        preprocess: what came with it, for evaluation: open_clip's second transform, a transformers (image) processor,
-            or any function of a PIL image that resizes, crops and normalises.
+    tokenizer: what came with it; None where the model says which. preprocess: for evaluation, of a PIL image.
 
     Raises:
-        UnsupportedHostError: another class; a model whose images are no (3, h, w).
-        AlreadyAttachedError: the model carries a projection.
-        InvalidInputError: no tokenizer, or preprocessing that is no normalised resizing.
+        UnsupportedHostError: another class; a model whose images are no (3, h, w). AlreadyAttachedError: the model
+            carries a projection. InvalidInputError: no tokenizer, or preprocessing that is no normalised resizing.
     """
     encoder = image_encoder(model, preprocess, preprocessing="not described")
     if any(base.__name__ == "Siglip2Model" for base in type(model).__mro__):

@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 from typing import Any, Self, cast
 
@@ -80,22 +79,17 @@ class TransformersHost(JointHost):
 
     @classmethod
     def of(cls, model: Any, tokenizer: Any = None, *, negative: bool = False) -> Self:
-        """Make the host for one of `SUPPORTED`, or a subclass.
+        """Make the host for one of `SUPPORTED`, or a subclass; another class raises UnsupportedHostError.
 
         tokenizer: its tokenizer or processor. Default: the one in the checkpoint that the model came from.
-
-        Raises:
-            UnsupportedHostError: another class.
         """
         names = [b.__name__ for b in type(model).__mro__ if b.__module__.partition(".")[0] in ("transformers", "peft")]
         family = next((_FAMILIES[name] for name in names if name in _FAMILIES), None)
         if family is not None:
             return cls(model, family, tokenizer)
-        name = type(model).__name__
-        near = "".join(f"the nearest is {known}" for known in get_close_matches(name, SUPPORTED, n=1))
-        instead = next((_INSTEAD[base] for base in names if base in _INSTEAD), near)
+        instead = next((_INSTEAD[base] for base in names if base in _INSTEAD), "")
         raise UnsupportedHostError(
-            f"{name}: expected a transformers model whose text tower ends in a head that is known"
+            f"{type(model).__name__}: expected a transformers model whose text tower ends in a head that is known"
             f"{f'; {instead}' if instead else ''}\nKnown are {', '.join(SUPPORTED)}\n"
             "Any other tower: vldebias.debias(vldebias.hosts.custom(model, 'method', embed=...), prompts); "
             "docs/how-to/own-model.md"
@@ -216,8 +210,7 @@ class TransformersHost(JointHost):
             raise InvalidInputError(
                 f"{self.name}: expected a named output, got a tuple; set model.config.return_dict = True"
             )
-        found: Tensor = output.text_embeds if hasattr(output, "text_embeds") else output.pooler_output
-        return found
+        return cast("Tensor", output.text_embeds if hasattr(output, "text_embeds") else output.pooler_output)
 
     def without_padding(self) -> Callable[[Mapping[str, Tensor]], Tensor]:
         """Of towers that mask their padding; SigLIP's attends to it."""

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import diffusers_parts as parts
+import diffusers_tiny
 import tiny_tokenizers
 import torch
 from diffusers_parts import fresh
@@ -267,14 +268,7 @@ def shorter(call, length):
 
 def encode(pipe, case, prompt, **call):
     """What `encode_prompt` returns."""
-    takes = inspect.signature(pipe.encode_prompt).parameters
-    count = 1 if isinstance(prompt, str) else len(prompt)
-    given = {"device": "cpu", "do_classifier_free_guidance": False, "batch_size": count, "guidance_scale": 1.0}
-    given |= {"prompt_2": None, "prompt_3": None, "prompt_4": None, "dtype": torch.float32, "image": None}
-    images = call.pop("images", 1)
-    given |= {"num_images_per_prompt": images, "num_videos_per_prompt": images, "clean_caption": False}
-    with torch.no_grad():
-        return pipe.encode_prompt(prompt=prompt, **{k: v for k, v in (given | case.call | call).items() if k in takes})
+    return diffusers_tiny.encode(pipe, prompt, **case.call | call)
 
 
 # ---- the table -------------------------------------------------------------------------------------------------

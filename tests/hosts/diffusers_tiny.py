@@ -68,13 +68,16 @@ def draw(pipe, prompt="a photo of a doctor", **call):
     return pipe(prompt, **defaults | call).images
 
 
-def encode(pipe, prompt="a photo of a doctor", **call):
-    """What encode_prompt returns, whatever it requires."""
+@torch.no_grad()
+def encode(pipe, prompt="a photo of a doctor", images=1, **call):
+    """What encode_prompt returns, whatever it requires; arguments that it has not are left out."""
+    count = 1 if isinstance(prompt, str) else len(prompt)
+    given = {"prompt": prompt, "device": "cpu", "do_classifier_free_guidance": False, "clean_caption": False}
+    given |= {"batch_size": count, "guidance_scale": 1.0, "dtype": torch.float32, "image": None}
+    given |= {"prompt_2": None, "prompt_3": None, "prompt_4": None}
+    given |= {"num_images_per_prompt": images, "num_videos_per_prompt": images}
     takes = inspect.signature(pipe.encode_prompt).parameters
-    wanted = {"prompt_2": None, "prompt_3": None, "device": "cpu", "num_images_per_prompt": 1}
-    wanted |= {"do_classifier_free_guidance": False, "clean_caption": False}
-    with torch.no_grad():
-        return pipe.encode_prompt(prompt, **{k: v for k, v in wanted.items() if k in takes} | call)
+    return pipe.encode_prompt(**{key: value for key, value in (given | call).items() if key in takes})
 
 
 def same(one, other):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -136,19 +135,13 @@ class Transformers(Subject):
 
 class Diffusers(Subject):
     def __init__(self, name: str) -> None:
-        make, call = diffusers_tiny.FAMILIES[name]
+        make, self.call = diffusers_tiny.FAMILIES[name]
         self.host = diffusers_tiny.own(make())
-        known = inspect.signature(self.host.encode_prompt).parameters
-        self.call = {key: value for key, value in call.items() if key in known}
         self.merges = name != "StableDiffusion3"
-        with torch.no_grad():
-            self._encoded()  # transformers hooks layers whose states it gives at the first call, and leaves them so
+        self._encoded()  # transformers hooks layers whose states it gives at the first call, and leaves them so
 
     def _encoded(self) -> Any:
-        known = inspect.signature(self.host.encode_prompt).parameters
-        given = {"prompt_2": None, "prompt_3": None, "device": "cpu", "num_images_per_prompt": 1}
-        given |= {"do_classifier_free_guidance": False, "clean_caption": False}
-        return self.host.encode_prompt(PROMPTS, **{k: v for k, v in given.items() if k in known} | self.call)
+        return diffusers_tiny.encode.__wrapped__(self.host, PROMPTS, **self.call)
 
     def outputs(self) -> dict[str, Tensor]:
         tensors = self._encoded()

@@ -234,15 +234,3 @@ def test_a_place_that_the_embedding_does_not_pass_is_refused(gender: PromptSet, 
         with pytest.raises(InvalidInputError, match=words):
             vldebias.debias(tower_host(tower, place), given)
     assert all("forward" not in vars(module) for module in tower.modules())
-
-
-@torch.no_grad()
-def test_the_wrong_output_is_found_when_it_is_fitted(gender: PromptSet) -> None:
-    """Both parts have one width, so that no shape would tell."""
-    pipe = Pipeline()
-    embed = lambda p: pipe.encode_prompt(p).embeds[:, -1] ** 3  # noqa: E731
-    with pytest.raises(InvalidInputError, match="an edit would be fitted in one space and act in another"):
-        vldebias.debias(custom(pipe, "encode_prompt", embed=embed, output=0), gender)
-
-
-# ---- towers that outsiders have -------------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """The seam on `encode_prompt`: what is projected, what is left alone, and that nothing else notices."""
 
-import inspect
-
 import diffusers_tiny as tiny
 import pytest
 import torch
@@ -107,17 +105,6 @@ def test_given_embeddings_are_left_alone_and_can_be_projected_by_hand():
 
 
 # ---- the seam itself -------------------------------------------------------------------------------------------
-
-
-def test_signature_and_name_survive_and_positions_work():
-    pipe = tiny.sd()
-    signature = inspect.signature(pipe.encode_prompt)
-    debias(pipe, tiny.gender())
-    assert inspect.signature(pipe.encode_prompt) == signature
-    assert pipe.encode_prompt.__name__ == "encode_prompt"
-    with torch.no_grad():
-        by_position = pipe.encode_prompt(PLAIN, "cpu", 1, True, "a blurry photo")
-    assert tiny.same(by_position, both(pipe, negative_prompt="a blurry photo"))
 
 
 def test_a_pipeline_and_its_text_encoder_exclude_each_other():

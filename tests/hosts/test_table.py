@@ -41,11 +41,6 @@ def test_other_rows_are_refused(rows: dict[str, Any], message: str) -> None:
         TextTable(rows)
 
 
-def test_a_row_may_stand_as_a_model_gives_it() -> None:
-    table = TextTable({"a": torch.tensor([[3.0, 4.0]]), "b": [[0.0, 2.0]], "c": [1.0, 0.0]})
-    assert table.embed(["a", "b", "c"], "joint").tolist() == [[0.6, 0.8], [0.0, 1.0], [1.0, 0.0]]
-
-
 def test_prompts_that_are_missing_are_counted_and_named() -> None:
     table = TextTable({"a": [1.0, 0.0]})
     with pytest.raises(

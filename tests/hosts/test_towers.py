@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -196,9 +195,6 @@ def test_temperature_divides_the_cosines(name: str) -> None:
     assert torch.allclose(second * 0.02, first * found.temperature, atol=1e-5)
     assert second.abs().max() > 1e-3
     assert towers(found.model, found.tokenizer, found.preprocess).temperature == pytest.approx(0.02)
-    for wrong in (0.0, -1.0, math.inf, math.nan):
-        with pytest.raises(InvalidInputError, match="temperature: expected a positive number, got"):
-            found.set_temperature(wrong)
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")

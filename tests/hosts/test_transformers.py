@@ -11,7 +11,7 @@ import transformers
 from tiny_tokenizers import CLIP_IDS, bert_tokenizer, clip_tokenizer, siglip_tokenizer
 from torch import Tensor, nn
 from transformers.utils import logging
-from transformers_tiny import MODELS, PROMPTS, STATED, Case, make
+from transformers_tiny import MODELS, PROMPTS, Case, make
 
 import vldebias
 from vldebias.errors import (
@@ -75,25 +75,6 @@ def test_one_tower_has_one_door(whole_first: bool, gender: PromptSet) -> None:
             vldebias.debias(second, gender, tokenizer=tokenizer)
         attachment.remove()
         vldebias.debias(second, gender, tokenizer=tokenizer).remove()
-
-
-@torch.no_grad()
-def test_text_without_ids_counts_as_not_stated(gender: PromptSet) -> None:
-    case = Case("AlignModel")
-    ids = case.inputs()["input_ids"]
-    embeds = case.model.text_model.get_input_embeddings()(ids)
-    mask = case.inputs()["attention_mask"]
-
-    def from_embeds() -> Tensor:
-        return case.model.get_text_features(inputs_embeds=embeds, attention_mask=mask).pooler_output
-
-    base = from_embeds()
-    torch.testing.assert_close(base, case.features())
-    with case.debias(gender):
-        case.model.text_model(input_ids=ids, attention_mask=mask)  # ids that never reach the head are not kept
-        found = from_embeds()
-        assert [torch.equal(*rows) for rows in zip(base, case.features(), strict=True)] == STATED
-    assert (found != base).any(dim=1).all()
 
 
 @torch.no_grad()
@@ -197,13 +178,10 @@ def test_padding_with_the_end_token(eos: int) -> None:
 
 
 def test_what_is_refused(clip: Case, gender: PromptSet) -> None:
-    with pytest.raises(
-        UnsupportedHostError, match=r"CLIPTextModel: .*load CLIPTextModelWithProjection or CLIPModel"
-    ) as refusal:
+    with pytest.raises(UnsupportedHostError, match=r"CLIPTextModel: .*load CLIPTextModelWithProjection or CLIPModel"):
         vldebias.debias(clip.model.text_model, gender)
-    assert len(str(refusal.value).splitlines()) == 3
-    with pytest.raises(UnsupportedHostError, match=r"CLIPVisionModel: .*the nearest is CLIP\w*Model\n"):
-        vldebias.debias(clip.model.vision_model, gender)
+    with pytest.raises(UnsupportedHostError, match=r"(?s)BlipModel: .*Known are CLIPModel.*vldebias\.hosts\.custom"):
+        vldebias.debias(type("BlipModel", (transformers.BlipModel,), {"__init__": nn.Module.__init__})(), gender)
     with pytest.raises(UnsupportedHostError, match=r"(?s)DataParallel: .*the model inside"):
         vldebias.debias(nn.DataParallel(clip.model), gender)
     with pytest.raises(UnsupportedHostError, match=r"(?s)OptimizedModule: .*the model inside"):

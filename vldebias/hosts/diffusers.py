@@ -450,7 +450,8 @@ class _EncodePrompt(MethodSeam):
                     attachment.warn_of_embeddings()
                 return self.original(*bound.args, **bound.kwargs)
             if self._rewrite is not None:
-                shares = count_of(call) is None and count_of(self.host.defaults)
+                own = inspect.signature(type(self.owner).encode_prompt).parameters
+                shares = not count_of(own) and count_of(self.host.defaults)
                 if shares and attachment is not None:
                     attachment.warn_once(SHARED.format(count=shares))
                 one = (lambda same: list(same)) if negative else self._again if second else self._rewrite

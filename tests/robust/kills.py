@@ -1,9 +1,9 @@
 """Work that is killed at random moments and begun again: does it end as work that nobody killed, and is nothing lost?
 
-    python -m tests.robust.kills                              # 40 kills; writes killed.json
-    python -m tests.robust.kills --kills 1 --out /tmp/try     # one of each kind
+    python -m tests.robust.kills              # 40 kills
+    python -m tests.robust.kills --kills 1    # one of each kind
 
-Six kinds: training, a suite, the embedding cache, the quickstart, a build of the miniature and labelling; all small.
+Five kinds: training, a suite, the embedding cache, the quickstart and labelling; all small.
 Each life of a run is a process that is killed (SIGKILL) after a random time, and the next goes on in its folder, until
 one reaches the end; then another run begins. Lost: a life that cannot go on, or an answer that was acknowledged and is
 not there. Other: what is there at the end is not, to the bit, what a run left that nobody killed.
@@ -23,8 +23,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,8 +35,6 @@ from PIL import Image
 
 from apps.label.engine import Labelling
 from apps.label.study import ImageFolder, Question
-from eval.miniature import training
-from eval.miniature.builder import build
 from vldebias.data.cache import embed_images
 from vldebias.evaluation.answers import AnnotationLog
 from vldebias.evaluation.run import run_suite
@@ -126,17 +123,6 @@ def embedded(folder: Path) -> Left:
     return {"returned": digest(folder.parent / "features"), **shards}
 
 
-def build_miniature(folder: Path) -> None:
-    """Tokenizer and CLIP, for a few steps, with a checkpoint after each."""
-    training.CHECKPOINT_SECONDS = 0.0
-    build(folder, scale=3 / 1300, device="cpu", stages=["tokenizer", "narrow"])
-
-
-def built(folder: Path) -> Left:
-    """All files."""
-    return {path.relative_to(folder).as_posix(): digest(path) for path in folder.rglob("*") if path.is_file()}
-
-
 def label(folder: Path) -> None:
     """Two questions about each of 30 images; an answer is acknowledged once `answer` returns."""
     pictures = folder.parent / "pictures"
@@ -164,11 +150,10 @@ def labelled(folder: Path) -> Left:
 
 
 WORKS = {
-    "train": Work(train, trained, 7),
-    "eval": Work(suite("miniature"), measured, 5),
-    "embedding cache": Work(embed, embedded, 8),
+    "train": Work(train, trained, 9),
+    "eval": Work(suite("miniature"), measured, 7),
+    "embedding cache": Work(embed, embedded, 10),
     "quickstart": Work(suite("quickstart"), measured, 4),
-    "miniature build": Work(build_miniature, built, 6),
     "label": Work(label, labelled, 10),
 }
 
@@ -244,25 +229,18 @@ def kill(name: str, kills: int, seed: int = 0) -> dict[str, Any]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("killed.json"), help="file of the counts")
     parser.add_argument("--kills", type=int, help="of each kind, in the place of its own number")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--processes", type=int, default=1, help="kinds at a time, a thread each")
-    args = parser.parse_args(arguments)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
     rows = []
-    with ProcessPoolExecutor(
-        args.processes, multiprocessing.get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
-    ) as pool:
-        counts = [work.kills if args.kills is None else args.kills for work in WORKS.values()]
-        for row in pool.map(kill, WORKS, counts, [args.seed] * len(WORKS)):
-            print(json.dumps(row), flush=True)
-            rows.append(row)
+    for name, work in WORKS.items():
+        rows.append(kill(name, work.kills if given.kills is None else given.kills, given.seed))
+        print(json.dumps(rows[-1]), flush=True)
     total = {key: sum(row[key] for row in rows) for key in ("kills", "runs", "lost", "other")}
     print(json.dumps(total))
-    about = "Commands that are killed at random moments and started again"
-    args.out.write_text(json.dumps({"about": about, "seed": args.seed, **total, "works": rows}, indent=1) + "\n")
     return int(bool(total["lost"] or total["other"]))
 
 

@@ -1,12 +1,337 @@
-"""No damaged file is read as something else in silence; a thousand of them where there is time."""
+"""No damaged file is read as something else in silence: every kind of file that is read, and damaged copies of it.
+
+Of every damaged copy there is one of these ends: "same" (what was read is what was written; of files without a digest:
+what is there now), "refused" (an error of ours that says what to do), "warned", or a failure: another exception
+or another content. A crafted file has to be refused.
+"""
 
 from __future__ import annotations
 
+import random
+import struct
+import tempfile
+import warnings
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
 
-from tests.robust.damaged import KINDS, Kind, failures, tried, written
+from vldebias import CalibratedProjection, load_edit, load_prompts
+from vldebias.data import Embeddings, decode, load_embeddings, read_table, save_embeddings
+from vldebias.edit import Provenance
+from vldebias.errors import InvalidInputError, VldebiasError, VldebiasWarning
+from vldebias.evaluation.answers import AnnotationLog
+from vldebias.evaluation.result import Result
+from vldebias.evaluation.run import verify, write_manifest
+from vldebias.files import prompt_file
+from vldebias.methods.baselines.bend import Bend
+from vldebias.training import loop
+from vldebias.training.settings import load_settings
+
+COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "quickstart.json"
+Crafted = Callable[[Path], dict[str, Path]]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """make: writes a sound file or folder, and returns what is opened; load: what is read of it, for ==.
+
+    digest: other values must be refused or warned of. crafted: files that must be refused, by what they are.
+    """
+
+    make: Callable[[Path], Path]
+    load: Callable[[Path], Any]
+    digest: bool = True
+    crafted: Crafted | None = None
+
+
+def written(name: str, content: str | bytes) -> Callable[[Path], Path]:
+    """Makes a file of this name and content in a folder."""
+
+    def make(folder: Path) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+        return folder / name
+
+    return make
+
+
+def crafted(suffix: str, contents: dict[str, str | bytes]) -> Crafted:
+    """Makes a file of each content."""
+    return lambda folder: {
+        what: written(f"{what.replace(' ', '-')}{suffix}", content)(folder) for what, content in contents.items()
+    }
+
+
+# ---- edits -----------------------------------------------------------------------------------------------------------
+
+
+def make_projection(folder: Path) -> Path:
+    pairs = torch.randn(4, 2, 24, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    return CalibratedProjection(lam=4.0).fit(pairs, pairs[:2, 0]).save_pretrained(folder)
+
+
+def make_bend(folder: Path) -> Path:
+    rows = torch.randn(12, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    codes = torch.arange(6) % 2
+    bend = Bend(rows[:2], rows[2:5], rows[5:8, None], rows[6:12], codes, 2, Provenance("bend-vlm"))
+    return bend.save_pretrained(folder)
+
+
+def read_edit(path: Path) -> Any:
+    """Tensors, settings and provenance."""
+    edit = load_edit(path)
+    tensors = {name: tensor.tolist() for name, tensor in edit.tensors().items()}
+    return type(edit), tensors, edit.settings(), edit.provenance
+
+
+# ---- texts that people write -----------------------------------------------------------------------------------------
+
+NESTED = "".join(f"{chr(98 + i)}: &{chr(98 + i)} [*{chr(97 + i)}, *{chr(97 + i)}]\n" for i in range(24))
+YAML = crafted(
+    ".yaml",
+    {
+        "alias bomb": "a: &a [x, x]\n" + NESTED,
+        "deep nesting": "a: " + "[" * 5000 + "]" * 5000,
+        "huge integer": "name: " + "9" * 5000,
+        "python tag": "a: !!python/object/apply:os.system ['true']",
+        "binary": "a: !!binary " + "A" * 9999,
+        "twenty megabytes": "a: " + "x" * (20 << 20),
+        "empty": "",
+    },
+)
+SEX = ("male", "female")
+CSV = "image,gender,age,text\n" + "".join(f"img{i}.png,{SEX[i % 2]},{i % 5},caption {i}\n" for i in range(40))
+
+
+def make_answers(path: Path) -> Path:
+    """Twelve answers of one annotator."""
+    path.mkdir(parents=True)
+    log = AnnotationLog(path / "anna.jsonl")
+    for i in range(12):
+        log.append(f"none/doctor/{i}.png", "anna", "gender", SEX[i % 2], seconds=1.5)
+    return path / "anna.jsonl"
+
+
+def read_answers(path: Path) -> Any:
+    """Values by question."""
+    return {key: answer.value for key, answer in AnnotationLog(path).answers().items()}
+
+
+# ---- embeddings, pictures, results, states ---------------------------------------------------------------------------
+
+
+def make_embeddings(suffix: str) -> Callable[[Path], Path]:
+    """Features with labels, and texts of the same model."""
+
+    def make(path: Path) -> Path:
+        features = np.random.default_rng(0).normal(size=(30, 8)).astype(np.float32)
+        labels = {"sex": np.array(["female", "male", ""] * 10), "age": np.arange(30) % 4}
+        texts = {f"a photo of {i}": torch.randn(8, generator=torch.Generator().manual_seed(i)) for i in range(5)}
+        path.mkdir(parents=True)
+        return save_embeddings(path / f"features{suffix}", Embeddings.of(features, labels=labels), texts)
+
+    return make
+
+
+def read_embeddings(path: Path) -> Any:
+    """Features, labels and texts."""
+    embeddings, texts = load_embeddings(path)
+    columns = {name: (one.names, one.codes.tolist()) for name, one in embeddings.labels.items()}
+    rows = None if texts is None else {name: row.tolist() for name, row in texts.items()}
+    return embeddings.features.tolist(), embeddings.ids, columns, rows
+
+
+def npz_bombs(folder: Path) -> dict[str, Path]:
+    """Archives whose headers promise other things than features."""
+
+    def archive(name: str, dtype: str, shape: str, body: bytes = b"") -> Path:
+        described = dtype if dtype.startswith("[") else repr(dtype)
+        header = f"{{'descr': {described}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+        path = folder / f"{name}.npz"
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+            file.writestr("features.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + body)
+        return path
+
+    infinite = folder / "infinite.npz"
+    np.savez(infinite, features=np.array([[1.0, np.inf], [0.0, 1.0]], np.float32))
+    return {
+        "rows": archive("rows", "<f4", "(1000000000000, 512)"),
+        "objects": archive("objects", "|O", "(2, 2)"),
+        "negative": archive("negative", "<f4", "(-3, 4)"),
+        "structured": archive("structured", "[('a', '<f4')]", "(2,)"),
+        "shorter than it says": archive("bomb", "<f4", "(500000, 512)", bytes(1 << 20)),
+        "infinite values": infinite,
+    }
+
+
+def make_picture(path: Path) -> Path:
+    """A small PNG."""
+    path.mkdir(parents=True)
+    pixels = np.random.default_rng(0).integers(0, 255, (24, 24, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path / "photo.png")
+    return path / "photo.png"
+
+
+def read_picture(path: Path) -> Any:
+    """Its pixels; an OSError is what callers expect of an image that cannot be read: they count it and go on."""
+    try:
+        return decode(path).tobytes()
+    except OSError as error:
+        raise InvalidInputError(str(error)) from None
+
+
+def png_of(side: int) -> bytes:
+    """A file of some bytes whose header promises a square of this side."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0))
+    body = chunk(b"IDAT", zlib.compress(bytes((side // 8 + 1) * 50)))
+    return b"\x89PNG\r\n\x1a\n" + head + body + chunk(b"IEND", b"")
+
+
+def make_run(path: Path) -> Path:
+    """A result with the manifest of its folder."""
+    path.mkdir(parents=True)
+    Result.read(COMMITTED).write(path / "result.json")
+    write_manifest(path)
+    return path
+
+
+def read_run(path: Path) -> Any:
+    """The result, of a folder that is as the run left it."""
+    differences = verify(path)
+    if any(differences.values()):
+        raise InvalidInputError(f"{path}: {differences}")
+    return Result.read(path / "result.json").model_dump_json()
+
+
+def make_state(path: Path) -> Path:
+    """The state of a training run."""
+    path.mkdir(parents=True)
+    torch.manual_seed(0)
+    module = torch.nn.Linear(6, 4)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3)
+    module(torch.randn(5, 6)).square().sum().backward()
+    optimizer.step()
+    state = {"step": 1, "identity": "{}", "history": [], "tensors": dict(module.named_parameters()), "average": None}
+    torch.save({**state, "optimizer": optimizer.state_dict(), "scaler": {}}, path / "state.pt")
+    return path / "state.pt"
+
+
+def read_state(path: Path) -> str:
+    """Everything in it, as a text."""
+    with torch.no_grad():
+        return str(loop.read_state(path))
+
+
+def make_prompts(folder: Path) -> Path:
+    return written("set.yaml", prompt_file("professions-gender").read_bytes())(folder)
+
+
+def make_settings(folder: Path) -> Path:
+    return written("settings.yaml", load_settings(None, data="birds", model="miniature").as_yaml())(folder)
+
+
+PICTURES = crafted(".png", {"large": png_of(13_000), "huge": png_of(60_000), "pointer": "version https://git-lfs"})
+KINDS: dict[str, Kind] = {
+    "projection": Kind(make_projection, read_edit),
+    "bend": Kind(make_bend, read_edit),
+    "training state": Kind(make_state, read_state),
+    "prompt set": Kind(make_prompts, lambda path: load_prompts(path).hash, False, YAML),
+    "training settings": Kind(make_settings, lambda path: load_settings(path).model_dump(), False, YAML),
+    "embeddings npz": Kind(make_embeddings(".npz"), read_embeddings, crafted=npz_bombs),
+    "embeddings safetensors": Kind(make_embeddings(".safetensors"), read_embeddings),
+    "table": Kind(written("labels.csv", CSV), lambda path: read_table(path).to_pylist(), False),
+    "answers of annotators": Kind(make_answers, read_answers, False),
+    "run": Kind(make_run, read_run),
+    "picture": Kind(make_picture, read_picture, False, PICTURES),
+}
+
+
+# ---- damage ----------------------------------------------------------------------------------------------------------
+
+RENAMED = ((b'"F64"', b'"I64"'), (b'"F32"', b'"I32"'), (b"<f4", b"<i4"), (b"<f8", b"<i8"), (b"float", b"FLOAT"))
+
+
+def damaged(content: bytes, rng: random.Random) -> bytes:
+    """One to three changes: bits flipped, bytes cut, doubled, zeroed or exchanged, another type in a header."""
+    data = bytearray(content)
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        if not data:
+            break
+        at, end = sorted((rng.randrange(len(data)), rng.randrange(len(data))))
+        end = min(end, at + 64)
+        match rng.choice(("flip", "flip", "cut", "end", "double", "noise", "zeros", "type")):
+            case "flip":
+                data[at] ^= 1 << rng.randrange(8)
+            case "cut":
+                del data[at:end]
+            case "end":
+                del data[at:]
+            case "double":
+                data[at:at] = data[at:end]
+            case "noise":
+                data[at:end] = rng.randbytes(end - at)
+            case "zeros":
+                data[at:end] = bytes(end - at)
+            case "type":
+                data = data.replace(*rng.choice([pair for pair in RENAMED if pair[0] in data] or RENAMED))
+    return bytes(data)
+
+
+def opened(kind: Kind, path: Path, sound: Any) -> str:
+    """How one try ended."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            read = kind.load(path)
+        except VldebiasError:
+            return "refused"
+        except Exception as error:
+            return f"{type(error).__name__}: {str(error)[:120]}"
+    if not kind.digest or read == sound:
+        return "same"
+    return "warned" if any(issubclass(one.category, VldebiasWarning) for one in caught) else "other content"
+
+
+def tried(kind: Kind, tries: int, seed: object) -> Counter[str]:
+    """How so many damaged copies, then the crafted ones, were read."""
+    rng, ends = random.Random(str(seed)), Counter[str]()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        path = kind.make(folder / "sound")
+        sound = kind.load(path)
+        there = [path] if path.is_file() else sorted(path.rglob("*"))
+        contents = {file: file.read_bytes() for file in there if file.is_file() and file.suffix != ".md"}
+        for _ in range(tries):
+            file = rng.choice(list(contents))
+            other = len(contents) > 1 and rng.random() < 0.05  # one in the place of another
+            file.write_bytes(contents[rng.choice(list(contents))] if other else damaged(contents[file], rng))
+            ends[opened(kind, path, sound)] += 1
+            file.write_bytes(contents[file])
+        for what, file in (kind.crafted(folder) if kind.crafted else {}).items():
+            end = opened(kind, file, None)
+            ends[end if end == "refused" else f"{what}: {end}"] += 1
+    return ends
+
+
+def failures(ends: Counter[str]) -> Counter[str]:
+    """Other exceptions than ours, and other content without a word."""
+    return Counter({end: count for end, count in ends.items() if end not in ("same", "refused", "warned")})
+
+
+# ---- tests -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", KINDS)

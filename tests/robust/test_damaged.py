@@ -12,7 +12,6 @@ import struct
 import tempfile
 import warnings
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,18 +25,14 @@ from PIL import Image
 
 from vldebias import CalibratedProjection, load_edit, load_prompts
 from vldebias.data import Embeddings, decode, load_embeddings, read_table, save_embeddings
-from vldebias.edit import Provenance
 from vldebias.errors import InvalidInputError, VldebiasError, VldebiasWarning
 from vldebias.evaluation.answers import AnnotationLog
 from vldebias.evaluation.result import Result
 from vldebias.evaluation.run import verify, write_manifest
 from vldebias.files import prompt_file
-from vldebias.methods.baselines.bend import Bend
 from vldebias.training import loop
-from vldebias.training.settings import load_settings
 
 COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "quickstart.json"
-Crafted = Callable[[Path], dict[str, Path]]
 
 
 @dataclass(frozen=True)
@@ -50,7 +45,7 @@ class Kind:
     make: Callable[[Path], Path]
     load: Callable[[Path], Any]
     digest: bool = True
-    crafted: Crafted | None = None
+    crafted: Callable[[Path], dict[str, Path]] | None = None
 
 
 def written(name: str, content: str | bytes) -> Callable[[Path], Path]:
@@ -64,26 +59,12 @@ def written(name: str, content: str | bytes) -> Callable[[Path], Path]:
     return make
 
 
-def crafted(suffix: str, contents: dict[str, str | bytes]) -> Crafted:
-    """Makes a file of each content."""
-    return lambda folder: {
-        what: written(f"{what.replace(' ', '-')}{suffix}", content)(folder) for what, content in contents.items()
-    }
-
-
 # ---- edits -----------------------------------------------------------------------------------------------------------
 
 
 def make_projection(folder: Path) -> Path:
     pairs = torch.randn(4, 2, 24, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     return CalibratedProjection(lam=4.0).fit(pairs, pairs[:2, 0]).save_pretrained(folder)
-
-
-def make_bend(folder: Path) -> Path:
-    rows = torch.randn(12, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    codes = torch.arange(6) % 2
-    bend = Bend(rows[:2], rows[2:5], rows[5:8, None], rows[6:12], codes, 2, Provenance("bend-vlm"))
-    return bend.save_pretrained(folder)
 
 
 def read_edit(path: Path) -> Any:
@@ -95,20 +76,8 @@ def read_edit(path: Path) -> Any:
 
 # ---- texts that people write -----------------------------------------------------------------------------------------
 
-NESTED = "".join(f"{chr(98 + i)}: &{chr(98 + i)} [*{chr(97 + i)}, *{chr(97 + i)}]\n" for i in range(24))
-YAML = crafted(
-    ".yaml",
-    {
-        "alias bomb": "a: &a [x, x]\n" + NESTED,
-        "deep nesting": "a: " + "[" * 5000 + "]" * 5000,
-        "huge integer": "name: " + "9" * 5000,
-        "python tag": "a: !!python/object/apply:os.system ['true']",
-        "binary": "a: !!binary " + "A" * 9999,
-        "twenty megabytes": "a: " + "x" * (20 << 20),
-        "empty": "",
-    },
-)
 SEX = ("male", "female")
+PROMPTS = prompt_file("professions-gender").read_bytes()
 CSV = "image,gender,age,text\n" + "".join(f"img{i}.png,{SEX[i % 2]},{i % 5},caption {i}\n" for i in range(40))
 
 
@@ -189,17 +158,6 @@ def read_picture(path: Path) -> Any:
         raise InvalidInputError(str(error)) from None
 
 
-def png_of(side: int) -> bytes:
-    """A file of some bytes whose header promises a square of this side."""
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0))
-    body = chunk(b"IDAT", zlib.compress(bytes((side // 8 + 1) * 50)))
-    return b"\x89PNG\r\n\x1a\n" + head + body + chunk(b"IEND", b"")
-
-
 def make_run(path: Path) -> Path:
     """A result with the manifest of its folder."""
     path.mkdir(parents=True)
@@ -235,27 +193,16 @@ def read_state(path: Path) -> str:
         return str(loop.read_state(path))
 
 
-def make_prompts(folder: Path) -> Path:
-    return written("set.yaml", prompt_file("professions-gender").read_bytes())(folder)
-
-
-def make_settings(folder: Path) -> Path:
-    return written("settings.yaml", load_settings(None, data="birds", model="miniature").as_yaml())(folder)
-
-
-PICTURES = crafted(".png", {"large": png_of(13_000), "huge": png_of(60_000), "pointer": "version https://git-lfs"})
 KINDS: dict[str, Kind] = {
     "projection": Kind(make_projection, read_edit),
-    "bend": Kind(make_bend, read_edit),
     "training state": Kind(make_state, read_state),
-    "prompt set": Kind(make_prompts, lambda path: load_prompts(path).hash, False, YAML),
-    "training settings": Kind(make_settings, lambda path: load_settings(path).model_dump(), False, YAML),
+    "prompt set": Kind(written("set.yaml", PROMPTS), lambda path: load_prompts(path).hash, False),
     "embeddings npz": Kind(make_embeddings(".npz"), read_embeddings, crafted=npz_bombs),
     "embeddings safetensors": Kind(make_embeddings(".safetensors"), read_embeddings),
     "table": Kind(written("labels.csv", CSV), lambda path: read_table(path).to_pylist(), False),
     "answers of annotators": Kind(make_answers, read_answers, False),
     "run": Kind(make_run, read_run),
-    "picture": Kind(make_picture, read_picture, False, PICTURES),
+    "picture": Kind(make_picture, read_picture, False),
 }
 
 

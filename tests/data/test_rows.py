@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,7 @@ from typer.testing import CliRunner
 
 from tests.refusals import refused
 from vldebias.cli import app
-from vldebias.data import Embeddings, Labels, Shards, digest_of, open_embeddings, read_table, rows, save_embeddings
-from vldebias.data.rows import RowNumbers
+from vldebias.data import Embeddings, Labels, Shards, digest_of, open_embeddings, rows, save_embeddings
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.metrics.rankings import top_rankings
 
@@ -48,16 +46,7 @@ def in_npy(parts: list[np.ndarray], folder: Path) -> Shards:
     return Shards.open(f"{folder}/*.npy")
 
 
-def in_parquet(parts: list[np.ndarray], folder: Path, *, wide: bool = True) -> Shards:
-    for i, part in enumerate(parts):
-        flat, ends = pa.array(part.ravel()), pa.array(np.arange(len(part) + 1, dtype=np.int32) * 64)
-        lists = pa.FixedSizeListArray.from_arrays(flat, 64) if wide else pa.ListArray.from_arrays(ends, flat)
-        table = pa.table({"features": lists, "other": range(len(part))})
-        pq.write_table(table, folder / f"{i}.parquet", row_group_size=40)
-    return Shards.open(folder / "*.parquet")
-
-
-KINDS = {"memory": in_memory, "npy": in_npy, "parquet": in_parquet, "lists": partial(in_parquet, wide=False)}
+KINDS = {"memory": in_memory, "npy": in_npy}
 SOME = {
     "slice": slice(20, 290, 7),
     "negative": np.array([-1, 5, -300]),
@@ -149,16 +138,15 @@ def test_a_large_file_is_several_parts_and_numbers_sort_as_numbers(
     assert np.array_equal(shards[:], SMALL)
 
 
-@pytest.mark.parametrize("kind", ["npy", "parquet"])
 @pytest.mark.parametrize("n", [40, 50, 30, 0])
-def test_a_file_that_was_changed_meanwhile_is_refused(kind: str, n: int, tmp_path: Path) -> None:
+def test_a_file_that_was_changed_meanwhile_is_refused(n: int, tmp_path: Path) -> None:
     """Another of the same shape, a longer one, a shorter one, none."""
-    shards = KINDS[kind](cut([40, 80]), tmp_path)
+    shards = in_npy(cut([40, 80]), tmp_path)
     path = sorted(tmp_path.iterdir())[1]
     first = shards[:]
     if n:
         (tmp_path / "other").mkdir()
-        assert len(KINDS[kind]([SMALL[200 : 200 + n]], tmp_path / "other")) == n
+        assert len(in_npy([SMALL[200 : 200 + n]], tmp_path / "other")) == n
         next((tmp_path / "other").iterdir()).replace(path)
     else:
         path.unlink()
@@ -167,19 +155,6 @@ def test_a_file_that_was_changed_meanwhile_is_refused(kind: str, n: int, tmp_pat
         with pytest.raises(InvalidInputError, match=path.name):
             read()
     assert np.array_equal(shards[:40], first[:40])  # the others are as they were
-
-
-def test_a_parquet_file_with_checksums_is_not_read_damaged(tmp_path: Path) -> None:
-    path, lists = tmp_path / "a.parquet", pa.FixedSizeListArray.from_arrays(pa.array(SMALL.ravel()), 64)
-    how = {"compression": "none", "use_dictionary": False, "write_page_checksum": True}
-    pq.write_table(pa.table({"features": lists}), path, **how)
-    assert np.array_equal(Shards.open(path)[:], SMALL)
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1  # in the midst of the numbers
-    path.write_bytes(content)
-    for read in (lambda: Shards.open(path)[:], lambda: read_table(path)):
-        with pytest.raises(InvalidInputError, match=r"a\.parquet: cannot be read"):
-            read()
 
 
 @pytest.mark.parametrize(
@@ -218,17 +193,13 @@ def test_digests_change_with_numbers_order_and_choice(tmp_path: Path) -> None:
 
 @refused(
     ("none/*.npy", r"there is no such file"),
-    (["missing.npy"], r"missing.npy: there is no such file"),
-    (["a.csv"], r"a.csv: expected shards that end in .npy, .parquet"),
+    (["missing.npy"], r"missing.npy: cannot be read"),
+    (["a.csv"], r"a.csv: expected shards that end in .npy"),
     (["a.npy", "wide.npy"], r"of one width and type, got .*\(n, 4\).*\(n, 5\)"),
     (["int.npy"], r"expected floats \(n, d\) .* got .*int64"),
     (["flat.npy"], r"flat.npy: expected features \(n, d\), got \(3,\)"),
     (["junk.npy"], r"junk.npy: cannot be read"),
     (["header.npy"], r"header.npy: cannot be read"),
-    (["junk.parquet"], r"junk.parquet: cannot be read as parquet"),
-    (["other.parquet"], r"other.parquet: expected a column 'features', found \['x'\]"),
-    (["ragged.parquet"], r"ragged.parquet: column 'features': .* got lengths \[2, 1\]"),
-    (["texts.parquet"], r"texts.parquet: column 'features': expected lists of floats, got list"),
     (["pickled.npy"], r"pickled.npy: cannot be read"),
 )
 def test_what_is_no_shard_is_refused_by_name(tmp_path: Path, names: Any) -> None:
@@ -237,11 +208,8 @@ def test_what_is_no_shard_is_refused_by_name(tmp_path: Path, names: Any) -> None
         np.save(tmp_path / f"{name}.npy", array)
     # which numpy's reader stumbles over
     (tmp_path / "header.npy").write_bytes((tmp_path / "a.npy").read_bytes().replace(b"}", b"{"))
-    for name in ("junk.npy", "junk.parquet", "a.csv"):
+    for name in ("junk.npy", "a.csv"):
         (tmp_path / name).write_bytes(b"junk" * 20)
-    tables = {"other": {"x": [1]}, "ragged": {"features": [[1.0, 2.0], [3.0]]}, "texts": {"features": [["a"]]}}
-    for name, table in tables.items():
-        pq.write_table(pa.table(table), tmp_path / f"{name}.parquet")
     Shards.open([tmp_path / name for name in names] if isinstance(names, list) else f"{tmp_path}/{names}")[:]
 
 
@@ -260,19 +228,13 @@ def write_npy(folder: Path) -> str:
     return f"{folder}/*.npy"
 
 
-def test_labels_lie_in_a_table_beside_or_in_parquet(tmp_path: Path) -> None:
+def test_labels_lie_in_a_table_beside(tmp_path: Path) -> None:
     found, texts = open_embeddings(write_npy(tmp_path), table=tmp_path / "meta_*.parquet")
     expected = Labels.of_array(GENDER)
     assert np.array_equal(found.column("gender").codes, expected.codes)
     assert list(found.labels) == ["gender"]  # as many urls as rows are no labels
-    assert found.about["ignored"] == ["url"]
+    assert found.about["ignored"] == ["url", "list"]
     assert (found.ids[3], texts) == (str(FEATURES[3, 0]), None)
-    table = pa.table({"features": list(FEATURES.astype(np.float32)), "label.gender": GENDER, "n": range(N)})
-    pq.write_table(table, tmp_path / "a.parquet", row_group_size=500)
-    inside, _ = open_embeddings(tmp_path / "a.parquet")
-    assert np.array_equal(inside.features[:], FEATURES.astype(np.float32))
-    assert inside.column("gender").counts == expected.counts
-    assert isinstance(inside.ids, RowNumbers)
 
 
 @refused(

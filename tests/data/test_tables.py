@@ -61,12 +61,6 @@ def test_cross_joins_names_and_is_unknown_where_one_is(rows: list[tuple[str | No
     assert np.array_equal(cross(columns[0], cross(*columns[1:])).codes, crossed.codes)
 
 
-def test_labels_that_parts_have_in_other_orders_are_joined() -> None:
-    joined = Labels.joined([Labels.of(["b", "a", None]), Labels.of(["c", "b"]), Labels.of([])])
-    assert back(joined) == ["b", "a", None, "c", "b"]
-    assert len(Labels.joined([])) == 0
-
-
 @pytest.mark.parametrize(
     ("column", "names", "codes"),
     [

@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from vldebias.data.dataset import Columns
-from vldebias.data.rows import KINDS, RowNumbers, Shards, UnitRows, files_of, is_pattern
+from vldebias.data.rows import RowNumbers, Shards, UnitRows, files_of, is_pattern
 from vldebias.data.tables import Labels, as_labels, as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, need
 from vldebias.files import write_atomically
@@ -342,14 +342,14 @@ def _texts(fields: Mapping[str, Array], dim: int) -> Texts:
 
 def is_features(path: str | Path) -> bool:
     """Tell whether a path names features: a file by its ending, or files by a pattern."""
-    return Path(path).suffix in (".npz", *KINDS) or is_pattern(path)
+    return Path(path).suffix in (".npz", ".npy") or is_pattern(path)
 
 
 def open_embeddings(paths: str | Path, *, table: str | Path | None = None) -> tuple[Embeddings, Texts]:
     """Open embeddings of a file or of several, with labels, and text embeddings where a file has some.
 
-    A .npz file is `load_embeddings`. Others become `Shards`, which are read when they are used: .npy files, with the
-    labels of `table`, and .parquet files with lists of floats in column "features".
+    A .npz file is `load_embeddings`. .npy files become `Shards`, which are read when they are used, with the labels of
+    `table`.
 
     Of a table "ids" and "captions" are what they say; every other column of texts or whole numbers is a label
     ("label.gender" is "gender"), but for those with so many values that they are none.
@@ -362,14 +362,12 @@ def open_embeddings(paths: str | Path, *, table: str | Path | None = None) -> tu
         InvalidInputError: no such file, files that do not fit together, a table of another length.
     """
     files = files_of(paths)
-    kinds = {path.suffix for path in files}
-    if len(files) == 1 and kinds == {".npz"}:
+    if len(files) == 1 and files[0].suffix == ".npz":
         if table is not None:
             raise InvalidInputError(f"{table}: a table has the labels of .npy shards; {paths} has its own")
         return load_embeddings(files[0])
     shards = Shards.open(files)
-    tables = files_of(table) if table is not None else files if kinds == {".parquet"} else []
-    fields, about = _columns(tables, str(table or paths)) if tables else ({}, {})
+    fields, about = ({}, {}) if table is None else _columns(files_of(table), str(table))
     about |= {"file": str(paths), "shards": len(files)}
     try:
         return Embeddings(shards, about=about, **{"ids": RowNumbers(len(shards)), "labels": {}, **fields}), None
@@ -379,9 +377,7 @@ def open_embeddings(paths: str | Path, *, table: str | Path | None = None) -> tu
 
 def _columns(files: Sequence[Path], called: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return ids, labels and captions of a table in one or several files, and the columns that are none of these."""
-    table = need("pyarrow").concat_tables(
-        [read_table(path, plain=True) for path in files], promote_options="permissive"
-    )
+    table = need("pyarrow").concat_tables([read_table(path) for path in files], promote_options="permissive")
     fields: dict[str, Any] = {"labels": {}}
     ignored = []
     for name in table.column_names:

@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial, reduce
+from functools import partial, reduce
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from vldebias.data.parallel import HERE, Here
-from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
+from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.files import digest
 from vldebias.metrics.rankings import Leaders, Rows, check_top, leaders, tie_order
 
@@ -34,7 +34,6 @@ Places = slice | Index
 
 BLOCK = 1 << 10  # rows that are held at once: 2 MB of 512 float32, which stay in the cache of a core
 PART = 1 << 18  # rows: a larger file is several parts, so that several workers can read it
-KINDS, _COLUMN = (".npy", ".parquet"), "features"
 _FEW = 16  # rows: below, a product is summed in another order than in a block, and its last digit may differ
 
 
@@ -87,8 +86,8 @@ class Shards:
         A file that changes between two reads is refused; a gap in a numbered series warns.
 
         Args:
-            paths: .npy files, or .parquet files with a column of lists, "features", of one width and type. A pattern
-                finds them in the order of their names, numbers by their value: 9.npy before 10.npy.
+            paths: .npy files of one width and type. A pattern finds them in the order of their names, numbers by
+                their value: 9.npy before 10.npy.
 
         Raises:
             InvalidInputError: no such file, another format, or shapes that do not fit together.
@@ -346,7 +345,7 @@ def _doubt_series(files: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class FileRows:
-    """Rows from `start` on of an array, or of parquet a row group, of a file; they stand where an array (n, d) does.
+    """Rows from `start` on of the array in a .npy file; they stand where an array (n, d) does.
 
     The file is opened whenever it is read: nothing stays mapped. stamp: its size and time when it was first opened.
     """
@@ -356,7 +355,6 @@ class FileRows:
     dtype: np.dtype[Any]
     stamp: tuple[int, int]
     start: int = 0
-    group: int | None = None
     ndim = 2
 
     def __len__(self) -> int:
@@ -369,8 +367,6 @@ class FileRows:
                 f"{self.path}: was changed since it was first read, by size or time; begin again when nothing writes "
                 "there any more"
             )
-        if self.group is not None:
-            return _row_group(self.path, self.stamp, self.group)[rows]
         return np.array(_mapped(self.path)[self.start : self.start + len(self)][rows])
 
 
@@ -392,46 +388,11 @@ def _mapped(path: Path) -> NDArray[Any]:
 
 
 def _parts_of(path: Path) -> list[FileRows]:
-    if path.suffix not in KINDS:
-        raise InvalidInputError(f"{path}: expected shards that end in {', '.join(KINDS)}")
-    if not path.is_file():
-        raise InvalidInputError(f"{path}: there is no such file")
-    stamp = _stamp(path)
-    if path.suffix == ".parquet":
-        sizes = _parquet(path, lambda file: [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)])
-        groups = [i for i, n in enumerate(sizes) if n]
-        if not groups:
-            raise InvalidInputError(f"{path}: has no rows")
-        first = _row_group(path, stamp, groups[0])
-        return [FileRows(path, (sizes[i], first.shape[1]), first.dtype, stamp, group=i) for i in groups]
-    array = _mapped(path)
+    if path.suffix != ".npy":
+        raise InvalidInputError(f"{path}: expected shards that end in .npy")
+    stamp, array = _stamp(path), _mapped(path)
     if array.ndim != 2:
         raise InvalidInputError(f"{path}: expected features (n, d), got {array.shape} of {array.dtype}")
     n, d = array.shape
     starts = range(0, max(n, 1), PART)
     return [FileRows(path, (min(PART, n - start), d), array.dtype, stamp, start) for start in starts]
-
-
-def _parquet(path: Path, read: Callable[[Any], Any]) -> Any:
-    """What `read` gives of an open parquet file, whose checksums are compared where it has some."""
-    try:
-        with need("pyarrow.parquet").ParquetFile(path, page_checksum_verification=True) as file:
-            return read(file)
-    except (OSError, need("pyarrow").ArrowException) as error:
-        raise InvalidInputError(f"{path}: cannot be read as parquet: {error}") from None
-
-
-@lru_cache(maxsize=1)  # blocks of a row group follow one another, and none can be read without the rest of it
-def _row_group(path: Path, stamp: tuple[int, int], group: int) -> NDArray[Any]:
-    """The features (n, d) of a row group, whole; stamp: of the file, so that another one is read again."""
-    there, table = _parquet(path, lambda file: (file.schema_arrow.names, file.read_row_group(group, columns=[_COLUMN])))
-    if _COLUMN not in there:
-        raise InvalidInputError(f"{path}: expected a column {_COLUMN!r}, found {there}")
-    column, pc = table.column(_COLUMN).combine_chunks(), need("pyarrow.compute")
-    inner = getattr(column.type, "value_type", None)
-    if inner is None or not need("pyarrow.types").is_floating(inner):
-        raise InvalidInputError(f"{path}: column {_COLUMN!r}: expected lists of floats, got {column.type}")
-    lengths = pc.unique(pc.list_value_length(column)).to_pylist()
-    if len(lengths) != 1 or lengths[0] is None or column.null_count:
-        raise InvalidInputError(f"{path}: column {_COLUMN!r}: expected lists of one length, got lengths {lengths[:5]}")
-    return np.asarray(column.flatten().to_numpy(zero_copy_only=False)).reshape(len(column), lengths[0])

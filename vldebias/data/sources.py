@@ -153,15 +153,15 @@ def open_fairface(root: Path, split: str = "val") -> ImageData:
     _check_split("fairface", split, ("train", "val", "all"))
     parts = ("train", "val") if split == "all" else (split,)
     images = root / _FAIRFACE_IMAGES if (root / _FAIRFACE_IMAGES).exists() else root
-    files, found = list[str](), {column: list[Labels]() for column in _FAIRFACE}
+    tables = []
     for part in parts:
         path = _find("fairface", root, [f"fairface_label_{part}.csv"], ("", "labels", _FAIRFACE_IMAGES))
         _find("fairface", images, [part], [""])
-        table = read_table(path)
-        files += as_texts(column_of(table, "file", path), str(path))
-        for column, names in _FAIRFACE.items():
-            found[column].append(as_labels(column_of(table, column, path), names, f"{path}: column {column!r}"))
-    return file_images("fairface", split, images, files, {name: Labels.joined(of) for name, of in found.items()})
+        tables.append(read_table(path))
+    table = pa.concat_tables(tables, promote_options="default")
+    files = as_texts(column_of(table, "file", path), str(path))
+    labels = {c: as_labels(column_of(table, c, path), known, f"{path}: column {c!r}") for c, known in _FAIRFACE.items()}
+    return file_images("fairface", split, images, files, labels)
 
 
 def open_manifest(

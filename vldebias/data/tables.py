@@ -129,14 +129,6 @@ class Labels:
         codes = np.where(known, np.searchsorted(different, array), UNKNOWN)
         return cls(codes, tuple(map(str, different.tolist())))
 
-    @classmethod
-    def joined(cls, parts: Sequence[Labels]) -> Labels:
-        """Return the labels of parts one below the other; names in the order in which the parts have them."""
-        names = tuple(dict.fromkeys(name for one in parts for name in one.names))
-        places = [np.array([*(names.index(name) for name in one.names), UNKNOWN], dtype=np.int64) for one in parts]
-        codes = [place[one.codes] for place, one in zip(places, parts, strict=True)]
-        return cls(np.concatenate([np.empty(0, dtype=np.int64), *codes]), names)
-
     def without(self, unknown: Any) -> Labels:
         """Return the same rows with one value, or several, as unknown; numbers are compared as they are written."""
         marks = {text_of(value) for value in _several(unknown)}
@@ -217,21 +209,19 @@ def odd_values(labels: Labels, *, flags: bool = False) -> list[str]:
     flags: name the flags of `vldebias eval shares`, where a rare value has fewer than five rows and at most 2 % of all.
     """
     rows = {name: n for name, n in labels.counts.items() if n}
-    total = sum(rows.values())
+    total, problems = sum(rows.values()), []
     if len(rows) > _MANY:
         shown = ", ".join(map(repr, list(rows)[:3]))
         remedy = "row numbers and scores are no groups: give the values of the attribute"
         return [f"{len(rows)} groups in {total} rows, such as {shown}; {remedy}"]
-    problems, alike = [], defaultdict(list)
+    alike = defaultdict(list)
     for name in rows:
         alike[" ".join(name.split()).casefold()].append(name)
-    for names in alike.values():
-        if len(names) > 1:
-            remedy = f"say --same {names[0]}={names[1]}" if flags else "write them alike"
-            problems.append(f"{' and '.join(map(repr, names))} differ by case or blanks alone; {remedy}")
-    numbers = [int(name) for name in rows if re.fullmatch(r"-?\d+", name)]
+    for names in (names for names in alike.values() if len(names) > 1):
+        remedy = f"say --same {names[0]}={names[1]}" if flags else "write them alike"
+        problems.append(f"{' and '.join(map(repr, names))} differ by case or blanks alone; {remedy}")
     of_numbers = (*_MARKS, "-1") if "0" in rows else _MARKS  # codes of pandas; -1 and 1 alone are values
-    codes = len(numbers) == len(rows) and all(0 <= n <= 50 or str(n) in of_numbers for n in numbers)
+    codes = all(re.fullmatch(r"[0-4]?\d|50", name) or name in of_numbers for name in rows)
     unsaid = (*_NOT_KNOWN, "none", "na") if flags else _NOT_KNOWN  # "none" beside "glasses" is a value
     marks = [n for n in rows if n in _ABSENT or n.casefold() in unsaid or (codes and n in of_numbers)]
     if marks and len(marks) < len(rows):
@@ -246,8 +236,8 @@ def odd_values(labels: Labels, *, flags: bool = False) -> list[str]:
             problems.append(f"{name!r} ({rows[name]}) is nearly {near[0]!r} ({rows[near[0]]}); {remedy}")
             rare.remove(name)
     if rare:
-        few = [f"{name!r} ({rows[name]})" for name in rare]
-        shown = ", ".join(few[:5]) + (f" and {len(few) - 5} more" if len(few) > 5 else "")
+        shown = ", ".join(f"{name!r} ({rows[name]})" for name in rare[:5])
+        shown += f" and {len(rare) - 5} more" if len(rare) > 5 else ""
         said = f"say --same {rare[0]}=VALUE, --unknown {rare[0]}, or --values with all that there are"
         remedy = said if flags else "mend the value, leave the rows out, or add images"
         problems.append(f"groups of fewer than {_FEW} rows: {shown}; {remedy}")
@@ -257,13 +247,11 @@ def odd_values(labels: Labels, *, flags: bool = False) -> list[str]:
 # ---- tables --------------------------------------------------------------------------------------------------
 
 
-def read_table(path: Path, *, plain: bool = False) -> pa.Table:
+def read_table(path: Path) -> pa.Table:
     """Return a table from a .csv, .tsv, .parquet, .jsonl or .ndjson file.
 
     Columns of csv are texts as they stand, "01" included, but for the apostrophe of `files.shielded`. Nested objects of
     jsonl become columns with a dot: {"labels": {"gender": ...}} is "labels.gender".
-
-    plain: leave lists in parquet out, which features are.
 
     Raises:
         InvalidInputError: no such file, another ending, or a content that does not fit; the message says where.
@@ -275,8 +263,7 @@ def read_table(path: Path, *, plain: bool = False) -> pa.Table:
         raise InvalidInputError(f"{path}: there is no such file")
     try:
         if ending == ".parquet":
-            every = [one.name for one in pq.read_schema(path) if not (plain and pa.types.is_nested(one.type))]
-            table = pq.read_table(path, columns=every, page_checksum_verification=True)
+            table = pq.read_table(path, page_checksum_verification=True)
         elif ending in (".csv", ".tsv"):
             table = _read_csv(path, "," if ending == ".csv" else "\t")
         else:

@@ -58,7 +58,7 @@ def evaluate(
     Args:
         model: an open_clip or transformers model (with `tokenizer` where it cannot be found), a name that
             `vldebias.load_host` opens (with `pretrained`), or a mapping from prompt to embedding (d,).
-        images: features (n, d), as an array, a tensor or a list; in files (.npz, .npy, .parquet, or a
+        images: features (n, d), as an array, a tensor or a list; in files (.npz, .npy, or a
             pattern such as "shards/*.npy") or `vldebias.data.Shards`; a folder of images or the name of a data set
             (`vldebias eval data`), which the model embeds; or `Embeddings`.
         prompts: a prompt set, by name or as an object. For retrieval also column -> set, where a column has another

@@ -70,12 +70,6 @@ def test_methods_are_those_of_the_registry(run: Run, tmp_path: Path) -> None:
     assert list(listed) == list(METHODS)
     assert listed["cali"]["needs"] == ["prompt pairs"]
     assert listed["cali"]["lam"]
-    groups = {name: row["group"] for name, row in listed.items()}
-    assert (groups["cali"], groups["equalise"], groups["leace"]) == (
-        "prompts alone",
-        "unlabelled images",
-        "labelled images",
-    )
     run("debias", "gender", "--model", "miniature", "--method", "nothing-at-all", "--out", str(tmp_path))
     assert vldebias.load_edit(tmp_path / "joint").method == "nothing-at-all"
 
@@ -103,8 +97,6 @@ def test_version_and_prompts(run: Run, tmp_path: Path) -> None:
     listed = json.loads(run("prompts", "list", "--json"))
     assert [s["name"] for s in listed] == list_prompts()
     assert listed[0]["hash"] == load_prompts(listed[0]["name"]).hash
-    shown = json.loads(run("prompts", "show", "waterbirds", "--json"))
-    assert shown["pairs"] == [list(pair) for pair in load_prompts("waterbirds").pairs]
     path = tmp_path / "waterbirds.yaml"
     path.write_text(run("prompts", "show", "waterbirds"))
     assert load_prompts(path).hash == load_prompts("waterbirds").hash

@@ -10,7 +10,7 @@ import typer
 import vldebias
 from vldebias.cli import apps, evaluate, prompts
 from vldebias.cli.audit import audit_command
-from vldebias.cli.common import make_app, say
+from vldebias.cli.common import App, say
 from vldebias.cli.debias import debias_command
 from vldebias.cli.diagnose import diagnose_command
 from vldebias.cli.methods import methods
@@ -20,7 +20,7 @@ from vldebias.errors import VldebiasError, VldebiasWarning
 
 __all__ = ["app", "main"]
 
-app = make_app("Mitigate and measure bias in vision-language models, in closed form, without training or labels.")
+app = App("Mitigate and measure bias in vision-language models, in closed form, without training or labels.")
 app.command()(quickstart)
 app.command("debias")(debias_command)
 app.command()(methods)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -25,9 +26,23 @@ out = Console()
 err = Console(stderr=True)
 
 
-def make_app(text: str, **how: Any) -> typer.Typer:
-    """Return a group of commands with help in rich markup and errors left to `main`."""
-    return typer.Typer(help=text, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False, **how)
+class App(typer.Typer):
+    """A group of commands with help in rich markup, as wide as the terminal; errors are left to `main`."""
+
+    def __init__(self, text: str, **how: Any) -> None:
+        super().__init__(
+            help=text, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False, **how
+        )
+
+    def command(self, name: str | None = None, **how: Any) -> Any:
+        """Register a command under a name; its help is its docstring, of which paragraphs are unfolded."""
+
+        def register(function: Any) -> Any:
+            parts = inspect.cleandoc(function.__doc__ or "").split("\n\n")
+            text = "\n\n".join(part if part.startswith("\b") else " ".join(part.split("\n")) for part in parts)
+            return super(App, self).command(name, help=text, **how)(function)
+
+        return register
 
 
 def check_out(folder: Path | None) -> None:

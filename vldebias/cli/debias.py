@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def debias_command(
     prompts: Annotated[
         list[str],
-        typer.Argument(help="Prompt sets by name or YAML path; several are solved jointly.", metavar="SET..."),
+        typer.Argument(help="Prompt sets by name or YAML path; several are solved jointly.", metavar="SET"),
     ],
     method: Annotated[str | None, typer.Option(help="Default: default; see `vldebias methods`.")] = None,
     lam: Annotated[float | None, typer.Option(min=0, help="Weight of the prompt pairs, if --method has one.")] = None,

@@ -10,10 +10,10 @@ from typer.core import TyperGroup
 
 from vldebias.cli import results
 from vldebias.cli.common import (
+    App,
     check_out,
     device_of,
     err,
-    make_app,
     print_grid,
     print_json,
     print_result,
@@ -37,16 +37,13 @@ class SuiteGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-app = make_app(
+app = App(
     "Measure bias and utility before and after, with error bars: [bold]vldebias eval SUITE[/bold].\n\n"
     "[bold]Examples[/bold]\n\n\b\n"
     "  vldebias eval list\n"
     "  vldebias eval miniature\n"
     "  vldebias eval waterbirds --model ViT-L-14 --pretrained openai --data-root DIR\n"
-    "  vldebias eval fairface --embeddings images.npz --texts texts.npz --methods cali,equalise,auto\n"
-    "  vldebias eval paper --data-root DIR --estimate\n"
-    "  vldebias eval shares table.csv --prompt prompt --value gender --method model\n"
-    "  vldebias eval compare a/result.json b/result.json",
+    "  vldebias eval shares table.csv --prompt prompt --value gender --method model",
     cls=SuiteGroup,
 )
 app.command("report")(results.report)
@@ -114,7 +111,9 @@ _COLUMNS = (
 @app.command("shares")
 @with_flags(_COLUMNS)
 def shares(
-    table: Annotated[Path, typer.Argument(exists=True, help="A row per image: .csv, .tsv, .parquet or .jsonl.")],
+    table: Annotated[
+        Path, typer.Argument(exists=True, metavar="TABLE", help="A row per image: .csv, .tsv, .parquet or .jsonl.")
+    ],
     same: Annotated[
         list[str] | None, typer.Option(metavar="A=B", help="A in the table means the value B: F=female. *")
     ] = None,
@@ -177,18 +176,16 @@ def list_all(as_json: Json = False) -> None:
 def show_suite(
     suite: SuiteName,
     texts: Annotated[bool, typer.Option("--texts", help="Print every prompt that it embeds, one a line.")] = False,
-    as_json: Json = False,
 ) -> None:
     """Print a suite as YAML: save it under another name to change it, and run that.
 
     --texts prints what a file of text embeddings must have: store the embeddings as `text` (n, d) with the prompts as
-    `prompts` (n,), in the .npz of the image features or in one of its own. --json fills in every default.
+    `prompts` (n,), in the .npz of the image features or in one of its own.
 
     [bold]Examples[/bold]
 
     \b
       vldebias eval show fairface > mine.yaml
-      vldebias eval show miniature --json
       vldebias eval show fairface --texts > prompts.txt
     """
     from vldebias.evaluation.task import load_suite, suite_path
@@ -198,7 +195,5 @@ def show_suite(
         if not loaded.texts():
             raise InvalidInputError(f"{suite}: embeds no prompts with an image-text model; its figures need a pipeline")
         typer.echo("\n".join(loaded.texts()))
-    elif as_json:
-        print_json(loaded.model_dump(mode="json"))
     else:
         typer.echo(suite_path(suite).read_text(encoding="utf-8"), nl=False)

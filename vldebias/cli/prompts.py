@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from vldebias.cli.common import make_app, print_grid, print_json, say, split_names, split_pair
+from vldebias.cli.common import App, print_grid, print_json, say, split_names, split_pair
 from vldebias.cli.flags import Json
 from vldebias.errors import InvalidInputError
 
-app = make_app("List, show and make prompt sets, which describe a bias.")
+app = App("List, show and make prompt sets, which describe a bias.")
 _LISTS = ("pairs", "held_out_pairs", "spurious", "classes")
 
 
@@ -26,46 +26,35 @@ def list_sets(as_json: Json = False) -> None:
     """
     from vldebias.prompts import list_prompts, load_prompts
 
-    sets = [_summary(load_prompts(name)) for name in list_prompts()]
+    sets = [load_prompts(name) for name in list_prompts()]
     if as_json:
-        print_json(sets)
+        counts = [{key: len(getattr(s, key)) for key in _LISTS} for s in sets]
+        facts = [{key: getattr(s, key) for key in ("name", "description", "source", "hash")} for s in sets]
+        print_json([a | b for a, b in zip(facts, counts, strict=True)])
     else:
-        print_grid(("name", "pairs", "description"), [(s["name"], str(s["pairs"]), s["description"]) for s in sets])
-
-
-def _summary(s: Any) -> dict[str, Any]:
-    said = {key: getattr(s, key) for key in ("name", "description", "source", "hash")}
-    return said | {key: len(getattr(s, key)) for key in _LISTS}
+        print_grid(("name", "pairs", "description"), [(s.name, str(len(s.pairs)), s.description) for s in sets])
 
 
 @app.command("show")
-def show(
-    name: Annotated[str, typer.Argument(help="Name of a set or path of a YAML file.")], as_json: Json = False
-) -> None:
+def show(name: Annotated[str, typer.Argument(metavar="SET", help="Name of a set or path of a YAML file.")]) -> None:
     """Print one prompt set as YAML, with its source and limits: save it under another name to change it.
-
-    --json fills in every default.
 
     [bold]Examples[/bold]
 
     \b
       vldebias prompts show waterbirds
-      vldebias prompts show my-set.yaml --json
     """
     from vldebias.files import prompt_file
     from vldebias.prompts import load_prompts
 
-    s = load_prompts(name)
-    if as_json:
-        print_json(_summary(s) | {key: getattr(s, key) for key in (*_LISTS, "templates", "stated_words", "limits")})
-    else:
-        path = Path(name) if Path(name).is_file() else prompt_file(name)
-        typer.echo(path.read_text(encoding="utf-8"), nl=False)
+    load_prompts(name)  # which refuses what is none
+    path = Path(name) if Path(name).is_file() else prompt_file(name)
+    typer.echo(path.read_text(encoding="utf-8"), nl=False)
 
 
 @app.command("new")
 def new(
-    path: Annotated[Path, typer.Argument(help="YAML file to write; its stem is the name of the set.")],
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="YAML file to write; its stem is the name of the set.")],
     attribute: Annotated[list[str], typer.Option(help="value=word,word; once per value.")],
     concept: Annotated[list[str], typer.Option(help="What the pairs are about; several with commas.")],
     test_concept: Annotated[list[str] | None, typer.Option(help="Held-out concepts, to measure on.")] = None,

@@ -13,7 +13,8 @@ from vldebias.cli.flags import Json
 from vldebias.errors import shortened
 
 Result = Annotated[
-    Path, typer.Argument(exists=True, help="A result.json of `vldebias eval`, or the folder that holds one.")
+    Path,
+    typer.Argument(exists=True, metavar="RESULT", help="A result.json, or the folder that holds one."),
 ]
 
 
@@ -88,7 +89,7 @@ def _file_of(given: Path) -> Path:
 
 
 def data(
-    name: Annotated[str, typer.Argument(help="waterbirds, celeba, fairface, manifest, huggingface, ...")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="waterbirds, celeba, fairface, manifest, ...")],
     root: Annotated[str | None, typer.Option(help="Its folder (a file for a manifest).")] = None,
     split: Annotated[str | None, typer.Option(help="train, val, test or all. Default: the one to measure on.")] = None,
     option: Annotated[list[str] | None, typer.Option(help="name=value for the reader, such as image=path.")] = None,

@@ -16,7 +16,7 @@ import typer
 
 from vldebias.cli.common import device_of
 from vldebias.cli.flags import HOST_FLAGS, with_flags
-from vldebias.errors import InvalidInputError, need
+from vldebias.errors import need
 
 __all__ = ["AUTH", "demo_command", "label_command", "page"]
 
@@ -35,19 +35,15 @@ _WHERE = [("port", _Port, None), ("public", _Public, False)]
 
 
 def page(name: str) -> ModuleType:
-    """Return the module of a page, which needs Gradio.
+    """Return the module of a page.
 
     Raises:
         MissingPackageError: Gradio is not installed.
-        InvalidInputError: the pages are not.
     """
     try:
         return importlib.import_module(f"{__name__}.{name}")
-    except ModuleNotFoundError as error:
+    except ModuleNotFoundError:
         need("gradio")  # whose extra brings all that the pages import
-        if error.name == f"{__name__}.{name.partition('.')[0]}":
-            places = ", ".join(__path__)
-            raise InvalidInputError(f"the page {name} is in neither of {places}; reinstall vldebias") from error
         raise
 
 
@@ -83,7 +79,7 @@ def label_command(
     folder: Annotated[
         Path,
         typer.Argument(
-            exists=True, help="Folder of images, or one that `vldebias eval generation` wrote.", show_default=False
+            exists=True, metavar="FOLDER", help="Images, or what `vldebias eval generation` wrote.", show_default=False
         ),
     ],
     attribute: Annotated[

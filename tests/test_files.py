@@ -151,25 +151,23 @@ def bomb(lines: int) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (bomb(40), r"x\.yaml: file: got the alias \*a0 in line 2; expected no aliases; write the value out\."),
-        ("a: &a [*a]", r"got the alias \*a in line 1"),
-        ("<<: &a {b: 1}\nc: *a", r"got the alias \*a in line 2"),
-        ("a: !!python/object:os.system x", r"got the tag .*os\.system in line 1; expected no tags"),
-        ("a: !!timestamp 2020-99-99", r"got the tag .*timestamp in line 1"),
-        ("a: " + "[" * 900_000, r"got more than 32 levels in line 1; expected lists and mappings less deep"),
-        ("a: " + "{b: " * 50, r"got more than 32 levels in line 1"),
-        ("a: 1\nb: 2\na: 3", r"x\.yaml: a: got the key a second time in line 3; expected each key once; merge the two"),
-        ("a: {b: {c: {d: 1, d: 2}}}", r"x\.yaml: d: got the key a second time"),
-        ("? [a, b]\n: 1", r"got a list or a mapping as a key in line 1; expected a name"),
-        ("a: " + "9" * 5000, r"got a number of 5000 digits in line 1; expected at most 19; put quotes"),
-        ("a: 0x" + "f" * 5000, r"got a number of 5002 digits"),
-        ("a: [", r"x\.yaml: file: got .*expected YAML in UTF-8; correct the file at that place"),
-        ("a: \x00", r"special characters are not allowed"),
-        ("a: 1\n---\nb: 2", r"expected a single document"),
-        ("- a", r"x\.yaml: file: got \['a'\] \(list\); expected a mapping of keys to values"),
-        ("", r"got None \(NoneType\); expected a mapping"),
-        ("a: " + "x" * 1_000_000, r"got more than 1,000,000 bytes; expected a short file"),
-        (b"a: \xff", r"x\.yaml: file: got .*0xff.*; expected UTF-8; save it in that encoding"),
+        (bomb(40), r"x\.yaml: got the alias \*a0; write the value out, line 2; expected YAML in UTF-8; correct"),
+        ("a: &a [*a]", r"got the alias \*a; .*line 1"),
+        ("<<: &a {b: 1}\nc: *a", r"got the alias \*a; .*line 2"),
+        ("a: !!python/object:os.system x", r"got the tag .*os\.system; take it out, line 1"),
+        ("a: " + "[" * 900_000, "got more than 32 levels"),
+        ("a: " + "{b: " * 50, "got more than 32 levels"),
+        ("a: 1\nb: 2\na: 3", "got the key 'a' a second time; merge the two, line 3"),
+        ("a: {b: {c: {d: 1, d: 2}}}", "got the key 'd' a second time"),
+        ("? [a, b]\n: 1", "got a list or a mapping as a key; .*line 1"),
+        ("a: " + "9" * 5000, "got a number of 5000 digits; put quotes"),
+        ("a: 0x" + "f" * 5000, "got a number of 5002 digits"),
+        ("a: [", r"x\.yaml: got .*expected YAML in UTF-8; correct the file at that place"),
+        ("a: \x00", "special characters are not allowed"),
+        ("a: 1\n---\nb: 2", "expected a single document"),
+        ("- a", r"x\.yaml: expected a mapping of keys to values.* got \['a'\]"),
+        ("a: " + "x" * 1_000_000, "got more than 1,000,000 bytes"),
+        (b"a: \xff", r"x\.yaml: got .*0xff.*; expected YAML in UTF-8"),
     ],
 )
 def test_yaml_of_strangers_is_refused_in_words(tmp_path: Path, text: str | bytes, message: str) -> None:
@@ -177,8 +175,6 @@ def test_yaml_of_strangers_is_refused_in_words(tmp_path: Path, text: str | bytes
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(InvalidInputError, match=message):
         read_yaml(path)
-    with pytest.raises(PromptSetError, match=message):
-        read_yaml(path, error=PromptSetError)
 
 
 def test_dates_and_times_of_day_stay_text() -> None:
@@ -190,12 +186,9 @@ def test_dates_and_times_of_day_stay_text() -> None:
 
 @pytest.mark.parametrize("read", [read_yaml, read_json])
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, read: Any) -> None:
-    with pytest.raises(InvalidInputError, match=r"none: file: got no such file; expected a file that can be read"):
-        read(tmp_path / "none")
-    with pytest.raises(InvalidInputError, match=r"got IsADirectoryError \(Is a directory\); expected a file"):
-        read(tmp_path)
-    with pytest.raises(InvalidInputError, match=r"got ValueError \(.*null.*\); expected a file"):
-        read("a\0b")
+    for path, message in ((tmp_path / "none", "none: got no such file"), (tmp_path, "directory"), ("a\0b", "null")):
+        with pytest.raises(InvalidInputError, match=rf"{message}.*; expected a file that can be read"):
+            read(path)
 
 
 @pytest.mark.parametrize("load", [read_json, CalibratedProjection.from_pretrained, Result.read])

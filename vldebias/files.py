@@ -18,11 +18,11 @@ from datetime import datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 
-from vldebias.errors import InvalidInputError, PromptSetError, VldebiasError, did_you_mean, fail, shortened, warn
+from vldebias.errors import InvalidInputError, PromptSetError, did_you_mean, warn
 
 LOCK = ".vldebias.lock"  # of a folder that a run writes
 MAX_BYTES = 1_000_000  # of a YAML file, which people write
@@ -73,9 +73,8 @@ suite_names, suite_file = partial(_names, "suite"), partial(_file, "suite")
 def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], object]) -> Path:
     """Put a file in place in one move: a reader, a kill or a full disk finds the old file or the new, whole and synced.
 
-    Args:
-        path: where to; its folder is made. A file that is there already keeps its mode.
-        content: text (as UTF-8), bytes, or a function that writes the file whose path it is given.
+    content: text (as UTF-8), bytes, or a function that writes the file whose path it is given. Folders are made; a
+    file that is there already keeps its mode.
 
     Raises:
         OSError: it cannot be written; nothing is left behind.
@@ -111,24 +110,10 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def readable_json(value: Any, depth: int = 0) -> str:
-    """Return JSON in which a list or mapping that fits into 400 characters has one line: readable in a diff."""
-    line = json.dumps(value, ensure_ascii=False)
-    if len(line) <= 400 - depth or not isinstance(value, (dict, list, tuple)) or not value:
-        return line
-    if isinstance(value, dict):
-        parts = [f"{json.dumps(str(k), ensure_ascii=False)}: {readable_json(v, depth + 1)}" for k, v in value.items()]
-    else:
-        parts = [readable_json(one, depth + 1) for one in value]
-    (first, last), indent = "{}" if isinstance(value, dict) else "[]", "\n" + " " * depth
-    return first + ",".join(f"{indent} {part}" for part in parts) + indent + last
-
-
 def shielded(text: str) -> str:
     """Return a text for CSV that no spreadsheet runs: an apostrophe before a leading =, +, -, @, tab or line break.
 
-    "=1+1" -> "'=1+1"; one that begins so by itself gets one more, so that `unshielded` gives every text back. Source:
-    OWASP, "CSV Injection". Numbers are not for this: -0.5 is one.
+    "=1+1" -> "'=1+1"; `unshielded` gives every text back. Source: OWASP, "CSV Injection".
     """
     return f"'{text}" if re.match(_FORMULA, text) else text
 
@@ -163,12 +148,8 @@ _ours: set[Path] = set()  # folders that some thread of this process writes
 def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iterator[None]:
     """Let no other process write this folder meanwhile, nor another thread of this one; it may be entered again.
 
-    The lock is the system's (of POSIX records; on Windows a locked byte), so that it ends with the process that has it,
-    however that ends, and no process that it forks keeps it. The file beside the results says whose it is, for people.
-
-    Args:
-        folder: made with its parents.
-        say: told where a run before was killed, and where nothing can be locked.
+    The lock is a record lock of POSIX: it ends with the process that has it, however that ends, and no process that it
+    forks keeps it. say: told where a run before was killed, and where nothing can be locked.
 
     Raises:
         InvalidInputError: another run writes there; the message says which, since when, and what to do.
@@ -179,8 +160,8 @@ def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iter
         yield
         return
     folder.mkdir(parents=True, exist_ok=True)
-    if folder in _ours:  # to open and close the file once more would end a lock of POSIX
-        _refuse_second(folder, f"process {process}")
+    if folder in _ours:  # to open and close the file once more would end the lock
+        raise _second_run(folder, f"process {process}")
     file = _locked(folder, say)
     _ours.add(folder)
     outer = _held.set(_held.get() | {folder})
@@ -190,16 +171,16 @@ def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iter
         if os.getpid() == process:  # a fork has no part in it
             _held.reset(outer)
             _ours.discard(folder)
-            if os.name != "posix":  # where an open file cannot go
-                file.close()
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # Windows removes no open file
                 (folder / LOCK).unlink()
             file.close()
 
 
-def _refuse_second(folder: Path, who: str) -> NoReturn:
-    expected = f"one at a time: {who or 'another process'} writes there"
-    fail(str(folder), "a second run", expected, "wait until it has ended, stop it, or choose another folder (--out)")
+def _second_run(folder: Path, who: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"{folder}: got a second run; expected one at a time: {who or 'another process'} writes there; wait until it "
+        "has ended, stop it, or choose another folder (--out)."
+    )
 
 
 def _locked(folder: Path, say: Callable[[str], object]) -> Any:
@@ -214,7 +195,7 @@ def _locked(folder: Path, say: Callable[[str], object]) -> Any:
         file.seek(0)
         before = " ".join(file.read(300).decode(errors="replace").split())
         if not free:
-            _refuse_second(folder, before)
+            raise _second_run(folder, before)
         if before:
             say(f"{folder}: {before} did not come to its end there (killed?); this run takes over what it left")
         now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
@@ -227,69 +208,66 @@ def _locked(folder: Path, say: Callable[[str], object]) -> Any:
 
 
 def _lock(file: Any, folder: Path, say: Callable[[str], object]) -> bool:
-    """Whether the file is this process's now; a file system without locks is told of, and does without."""
+    """Whether the file is this process's now; a system without locks is told of, and does without."""
     try:
-        if os.name == "posix":
-            import fcntl
+        import fcntl
 
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        else:
-            import msvcrt
-
-            file.seek(1 << 30)  # Windows keeps others from reading the byte that it locks
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         return False
-    except OSError as error:
-        say(f"{folder}: cannot be locked ({error.strerror}); start no second run there while this one lasts")
+    except (ImportError, OSError) as error:
+        why = getattr(error, "strerror", None) or error
+        say(f"{folder}: cannot be locked ({why}); start no second run there while this one lasts")
     return True
 
 
 # ---- reading what people write -----------------------------------------------------------------------------
 
 
-def read_yaml(path: str | Path, *, error: type[VldebiasError] = InvalidInputError) -> dict[Any, Any]:
+def read_yaml(path: str | Path) -> dict[Any, Any]:
     """Return the mapping in a YAML file from anywhere, without what YAML does behind one's back.
 
     No anchors that are repeated (a few lines can stand for gigabytes), no tags, no key twice, dates stay text.
 
     Raises:
-        error: the file cannot be read, is too large or too deep, is no mapping, or has one of those; the message
-            names the file, and the key or the line.
+        InvalidInputError: the file cannot be read, is too large or too deep, is no mapping, or has one of those; the
+            message names the file and the line.
     """
-    content = parse_yaml(_text(path, error, MAX_BYTES), str(path), error=error)
+    content = parse_yaml(read_bytes(path, max_bytes=MAX_BYTES), str(path))
     if not isinstance(content, dict):
-        shown = f"{shortened(repr(content), 60)} ({type(content).__name__})"
-        fail(f"{path}: file", shown, "a mapping of keys to values", "write 'key: value' lines", error)
+        raise InvalidInputError(f"{path}: expected a mapping of keys to values, 'key: value', got {content!r:.60}")
     return content
 
 
-def parse_yaml(text: str, where: str, *, error: type[VldebiasError] = InvalidInputError) -> Any:
+def parse_yaml(text: str | bytes, where: str) -> Any:
     """Return what a YAML text that comes from `where` holds; the law of `read_yaml` holds."""
     try:
-        return _Yaml(text, where, error).get_single_data()
-    except VldebiasError:
-        raise
+        return _Yaml(text.decode("utf-8-sig") if isinstance(text, bytes) else text).get_single_data()
     except (yaml.YAMLError, ValueError, RecursionError) as reason:
-        came = " ".join(str(reason).split())[:300]
-        fail(f"{where}: file", came, "YAML in UTF-8", "correct the file at that place", error)
+        raise _not(where, reason, "YAML") from None
 
 
 def read_json(path: str | Path) -> Any:
-    """Return the content of a JSON file from anywhere; the law of `read_yaml` holds, and numbers are finite.
+    """Return the content of a JSON file from anywhere: no key twice, and numbers are finite.
 
     Raises:
         InvalidInputError: the file cannot be read, is too large, or is not JSON; the message names file and place.
     """
-    return parse_json(_text(path, InvalidInputError, _MAX_JSON), str(path))
+    return parse_json(read_bytes(path), str(path))
 
 
 def parse_json(text: str | bytes, where: str) -> Any:
     """Return what a JSON text that comes from `where` holds, such as a file and its line; the law of `read_json`."""
     try:
+        text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
         return json.loads(text, parse_float=_finite, parse_constant=_finite, object_pairs_hook=_each_once)
     except (ValueError, RecursionError) as reason:
-        fail(where, " ".join(str(reason).split())[:300], "JSON in UTF-8", "correct the file at that place")
+        raise _not(where, reason, "JSON") from None
+
+
+def _not(where: str, reason: Exception, what: str) -> InvalidInputError:
+    said = " ".join(str(reason).split())[:300]
+    return InvalidInputError(f"{where}: got {said}; expected {what} in UTF-8; correct the file at that place")
 
 
 def _finite(text: str) -> float:
@@ -305,65 +283,49 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def read_bytes(
-    path: str | Path, *, error: type[VldebiasError] = InvalidInputError, max_bytes: int = _MAX_JSON
-) -> bytes:
+def read_bytes(path: str | Path, *, max_bytes: int = _MAX_JSON) -> bytes:
     """Return the content of a file from anywhere, after a look at how long it is.
 
     Raises:
-        error: the file cannot be read, or has more than `max_bytes`; the message names it.
+        InvalidInputError: the file cannot be read, or has more than `max_bytes`; the message names it.
     """
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             data = file.read(max_bytes + 1) if size <= max_bytes else b""
     except (OSError, ValueError) as reason:  # ValueError: a path with a NUL in it
-        problem = f"{type(reason).__name__} ({getattr(reason, 'strerror', None) or reason})"
-        came = "no such file" if isinstance(reason, FileNotFoundError) else problem
-        fail(f"{path}: file", came, "a file that can be read", "check the path", error)
+        problem = "no such file" if isinstance(reason, FileNotFoundError) else f"{type(reason).__name__} ({reason})"
+        raise InvalidInputError(f"{path}: got {problem}; expected a file that can be read; check the path") from None
     if max(size, len(data)) > max_bytes:
-        fail(f"{path}: file", f"more than {max_bytes:,} bytes", "a short file", "split it", error)
+        raise InvalidInputError(f"{path}: got more than {max_bytes:,} bytes; expected a shorter file; split it")
     return data
-
-
-def _text(path: str | Path, error: type[VldebiasError], max_bytes: int) -> str:
-    try:
-        return read_bytes(path, error=error, max_bytes=max_bytes).decode("utf-8-sig")
-    except UnicodeDecodeError as reason:
-        fail(f"{path}: file", str(reason), "UTF-8", "save it in that encoding", error)
 
 
 class _Yaml(yaml.SafeLoader):
     """YAML's safe loader, made stricter."""
 
-    def __init__(self, text: str, where: str, error: type[VldebiasError]) -> None:
-        super().__init__(text)
-        self._where, self._error, self._depth = where, error, 0
-
-    def refuse(self, mark: Any, came: str, expected: str, remedy: str, key: str = "file") -> NoReturn:
-        fail(f"{self._where}: {key}", f"{came} in line {mark.line + 1}", expected, remedy, self._error)
+    depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        event = self.peek_event()
+        event: Any = self.peek_event()
         if isinstance(event, yaml.AliasEvent):
-            self.refuse(event.start_mark, f"the alias *{event.anchor}", "no aliases", "write the value out")
+            raise _refused(f"the alias *{event.anchor}; write the value out", event)
         if getattr(event, "tag", None) not in (None, "!"):
-            self.refuse(event.start_mark, f"the tag {event.tag}", "no tags", "take it out")
-        if self._depth == _MAX_DEPTH:
-            came = f"more than {_MAX_DEPTH} levels"
-            self.refuse(event.start_mark, came, "lists and mappings less deep in each other", "write it flatter")
-        self._depth += 1
+            raise _refused(f"the tag {event.tag}; take it out", event)
+        if self.depth == _MAX_DEPTH:
+            raise _refused(f"more than {_MAX_DEPTH} levels; write it flatter", event)
+        self.depth += 1
         node = super().compose_node(parent, index)
-        self._depth -= 1
+        self.depth -= 1
         return node
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                self.refuse(key.start_mark, "a list or a mapping as a key", "a name", "write 'name: value'")
+                raise _refused("a list or a mapping as a key; write 'name: value'", key)
             if key.value in seen:
-                self.refuse(key.start_mark, "the key a second time", "each key once", "merge the two", key.value)
+                raise _refused(f"the key {key.value!r} a second time; merge the two", key)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -371,9 +333,12 @@ class _Yaml(yaml.SafeLoader):
         if ":" in node.value:  # to YAML 1.1, 12:30 is 750
             return node.value
         if len(node.value.lstrip("+-").replace("_", "")) > _MAX_DIGITS:
-            came = f"a number of {len(node.value)} digits"
-            self.refuse(node.start_mark, came, f"at most {_MAX_DIGITS}", "put quotes around what is text")
+            raise _refused(f"a number of {len(node.value)} digits; put quotes around what is text", node)
         return super().construct_yaml_int(node)
+
+
+def _refused(problem: str, place: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=f"{problem}, line {place.start_mark.line + 1}")
 
 
 _Yaml.add_constructor("tag:yaml.org,2002:int", _Yaml.construct_yaml_int)

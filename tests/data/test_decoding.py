@@ -124,11 +124,8 @@ def test_a_truncated_file_is_an_error(form: str) -> None:
 
 
 def test_no_picture_and_no_file_say_so(tmp_path: Path) -> None:
-    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
-    (tmp_path / "a.jpg").write_bytes(pointer)
-    for content, said in ((b"", "not a picture"), (b"no", "not a picture"), (pointer, "run `git lfs pull` there"),
-                          (tmp_path / "a.jpg", "run `git lfs pull` there")):  # fmt: skip
-        with pytest.raises(OSError, match=said):
+    for content in (b"", b"no"):
+        with pytest.raises(OSError, match="not a picture"):
             decode(content)
     with pytest.raises(FileNotFoundError):
         decode(tmp_path / "none.png")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from vldebias.api import debias
@@ -13,7 +14,7 @@ from vldebias.evaluation.drawing import through, without_own_bar
 from vldebias.evaluation.result import NONE
 from vldebias.hosts.attachment import attachment_of
 from vldebias.methods import Method
-from vldebias.pictures import INK, font, wrap_lines
+from vldebias.pictures import INK, font
 from vldebias.prompts import load_prompts
 
 if TYPE_CHECKING:
@@ -109,10 +110,11 @@ def compose(texts: Sequence[str], images: Mapping[str, Sequence[Sequence[Image]]
     for i, text in enumerate(texts):
         for j, (name, drawn) in enumerate(images.items()):
             top = HEAD + (i * len(images) + j) * (cell[1] + GAP)
-            lines = [*wrap_lines(name, bold, LABEL - 2 * GAP, 2)]
+            lines = wrap(name, (LABEL - 2 * GAP) // 9, max_lines=2, placeholder="…")
             pen.multiline_text((GAP, top), "\n".join(lines), INK, bold)
             if j == 0:
-                words = wrap_lines(text, face, LABEL - 2 * GAP, max(1, cell[1] // 16 - len(lines)))
+                most = max(1, cell[1] // 16 - len(lines))
+                words = wrap(text, (LABEL - 2 * GAP) // 8, max_lines=most, placeholder="…")
                 pen.multiline_text((GAP, top + 17 * len(lines)), "\n".join(words), "#52606d", face)
             for column, image in enumerate(drawn[i]):
                 sheet.paste(image.resize(cell, kind), (LABEL + column * (cell[0] + GAP), top))

@@ -23,7 +23,7 @@ import numpy as np
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from vldebias.errors import InvalidInputError, need
-from vldebias.files import commit, digest, read_bytes, readable_json, shielded, versions, write_atomically
+from vldebias.files import commit, digest, read_bytes, shielded, versions, write_atomically
 from vldebias.metrics.bootstrap import percentile_interval, resampled_values
 from vldebias.metrics.metric import Metric, get_metric
 
@@ -334,7 +334,7 @@ class Result(_Typed):
             packed = self.to_pandas().to_parquet(index=False, compression="zstd")
             rows = write_atomically(path.with_suffix(".parquet"), packed)
             content["figures"] = {"file": rows.name, "sha256": digest(rows)}
-        return write_atomically(path, readable_json(content) + "\n")
+        return write_atomically(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
 
     @classmethod
     def read(cls, path: str | Path) -> Result:

@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from vldebias.errors import PromptSetError, did_you_mean, shortened
+from vldebias.errors import InvalidInputError, PromptSetError, did_you_mean, shortened
 from vldebias.files import prompt_file, prompt_names, read_yaml
 from vldebias.prompts.stated_words import StatedWords, before_person
 from vldebias.prompts.templates import check_slots, fill
@@ -405,7 +405,10 @@ def _validated(model: type[BaseModel], content: Any) -> Any:
 
 
 def _recipe(path: Path) -> Recipe:
-    recipe: Recipe = _validated(Recipe, read_yaml(path, error=PromptSetError))
+    try:
+        recipe: Recipe = _validated(Recipe, read_yaml(path))
+    except InvalidInputError as error:
+        raise PromptSetError(str(error)) from None
     return recipe
 
 

@@ -24,7 +24,6 @@ from vldebias import __version__
 from vldebias.errors import InvalidInputError, VldebiasError, warn
 from vldebias.files import MAX_BYTES, add_tensors, parse_json, read_bytes, write_atomically
 from vldebias.hub import asked_once, card, reason
-from vldebias.provenance import Candidate as Candidate
 from vldebias.provenance import Choice as Choice
 from vldebias.provenance import Fingerprint as Fingerprint
 from vldebias.provenance import Provenance as Provenance

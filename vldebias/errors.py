@@ -9,23 +9,17 @@ import warnings
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
-# What some installations leave out: name that is imported -> the extra of pyproject.toml that brings it.
-EXTRA_OF = {
-    **dict.fromkeys(("open_clip", "regex", "torchvision", "transformers"), "clip"),
+# What some installations leave out: the extra of pyproject.toml -> names that are imported.
+_EXTRAS = {
+    "clip": "open_clip regex torchvision transformers",
     "diffusers": "diffusers",
-    **dict.fromkeys(("PIL", "datasets", "jinja2", "markupsafe", "matplotlib", "pandas"), "eval"),
-    **dict.fromkeys(("pyarrow", "scipy", "torchmetrics"), "eval"),
-    "accelerate": "train",
-    "gradio": "demo",
-    "torch_fidelity": "fid",
-    "peft": "lora",
-    "ray": "ray",
-    "sklearn": "eval",
-    "tensorboard": "track",
+    "eval": "PIL datasets jinja2 markupsafe matplotlib pandas pyarrow scipy sklearn torchmetrics",
+    **{"train": "accelerate", "demo": "gradio", "fid": "torch_fidelity", "lora": "peft", "ray": "ray"},
+    "track": "tensorboard",
 }
+EXTRA_OF = {package: extra for extra, packages in _EXTRAS.items() for package in packages.split()}
 
 # Frames of this package come before the user's line, and so do those of libraries that call it (hooks, threads).
 _PACKAGE = str(Path(__file__).resolve().parent)
@@ -88,12 +82,6 @@ class WideEditWarning(VldebiasWarning):
     """A projection of a pipeline's text states removes so much of the space that other prompts change as well."""
 
 
-def fail(key: str, came: str, expected: str, remedy: str, error: type[VldebiasError] = InvalidInputError) -> NoReturn:
-    """Raise an error of the form "key: got ...; expected ...; remedy.": the key of a file, an argument, or a file."""
-    end = "" if remedy.endswith((".", "?", "!")) else "."
-    raise error(f"{key}: got {came}; expected {expected}; {remedy}{end}")
-
-
 def shortened(text: str, most: int) -> str:
     """Return a text, cut where it has more than `most` characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
@@ -138,16 +126,13 @@ def did_you_mean(name: object, names: Iterable[str], otherwise: str = "choose on
 
 
 def warn(message: str, category: type[Warning] = VldebiasWarning) -> None:
-    """Warn at the line of the user that led here, however many calls of this package and of torch lie between.
+    """Warn at the line of the user that led here: the innermost frame outside of this package and of libraries.
 
-    That is the innermost frame outside of this package and of installed libraries; where there is none (a library
-    that uses this one), the innermost outside of this package.
+    Where there is none (a library that uses this one), it is the innermost outside of this package.
     """
-    frames = []
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        frames.append(frame)
-        frame = frame.f_back
+    frames = [sys._getframe(1)]
+    while (outer := frames[-1].f_back) is not None:
+        frames.append(outer)
     outside = [one for one in frames if not one.f_code.co_filename.startswith((_PACKAGE, "<frozen"))]
     users = (one for one in outside if not one.f_code.co_filename.startswith(_LIBRARIES))
     at = next(users, (outside or frames)[0])

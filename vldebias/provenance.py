@@ -18,6 +18,12 @@ Lam = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _strict = with_config(ConfigDict(extra="forbid", strict=True))
 
 
+def _plain(given: Any) -> dict[str, Any]:
+    """Plain values of a dataclass, for JSON."""
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(given)))
+    return plain
+
+
 @_strict
 @dataclass(frozen=True)
 class Fingerprint:
@@ -62,8 +68,7 @@ class Fingerprint:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        plain = json.loads(json.dumps(asdict(self)))
-        return {key: value for key, value in plain.items() if value or key in ("structure", "norms", "waves")}
+        return {key: value for key, value in _plain(self).items() if value or key in ("structure", "norms", "waves")}
 
     @classmethod
     def of(cls, given: Mapping[str, Any] | None) -> Fingerprint | None:
@@ -77,55 +82,34 @@ def _tuples(value: Any) -> Any:
 
 @_strict
 @dataclass(frozen=True)
-class Candidate:
-    """One method at one lam, as "auto" judged it.
-
-    gaps: evidence ("texts", "images") -> predicted gap, as a share of what it is without an edit. gap: their mean.
-    change: (value, low, high), `gap` - 1 with its 95 % interval, of the images where there are any.
-    loss: mean 1 - cosine of a neutral text with its edit; signal_kept: of the distance between the classes.
-    refused: why it was not eligible, or "".
-    """
-
-    method: str
-    lam: Lam | tuple[Lam, ...]
-    gaps: Mapping[str, float]
-    gap: float
-    change: tuple[float, float, float]
-    loss: float
-    signal_kept: float | None
-    refused: str
-
-
-@_strict
-@dataclass(frozen=True)
 class Choice:
     """What "auto" chose for one role and why: `method` and `lam`, "none" where nothing is expected to help.
 
-    evidence: kind -> what it rests on (rows, texts). settings: of the bound and the resamples.
+    candidates: of each method and lam what was predicted: "gap", as a share of what it is without an edit (1 is no
+    change), "gaps" by kind of evidence, "change" with its 95 % interval, "loss" of cosine of the neutral texts, and
+    "refused", why it could not be chosen, or "".
+    evidence: kind ("texts", "images") -> what it rests on (rows, folds). settings: of the bound and the resamples.
     """
 
     prompts: str
     method: str
     lam: Lam | tuple[Lam, ...]
     reason: str
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Mapping[str, Any], ...]
     evidence: Mapping[str, Mapping[str, int]]
     settings: Mapping[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return plain
+        return _plain(self)
 
     def __str__(self) -> str:
         """Return the decision and the table it rests on, best candidate first."""
         lines = [f"{self.prompts}: auto: {self.method}. {self.reason}"]
-        if self.candidates:
-            lines.append(f"{'method':<20}{'lam':>10}{'gap':>8}{'change to none':>26}{'loss':>8}  ")
-        for c in sorted(self.candidates, key=lambda c: (bool(c.refused), c.gap)):
-            change = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*c.change)
-            lam = " ".join(f"{x:g}" for x in (c.lam if isinstance(c.lam, tuple) else (c.lam,)))
-            lines.append(f"{c.method:<20}{lam:>10}{c.gap:>8.3f}{change:>26}{c.loss:>8.3f}  {c.refused}".rstrip())
+        for c in sorted(self.candidates, key=lambda c: (bool(c["refused"]), c["gap"])):
+            change = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*c["change"])
+            name = f"{c['method']} lam={c['lam']}"
+            lines.append(f"{name:<32}gap {c['gap']:.3f}, change {change}, loss {c['loss']:.3f}  {c['refused']}".rstrip())
         return "\n".join(lines)
 
 
@@ -140,8 +124,7 @@ class Provenance:
         fingerprint, image_fingerprint: of the text towers, and of the image tower beside them.
         prompts, prompts_hash: names and hashes of the prompt sets, joined by "+". stated_words: their words.
         uses_images: fitted on images as well, so that the image tower counts.
-        labels: where the attribute of those images comes from, for a method that needs labels: "given", or
-            "zero-shot", the model's own guess; None for a method that needs none.
+        labels: "given" or "zero-shot", where the labels of those images come from; None for a method without labels.
         max_loss: the bound it keeps (`vldebias.Bound`), or None.
         choice: what "auto" chose and why, or None.
     """

@@ -10,30 +10,18 @@ from vldebias.errors import InvalidInputError, did_you_mean, warn
 T = TypeVar("T")
 
 
-def instances_of(kind: type[Any]) -> Callable[[Any], tuple[str, Any]]:
-    """Return what takes objects of a class into a registry: by their `name`."""
-
-    def accept(given: Any) -> tuple[str, Any]:
-        if not isinstance(given, kind):
-            expected = f"{kind.__module__.rpartition('.')[0]}.{kind.__name__}"
-            raise InvalidInputError(f"{kind.__name__.lower()}: expected a {expected}, got {given!r}")
-        return given.name, given
-
-    return accept
-
-
 class Registry(Mapping[str, T]):
     """name -> thing; those of other packages are looked up when something is first asked for.
 
     Args:
         kind: what one is called in messages: "method".
         group: of the entry points by which other packages name theirs: "vldebias.methods".
-        accept: from what is registered to its name and the thing that is kept; refuses what is none.
+        accept: from what is registered to its name and the thing that is kept; or the class of things with a `name`.
         instances: an entry point that names a class gives an instance of it, else the class itself.
     """
 
     def __init__(
-        self, kind: str, group: str, accept: Callable[[Any], tuple[str, T]], *, instances: bool = True
+        self, kind: str, group: str, accept: Callable[[Any], tuple[str, T]] | type[Any], *, instances: bool = True
     ) -> None:
         self.kind, self.group, self._accept, self._instances = kind, group, accept, instances
         self._items: dict[str, T] = {}
@@ -45,9 +33,13 @@ class Registry(Mapping[str, T]):
         Raises:
             InvalidInputError: it is no such thing, or another one has the name.
         """
-        name, item = self._accept(given)
+        accept = self._accept
+        if isinstance(accept, type) and not isinstance(given, accept):
+            expected = f"{accept.__module__.rpartition('.')[0]}.{accept.__name__}"
+            raise InvalidInputError(f"{self.kind}: expected a {expected}, got {given!r}")
+        name, item = (given.name, given) if isinstance(accept, type) else accept(given)
         there = self._items.get(name)
-        if there is not None and there != item and getattr(there, "given", None) is not given:
+        if there is not None and there != item:
             raise InvalidInputError(f"{self.kind} {name!r}: there is one of this name, {there!r}; choose another name")
         self._items[name] = item
         return item

@@ -49,8 +49,8 @@ def test_where_help_is_expected_it_is_the_difference() -> None:
     assert edit.method == "difference"
     assert torch.equal(edit.matrix(), vldebias.fit_projection(texts, prompts, method="difference").matrix())
     (candidate,) = edit.provenance.choice.candidates
-    assert candidate.method == "difference"
-    assert candidate.change[2] < 0
+    assert candidate["method"] == "difference"
+    assert candidate["change"][2] < 0
 
 
 def test_where_no_help_is_expected_no_edit_is_attached_and_it_says_so() -> None:

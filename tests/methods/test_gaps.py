@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError
-from vldebias.methods.gaps import PredictedGap, draws
+from vldebias.methods.auto import PredictedGap, _draws
 
 DIM = 8
 
@@ -47,7 +47,7 @@ def naive_differences(x: Tensor, values: Tensor, classes: Tensor) -> list[Tensor
 def test_differences_agree_with_loops_for_the_sample_and_its_resamples(seed: int, n: int, a: int, c: int) -> None:
     x, values, classes = rows(n, seed), codes(n, a, seed), codes(n, c, seed + 1)
     pool = PredictedGap.of(x, values, classes, resamples=3, seed=seed)
-    drawn = draws(n, 3, seed)
+    drawn = _draws(n, 3, seed)
     assert (drawn.sum(1) == n).all()
     assert (drawn[0] == 1).all()
     for found, times in zip(pool.differences, drawn, strict=True):

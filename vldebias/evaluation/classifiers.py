@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from vldebias.errors import InvalidInputError, need, warn
 from vldebias.losses.sums import softplus
 from vldebias.metrics.classification import group_accuracy
-from vldebias.registry import Registry, instances_of
+from vldebias.registry import Registry
 
 Codes = NDArray[np.int64]
 Logits = Callable[[Tensor], Tensor]  # of features (m, d): (m, k)
@@ -548,7 +548,7 @@ def rows_of_groups(groups: Codes, size: int, generator: torch.Generator) -> Tens
     return torch.cat(drawn)
 
 
-BASELINES: Registry[Baseline] = Registry("baseline", "vldebias.baselines", instances_of(Baseline))
+BASELINES: Registry[Baseline] = Registry("baseline", "vldebias.baselines", Baseline)
 for _baseline in (
     Baseline("erm-linear", "Radford et al. 2021; Kumar et al. 2022", erm_linear),
     Baseline("erm-adapter", "Gao et al. 2021", erm_adapter),

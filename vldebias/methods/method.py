@@ -104,17 +104,7 @@ class Method(ABC):
         return f"{type(self).__name__}({getattr(self, 'name', None)!r})"
 
 
-def _named(given: Any) -> tuple[str, Method]:
-    missing = [name for name in ("name", "title", "source") if not hasattr(given, name)]
-    if missing or not isinstance(given, Method):
-        raise InvalidInputError(
-            "method: expected a vldebias.methods.Method, an object with name, title, source and fit(problem, role), "
-            f"got {given!r}" + (f" without {', '.join(missing)}" if missing else "")
-        )
-    return given.name, given
-
-
-METHODS = Registry("method", "vldebias.methods", _named)
+METHODS: Registry[Method] = Registry("method", "vldebias.methods", Method)
 
 
 def register_method(method: Method) -> Method:

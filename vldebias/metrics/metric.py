@@ -25,7 +25,7 @@ import numpy as np
 from vldebias.errors import InvalidInputError
 from vldebias.metrics.classification import accuracy_gap, lowest_accuracy, mean_accuracy
 from vldebias.metrics.shares import deviation_ratios, discrepancies, kl_divergences, squared_discrepancies
-from vldebias.registry import Registry, instances_of
+from vldebias.registry import Registry
 
 Kind = Literal["bias", "utility", "similarity", "fact"]
 Better = Literal["higher", "lower", "neither"]
@@ -77,7 +77,7 @@ class Metric:
             raise InvalidInputError(f"metric {self.name!r}: compute needs `of`, one of {get_args(Of)[2:]}")
 
 
-METRICS: Registry[Metric] = Registry("metric", "vldebias.metrics", instances_of(Metric))
+METRICS: Registry[Metric] = Registry("metric", "vldebias.metrics", Metric)
 
 
 def register_metric(metric: Metric) -> Metric:

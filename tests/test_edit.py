@@ -8,7 +8,6 @@ import random
 import re
 import shutil
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from safetensors.torch import load_file, save_file
 
 import vldebias
 from vldebias.edit import Edit, _digest
-from vldebias.errors import InvalidInputError, VldebiasWarning
+from vldebias.errors import InvalidInputError
 from vldebias.methods import load_edit, load_edits
 from vldebias.projection import CalibratedProjection
 from vldebias.provenance import Fingerprint, Provenance
@@ -106,26 +105,24 @@ def test_values_that_are_not_finite_are_refused(bad: float, tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"images.right": (3, 2)}, r"images\.right: expected a tensor \(d, rank\) with d = 3, rank = 1, got \(3, 2\)$"),
-        ({"texts.shift": (2,)}, r"texts\.shift: expected a tensor \(d\) with d = 3, got \(2,\)$"),
-        ({"images.left": (4, 1)}, r"images\.left: expected a tensor \(d, rank\) with d = 3.*, got \(4, 1\)$"),
-        ({"images.left": None}, r"images\.left: expected a tensor \(d, rank\).*, got None$"),
-        ({"bias": (3,)}, r"^bias: not among the tensors texts\.left, texts\.right, texts\.shift, images\.left"),
-        (dict.fromkeys(("images.left", "images.right", "images.shift")), ""),
+        (
+            {"image_right": (3, 2)},
+            r"image_right: expected a tensor \(d, images\) with d = 3, images = 1, got \(3, 2\)$",
+        ),
+        ({"text_shift": (2,)}, r"text_shift: expected a tensor \(d\) with d = 3, got \(2,\)$"),
+        ({"image_left": (4, 1)}, r"image_left: expected a tensor \(d, images\) with d = 3.*, got \(4, 1\)$"),
+        ({"image_left": None}, r"^expected the tensors text_left, text_right, .*, got text_left, .*image_shift$"),
+        ({"bias": (3,)}, r"^expected the tensors .*, got .*bias$"),
     ],
 )
-def test_axes_have_one_size_in_a_part_and_the_width_is_that_of_all(change: dict[str, Any], text: str) -> None:
-    """The ranks of two towers differ, their width does not; a part may be left out, a tensor of it may not."""
-    kind = Edit.kinds["two-towers"]
-    shapes = {"texts.left": (3, 2), "texts.right": (3, 2), "texts.shift": (3,)}
-    shapes |= {"images.left": (3, 1), "images.right": (3, 1), "images.shift": (3,)} | change
-    tensors = {name: torch.ones(shape) for name, shape in shapes.items() if shape is not None}
-    if text:
-        with pytest.raises(InvalidInputError, match=text):
-            kind.build(tensors, {}, Provenance("both"))
-    else:
-        edit: Any = kind.build(tensors, {}, Provenance("both"))
-        assert (edit.images, edit.dim, edit.tensors().keys()) == (None, 3, tensors.keys())
+def test_axes_have_one_size(change: dict[str, Any], text: str) -> None:
+    shapes = {"text_left": (3, 2), "text_right": (3, 2), "text_shift": (3,)}
+    shapes |= {"image_left": (3, 1), "image_right": (3, 1), "image_shift": (3,)}
+    tensors = {name: torch.ones(shape) for name, shape in (shapes | change).items() if shape is not None}
+    with pytest.raises(InvalidInputError, match=text):
+        Edit.kinds["two-towers"].build(tensors, {}, Provenance("both"))
+    tensors = {name: torch.ones(shape) for name, shape in shapes.items()}
+    assert Edit.kinds["two-towers"].build(tensors, {}, Provenance("both")).dim == 3
 
 
 def test_nothing_in_the_package_unpickles() -> None:
@@ -276,24 +273,11 @@ def test_what_has_not_its_digest_is_damaged(folder: Path, tensors: dict[str, tor
         load_edit(folder)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[NaN]"])
-def test_a_config_json_that_is_no_json(folder: Path, text: str) -> None:
-    (folder / "config.json").write_text(text)
-    with pytest.raises(InvalidInputError, match=r"config.json: .*JSON"):
-        load_edit(folder)
-
-
-def test_a_config_json_that_says_something_else_does_not_count_and_is_told(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"kind": "other"}))
-    with pytest.warns(VldebiasWarning, match="describes another projection"):
-        assert load_edit(folder).provenance == fitted().provenance
-
-
-@pytest.mark.parametrize("name", ["config.json", "projection.safetensors"])
-def test_a_missing_file(folder: Path, name: str) -> None:
-    (folder / name).unlink()
-    with pytest.raises(InvalidInputError, match=name):
+def test_what_is_read_is_the_one_file(folder: Path) -> None:
+    (folder / "config.json").write_text("{}")
+    assert load_edit(folder).provenance == fitted().provenance
+    (folder / "projection.safetensors").unlink()
+    with pytest.raises(InvalidInputError, match=r"projection\.safetensors"):
         load_edit(folder)
 
 
@@ -303,7 +287,7 @@ def test_a_missing_file(folder: Path, name: str) -> None:
 def test_factors_that_are_no_safetensors(folder: Path, damage: Callable[[bytes], bytes]) -> None:
     path = folder / "projection.safetensors"
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(InvalidInputError, match=r"projection\.safetensors: unreadable"):
+    with pytest.raises(InvalidInputError, match=r"projection\.safetensors: missing or unreadable"):
         load_edit(folder)
 
 
@@ -319,7 +303,7 @@ def test_a_killed_save_leaves_the_old_edit_or_the_new(tmp_path: Path) -> None:
     """120 kills between two projections that save over each other: one of them is there afterwards, whole."""
     edits = [fitted(lam).stamped(model_id=f"lam {lam}") for lam in (1.0, 1000.0)]
     edits[0].save_pretrained(tmp_path)
-    chance, context, interrupted = random.Random(0), multiprocessing.get_context("fork"), 0
+    chance, context = random.Random(0), multiprocessing.get_context("fork")
     seen = set()
     for _ in range(120):
         writer = context.Process(target=save_forever, args=(tmp_path, edits))
@@ -327,38 +311,30 @@ def test_a_killed_save_leaves_the_old_edit_or_the_new(tmp_path: Path) -> None:
         time.sleep(chance.uniform(0.002, 0.03))
         writer.kill()
         writer.join()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            loaded = CalibratedProjection.from_pretrained(tmp_path)
+        loaded = CalibratedProjection.from_pretrained(tmp_path)
         (whole,) = [edit for edit in edits if edit.provenance == loaded.provenance]
         assert torch.equal(loaded.left, whole.left)
         assert torch.equal(loaded.right, whole.right)
-        assert all("a save was interrupted" in str(one.message) for one in caught)
-        interrupted += bool(caught)
         seen.add(loaded.lam)
     assert seen == {1.0, 1000.0}
-    assert interrupted, "no kill came between the two files: the test tries nothing"
 
 
-@pytest.mark.parametrize("name", ["projection.safetensors", "config.json"])
-def test_a_flipped_bit_never_gives_another_edit(folder: Path, name: str) -> None:
+def test_a_flipped_bit_never_gives_another_edit(folder: Path) -> None:
     """Of every second byte of the text and of each number one bit: refused, or what was saved."""
-    path, saved = folder / name, fitted()
+    path, saved = folder / "projection.safetensors", fitted()
     data, chance = path.read_bytes(), random.Random(0)
-    text = len(data) - 8 * (saved.left.numel() + saved.right.numel()) if name.endswith(".safetensors") else len(data)
+    text = len(data) - 8 * (saved.left.numel() + saved.right.numel())
     places = [*range(0, text, 2), *(place + chance.randrange(8) for place in range(text, len(data), 8))]
     refused = 0
     for place in places:
         flipped = bytes([data[place] ^ (1 << chance.randrange(8))])
         path.write_bytes(data[:place] + flipped + data[place + 1 :])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", VldebiasWarning)
-            try:
-                loaded: Any = load_edit(folder)
-            except InvalidInputError:
-                refused += 1
-                continue
+        try:
+            loaded: Any = load_edit(folder)
+        except InvalidInputError:
+            refused += 1
+            continue
         assert loaded.provenance == saved.provenance, place
         assert torch.equal(loaded.left, saved.left), place
         assert torch.equal(loaded.right, saved.right), place
-    assert refused > len(places) // (2 if name == "projection.safetensors" else 20)
+    assert refused > len(places) // 2

@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 
 from tests.refusals import refused
 from vldebias.errors import InvalidInputError
-from vldebias.projection import CalibratedProjection, PairScatter
+from vldebias.projection import CalibratedProjection, scatter_of
 
 
 def fit(pairs: Any, spurious: Any = None, lam: Any = 1000.0) -> CalibratedProjection:
@@ -22,7 +22,7 @@ def fit(pairs: Any, spurious: Any = None, lam: Any = 1000.0) -> CalibratedProjec
 
 
 def fit_groups(groups: Any, spurious: Any = None, lam: Any = 1000.0) -> CalibratedProjection:
-    return CalibratedProjection.solve([PairScatter.from_groups(groups)], spurious, lam)
+    return CalibratedProjection.solve([scatter_of(groups)], spurious, lam)
 
 
 def embeddings(*shape: int, seed: int = 0) -> Tensor:
@@ -159,9 +159,8 @@ def test_no_perturbation_lowers_the_objectives(problem: tuple[Tensor, Tensor, fl
 def test_group_identity_equals_all_pairs(sizes: list[int], seed: int) -> None:
     groups = [embeddings(n, 16, seed=seed + k) for k, n in enumerate(sizes)]
     pairs = torch.stack([torch.stack(p) for g in groups for p in itertools.combinations(g, 2)])
-    grouped, explicit = PairScatter.from_groups(groups), PairScatter.from_pairs(pairs)
-    assert grouped.count == explicit.count == len(pairs)
-    torch.testing.assert_close(grouped.rows.T @ grouped.rows, explicit.rows.T @ explicit.rows)
+    rows = scatter_of(groups)
+    torch.testing.assert_close(rows.T @ rows, scatter(pairs) / len(pairs))
     A = embeddings(2, 16, seed=seed + 99)
     torch.testing.assert_close(fit_groups(groups, A).matrix(), fit(pairs, A).matrix(), atol=1e-9, rtol=0)
 
@@ -339,22 +338,20 @@ NAN[0, 0, 0] = float("nan")
 
 
 @refused(
-    ((S8[0],), r"pairs: expected shape \(n, 2, d\), got \(2, 8\)"),
-    ((torch.zeros(0, 2, 8),), r"pairs: expected shape \(n, 2, d\) with n, d > 0, got \(0, 2, 8\)"),
-    ((torch.zeros(4, 3, 8),), r"pairs: expected shape \(n, 2, d\) with n, d > 0, got \(4, 3, 8\)"),
+    ((S8[0],), r"pairs: expected shape \(n, 2, d\), none of them 0, got \(2, 8\)"),
+    ((torch.zeros(0, 2, 8),), r"got \(0, 2, 8\)"),
+    ((torch.zeros(4, 3, 8),), r"pairs: expected shape \(n, 2, d\), got \(4, 3, 8\)"),
     (("gender",), r"pairs: expected a tensor or ndarray \(n, 2, d\), got str"),
-    (([],), r"pairs: expected shape \(n, 2, d\), got \(0,\)"),
+    (([],), r"pairs: expected shape \(n, 2, d\).* got \(0,\)"),
     ((NAN,), r"pairs: 1 of 48 values are NaN or infinite; check the embeddings"),
-    ((S8, A8[0]), r"spurious: expected shape \(m, d\), got \(8,\)"),
-    ((S8, A8[:0]), r"spurious: expected \(m, d\) with m, d > 0, got \(0, 8\); pass None"),
+    ((S8, A8[0]), r"spurious: expected shape \(m, d\).* got \(8,\)"),
+    ((S8, A8[:0]), r"spurious: expected shape \(m, d\).* got \(0, 8\)"),
     ((S8, A8[:, :5]), r"expected one width d, got \[5, 8\]; embed all prompts with one model"),
     (([S8, S8[..., :5]],), r"expected one width d, got \[5, 8\]"),
     ((S8, A8, -1.0), r"lam: expected finite values >= 0, got -1.0"),
-    ((S8, A8, float("inf")), r"lam: expected finite values >= 0, got inf"),
     ((S8, A8, "much"), r"lam: expected a number or a list of numbers, got 'much'"),
     ((S8, A8, [1.0, 2.0]), r"lam: expected one value or one per attribute \(1\), got 2"),
-    ((None,), r"expected pairs \(n, 2, d\) or spurious \(m, d\), got neither"),
-    ((S8, None, 0.0), r"lam = 0 uses the spurious prompts alone, but there are none"),
+    *((given, r"expected spurious prompts .* or prompt pairs .* lam above 0") for given in ((None,), (S8, None, 0.0))),
     ((S8[:, [0, 0]],), r"nothing to remove: .* check that the prompts of a pair differ"),
     ((None, torch.zeros(2, 8)), r"nothing to remove"),
 )
@@ -363,10 +360,7 @@ def test_fit_errors(arguments: tuple) -> None:
 
 
 @refused(
-    ([], r"groups: expected at least one group"),
-    ([A8, A8[:1]], r"groups: .* too small: \[1\]"),
-    ([A8, A8[:, :5]], r"groups: .* of widths \[5, 8\]"),
-    ([A8[0]], r"groups\[0\]: expected shape \(n, d\), got \(8,\)"),
+    ([], r"groups: expected two or more"), ([A8, A8[:1]], r"in each, got \[2, 1\]"), ([A8[0]], r"groups\[0\]: expected")
 )
 def test_group_errors(groups: list[Tensor]) -> None:
     fit_groups(groups)

@@ -13,7 +13,6 @@ from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.hosts import Attachment, gate_of, placed, refuse_second, resolve
 from vldebias.methods import Bound, Diagnostics, Method, Problem, RankShares, TargetShares, resolved, rewriter
 from vldebias.methods.problem import Prompts
-from vldebias.methods.target_shares import AllShares
 from vldebias.prompts import PromptSet, load_prompts
 
 
@@ -189,13 +188,11 @@ def inspect(
 def fit_shares(
     model: Any,
     prompts: Prompts,
-    shares: AllShares | str | None = None,
+    shares: Mapping[str, float] | None = None,
     *,
     top: float,
     reference: Any = None,
-    method: str = "equalise",
     lam: float = 1000.0,
-    population: Mapping[str, float] | None = None,
     tokenizer: Any = None,
 ) -> TargetShares:
     """Move queries of retrieval so that each group has a given share among the first results.
@@ -203,26 +200,21 @@ def fit_shares(
     Args:
         model: an open_clip or transformers image-text model, or a mapping from prompt to embedding.
         prompts: a prompt set with words for each value of its attribute, or several for combinations, "female/Black".
-        shares, top, population: see `vldebias.methods.RankShares`.
+        shares, top: see `vldebias.methods.RankShares`.
         reference: unlabelled image features (n, d) of this model, or a `vldebias.Reference` with settings around
             them, of which `confidence` and `logit_scale` count; images like those that will be ranked.
-        method: "equalise" (images alone) or "cali" (prompt pairs as well).
-        lam: weight of the differences between the groups, and of the prompt pairs.
+        lam: weight of the differences between the groups.
         tokenizer: where it cannot be found from the model.
 
     Returns:
-        A TargetShares: call it on embeddings (q, d) of queries, or attach it; `.expected(queries)` predicts the shares.
+        A TargetShares: call it on embeddings (q, d) of queries, or attach it.
 
     Raises:
         InvalidInputError, PromptSetError, UnsupportedHostError.
 
     >>> move = fit_shares(model, "gender", {"male": 0.3, "female": 0.7}, reference=x, top=0.05)  # doctest: +SKIP
     """
-    kinds = {"equalise": False, "cali": True}
-    if method not in kinds:
-        raise InvalidInputError(f"method: expected one of {', '.join(kinds)}, got {method!r}")
     problem = Problem.of(model, prompts, lam=lam, reference=reference, tokenizer=tokenizer)
-    ranked = RankShares(shares, top=top, pairs=kinds[method], population=population)
-    edit = problem.fit(ranked, problem.host.roles[0])
+    edit = problem.fit(RankShares(shares, top=top), problem.host.roles[0])
     assert isinstance(edit, TargetShares)
     return edit

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -21,8 +21,8 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
 
 from vldebias import __version__
-from vldebias.errors import InvalidInputError, VldebiasError, warn
-from vldebias.files import MAX_BYTES, add_tensors, parse_json, read_bytes, write_atomically
+from vldebias.errors import InvalidInputError, VldebiasError
+from vldebias.files import add_tensors, parse_json, write_atomically
 from vldebias.hub import asked_once, card, reason
 from vldebias.provenance import Choice as Choice
 from vldebias.provenance import Fingerprint as Fingerprint
@@ -51,16 +51,13 @@ class Edit(ABC):
 
     Attributes:
         provenance: method, weights and prompts that it was fitted with.
-        axes: field -> axes of its tensor, as {"left": "d rank"}. A number is that size; "d" is the width of the
-            embeddings, one in all parts; other letters have one size in a class.
-        parts: field -> a class with axes of its own; the field may be None where that is its default.
+        axes: field -> axes of its tensor, as {"left": "d rank"}: a letter has one size, "d" is the width.
         dtype: of all its tensors, or None.
     """
 
     kind: ClassVar[str]
     kinds: ClassVar[dict[str, type[Edit]]] = {}
     axes: ClassVar[Mapping[str, str]] = {}
-    parts: ClassVar[Mapping[str, type]] = {}
     dtype: ClassVar[torch.dtype | None] = None
     provenance: Provenance
 
@@ -83,14 +80,31 @@ class Edit(ABC):
         Raises:
             InvalidInputError: axes or a dtype that do not fit, NaN or infinite values; the message names the tensor.
         """
-        _check(type(self), self.tensors(), self.method)
+        sizes: dict[str, int] = {}
+        for name, tensor in self.tensors().items():
+            shape, axes = tuple(tensor.shape), self.axes[name].split() if name in self.axes else None
+            if axes is not None:
+                known = ", ".join(f"{axis} = {sizes[axis]}" for axis in axes if axis in sizes)
+                fits = len(axes) == len(shape)
+                fits = fits and all(sizes.setdefault(axis, n) == n for axis, n in zip(axes, shape, strict=True))
+                if not fits or self.dtype not in (None, tensor.dtype):
+                    wanted = f"({', '.join(axes)}){f' with {known}' if known else ''}"
+                    kind = "" if self.dtype is None else f" of {self.dtype}"
+                    raise InvalidInputError(
+                        f"{name}: expected a tensor {wanted}{kind}, got {shape}{f' of {tensor.dtype}' if kind else ''}"
+                    )
+            if not bool(tensor.isfinite().all()):
+                raise InvalidInputError(
+                    f"{type(self).__name__} ({self.method}): {name!r} {shape} holds {int((~tensor.isfinite()).sum())} "
+                    "NaN or infinite values; expected finite ones: look for rows that are zero or not finite in what "
+                    "it was fitted to"
+                )
 
     @property
     def dim(self) -> int:
         """Width d of the embeddings it acts on."""
-        tensors = self.tensors()
-        specs = ((name, spec.split()) for name, spec, _, _ in _declared(type(self)) if name in tensors)
-        return next(int(tensors[name].shape[axes.index("d")]) for name, axes in specs if "d" in axes)
+        specs = ((name, spec.split()) for name, spec in self.axes.items())
+        return next(int(getattr(self, name).shape[axes.index("d")]) for name, axes in specs if "d" in axes)
 
     @abstractmethod
     def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
@@ -102,7 +116,7 @@ class Edit(ABC):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what is saved of it: name -> tensor."""
-        return _tensors_of(self)
+        return {name: getattr(self, name) for name in self.axes}
 
     def settings(self) -> dict[str, Any]:
         """Return what is saved beside the tensors: plain values for JSON."""
@@ -116,11 +130,13 @@ class Edit(ABC):
         Raises:
             InvalidInputError, KeyError, TypeError, ValueError: they are not of this kind.
         """
-        _check(cls, tensors, provenance.method)
+        if tensors.keys() != cls.axes.keys():
+            raise InvalidInputError(f"expected the tensors {', '.join(cls.axes)}, got {', '.join(tensors)}")
         types = _settings_of(cls)
         own = {name: one.validate_python(settings[name]) for name, one in types.items() if name in settings}
-        edit: Self = _built(cls, tensors, "", own, provenance)
-        return edit
+        maker: Any = getattr(cls, "of", cls)  # of what is made by something else than its constructor
+        made: Self = maker(**tensors, **own, provenance=provenance)
+        return made
 
     def folded(self) -> Any:
         """Return the `CalibratedProjection` that weights can hold in the place of this edit (`Attachment.merge`).
@@ -211,7 +227,7 @@ class Edit(ABC):
             InvalidInputError: no such folder or repository, damaged files, or an edit of another kind.
         """
         folder = find_folder(directory_or_repo, revision, token)
-        config, tensors = _read(folder)
+        config, tensors = _read(folder / WEIGHTS)
         kind = Edit.kinds.get(config.kind)
         if kind is None or not issubclass(kind, cls):
             known = sorted(name for name, one in Edit.kinds.items() if issubclass(one, cls))
@@ -227,82 +243,12 @@ class Edit(ABC):
         return edit
 
 
-# ---- the tensors that a class declares --------------------------------------------------------------------------
-
-
-def _declared(kind: Any, prefix: str = "") -> Iterator[tuple[str, str, str, Any]]:
-    """Name, axes, prefix and dtype of each tensor; those of a part are named "part.tensor"."""
-    for name, spec in kind.axes.items():
-        yield prefix + name, spec, prefix, getattr(kind, "dtype", None)
-    for field, part in getattr(kind, "parts", {}).items():
-        yield from _declared(part, f"{prefix}{field}.")
-
-
-def _tensors_of(given: Any) -> dict[str, Tensor]:
-    tensors = {name: getattr(given, name) for name in given.axes}
-    for field in getattr(given, "parts", {}):
-        if (part := getattr(given, field)) is not None:
-            tensors |= {f"{field}.{name}": tensor for name, tensor in _tensors_of(part).items()}
-    return tensors
-
-
-def _built(kind: Any, tensors: Mapping[str, Tensor], prefix: str, own: dict[str, Any], provenance: Provenance) -> Any:
-    for name in kind.axes:
-        own[name] = tensors[prefix + name]
-    for field, part in getattr(kind, "parts", {}).items():
-        inner = f"{prefix}{field}."
-        there = any(name.startswith(inner) for name in tensors)
-        own[field] = _built(part, tensors, inner, {}, provenance) if there else None
-    if any(one.name == "provenance" for one in fields(kind)):
-        own["provenance"] = provenance
-    return getattr(kind, "of", kind)(**own)  # `of`: what is made by something else than its constructor
-
-
-def _check(kind: Any, tensors: Mapping[str, Tensor], method: str) -> None:
-    """Refuse tensors that are not those that `kind` declares, and numbers that are not finite."""
-    if kind.axes or kind.parts:
-        _check_axes(kind, tensors)
-    for name, tensor in tensors.items():
-        if not bool(tensor.isfinite().all()):
-            raise InvalidInputError(
-                f"{kind.__name__} ({method}): {name!r} {tuple(tensor.shape)} holds {int((~tensor.isfinite()).sum())} "
-                "NaN or infinite values; expected finite ones: look for rows that are zero or not finite in what it "
-                "was fitted to"
-            )
-
-
-def _check_axes(kind: Any, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse tensors that are not those that `kind` declares: missing, undeclared, of other axes or another dtype."""
-    declared = list(_declared(kind))
-    names = [name for name, *_ in declared]
-    if strangers := sorted(tensors.keys() - set(names)):
-        raise InvalidInputError(f"{', '.join(strangers)}: not among the tensors {', '.join(names)}")
-    optional = {f"{one.name}." for one in fields(kind) if one.default is None}
-    sizes: dict[str, int] = {}
-    for name, spec, prefix, dtype in declared:
-        if prefix in optional and not any(other.startswith(prefix) for other in tensors):
-            continue
-        axes, tensor = spec.split(), tensors.get(name)
-        shape = None if tensor is None else tuple(tensor.shape)
-        keys = [axis if axis == "d" or axis.isdigit() else prefix + axis for axis in axes]
-        sizes |= {axis: int(axis) for axis in axes if axis.isdigit()}
-        fits = shape is not None and len(shape) == len(axes)
-        for key, size in zip(keys, shape or (), strict=False):
-            fits = fits and sizes.setdefault(key, size) == size
-        if tensor is None or not fits:
-            known = ", ".join(f"{axis} = {sizes[key]}" for axis, key in zip(axes, keys, strict=True) if key in sizes)
-            told = f" with {known}" if known else ""
-            raise InvalidInputError(f"{name}: expected a tensor ({', '.join(axes)}){told}, got {shape}")
-        if dtype not in (None, tensor.dtype):
-            raise InvalidInputError(f"{name}: expected {dtype}, got {tensor.dtype}")
-
-
 @cache
 def _settings_of(kind: type[Edit]) -> dict[str, TypeAdapter[Any]]:
-    """The fields of a dataclass that are no tensors, parts nor provenance, and how they are read and written."""
+    """The fields of a dataclass that are neither tensors nor provenance, and how they are read and written."""
     own: list[str] = [one.name for one in fields(kind) if one.init] if is_dataclass(kind) else []
     types = get_type_hints(kind) if own else {}
-    return {name: TypeAdapter(types[name]) for name in own if name not in {*kind.axes, *kind.parts, "provenance"}}
+    return {name: TypeAdapter(types[name]) for name in own if name not in {*kind.axes, "provenance"}}
 
 
 # ---- the folder ------------------------------------------------------------------------------------------------
@@ -331,20 +277,16 @@ def _digest(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     return total.hexdigest()
 
 
-def _read(folder: Path) -> tuple[_Config, dict[str, Tensor]]:
+def _read(weights: Path) -> tuple[_Config, dict[str, Tensor]]:
     from safetensors import SafetensorError, safe_open
 
-    path, weights = folder / CONFIG, folder / WEIGHTS
-    if not path.is_file():
-        raise InvalidInputError(f"{path}: missing; expected a folder written by CalibratedProjection.save_pretrained")
-    beside = parse_json(read_bytes(path, max_bytes=MAX_BYTES), str(path))
     try:
         with safe_open(weights, framework="pt") as file:
             header = file.metadata() or {}
             # A mapped file is not aligned as torch allocates, which would change products in the last bit.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
-        raise InvalidInputError(f"{weights}: unreadable ({error}); save the projection again") from None
+        raise InvalidInputError(f"{weights}: missing or unreadable ({error}); save the projection again") from None
     plain = parse_json(header.get("config", ""), f"{weights}: config")
     if not isinstance(plain, dict) or _digest(plain, tensors) != plain.get("sha256"):
         raise InvalidInputError(
@@ -354,11 +296,6 @@ def _read(folder: Path) -> tuple[_Config, dict[str, Tensor]]:
         config = _Config.model_validate_json(json.dumps(plain))
     except (ValidationError, RecursionError) as error:
         raise InvalidInputError(f"{weights}: not the config of a projection: {error}") from None
-    if beside != plain:
-        warn(
-            f"{path}: describes another projection than {WEIGHTS} holds: a save was interrupted, or the file was "
-            f"edited. What {WEIGHTS} says of itself counts; save the projection again"
-        )
     return config, {} if tensors.keys() == _NOTHING.keys() else tensors
 
 

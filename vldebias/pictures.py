@@ -179,4 +179,5 @@ def font(size: int, *, bold: bool = False) -> FreeTypeFont:
     """Return DejaVu Sans, which comes with matplotlib, for drawing with Pillow."""
     name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
     path = Path(need("matplotlib").get_data_path()) / "fonts" / "ttf" / name
-    return need("PIL.ImageFont").truetype(str(path), size)  # type: ignore[no-any-return]
+    face: FreeTypeFont = need("PIL.ImageFont").truetype(str(path), size)
+    return face

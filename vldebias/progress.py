@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -81,7 +81,7 @@ class Progress:
 
     def track(self, items: Iterable[T], title: str, total: int | None = None) -> Iterator[T]:
         """Yield the items with a bar; `total`: how many, where they have no length."""
-        with self.bar(title, len(items) if hasattr(items, "__len__") else total) as bar:
+        with self.bar(title, len(items) if isinstance(items, Sized) else total) as bar:
             for item in items:
                 yield item
                 bar.advance()

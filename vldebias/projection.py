@@ -43,7 +43,7 @@ class NothingToRemoveError(InvalidInputError):
     """Prompts that do not differ for the model, or none: the projection would be the identity."""
 
 
-def _as_tensor(values: Any, name: str, shape: str) -> Tensor:
+def _tensor(values: Any, name: str, shape: str) -> Tensor:
     """A tensor as it is, an ndarray as a copy: torch cannot view read-only arrays or negative strides."""
     try:
         return values if isinstance(values, Tensor) else torch.as_tensor(values.copy())
@@ -52,68 +52,52 @@ def _as_tensor(values: Any, name: str, shape: str) -> Tensor:
         raise InvalidInputError(f"{name}: expected a tensor or ndarray {shape}, got {kind} ({error})") from None
 
 
-def _as_float64(values: Any, name: str, shape: str) -> Tensor:
-    """`values` as a finite float64 tensor on the CPU with as many axes as `shape` names."""
-    tensor = _as_tensor(values, name, shape).detach().to("cpu", torch.float64)
-    if tensor.ndim != shape.count(",") + 1:
-        raise InvalidInputError(f"{name}: expected shape {shape}, got {tuple(tensor.shape)}")
-    if bad := int((~torch.isfinite(tensor)).sum()):
+def _float64(values: Any, name: str, shape: str) -> Tensor:
+    """`values` as a finite float64 tensor on the CPU, not empty, with as many axes as `shape` names."""
+    tensor = _tensor(values, name, shape).detach().to("cpu", torch.float64)
+    if tensor.ndim != shape.count(",") + 1 or not tensor.numel():
+        raise InvalidInputError(f"{name}: expected shape {shape}, none of them 0, got {tuple(tensor.shape)}")
+    if not bool(tensor.isfinite().all()):
+        bad = int((~tensor.isfinite()).sum())
         raise InvalidInputError(f"{name}: {bad} of {tensor.numel()} values are NaN or infinite; check the embeddings")
     return tensor
 
 
-@dataclass(frozen=True, eq=False)
-class PairScatter:
-    """Rows whose Gram matrix `rows.T @ rows` is sum_S (z_i - z_j)(z_i - z_j)^T over `count` prompt pairs.
+def scatter_of(groups: Sequence[Tensor]) -> Tensor:
+    """Return the scatter of groups (n_g, d) in which every two rows are a pair: rows X, fewer than there are prompts.
 
-    rows: (n, d) float64; count: |S|. One scatter per attribute (gender, race, ...).
+    A scatter is rows X (n, d) float64 with X^T X = 1/|S| sum_S (z_i - z_j)(z_i - z_j)^T. In a group of n rows
+
+        sum_{i<j} (z_i - z_j)(z_i - z_j)^T = n sum_i (z_i - mean)(z_i - mean)^T,
+
+    and the centred rows are n - 1 orthonormal contrasts (Helmert's): (mean of the first k rows - the next)
+    sqrt(k/(k+1)). So this is linear instead of quadratic in n.
+
+    Raises:
+        InvalidInputError: no group, or a group of one row.
     """
-
-    rows: Tensor
-    count: int
-
-    @classmethod
-    def from_pairs(cls, pairs: Array) -> PairScatter:
-        """Return the scatter of pairs (n, 2, d): the rows are the n differences."""
-        tensor = _as_float64(pairs, "pairs", "(n, 2, d)")
-        if tensor.shape[0] == 0 or tensor.shape[1] != 2 or tensor.shape[2] == 0:
-            raise InvalidInputError(f"pairs: expected shape (n, 2, d) with n, d > 0, got {tuple(tensor.shape)}")
-        return cls(tensor[:, 0] - tensor[:, 1], len(tensor))
-
-    @classmethod
-    def from_groups(cls, groups: Sequence[Array]) -> PairScatter:
-        """Scatter of groups (n_g, d) in which every two rows are a pair, linear instead of quadratic in n_g.
-
-        sum_{i<j} (z_i - z_j)(z_i - z_j)^T = n sum_i (z_i - mean)(z_i - mean)^T for a group of n, and the centred rows
-        are n - 1 orthonormal contrasts of the group (Helmert's): (mean of the first k rows - the next) sqrt(k/(k+1)).
-        """
-        tensors = [_as_float64(group, f"groups[{k}]", "(n, d)") for k, group in enumerate(groups)]
-        small = [k for k, group in enumerate(tensors) if len(group) < 2]
-        widths = sorted({group.shape[1] for group in tensors})
-        if small or len(widths) != 1:
-            raise InvalidInputError(
-                "groups: expected at least one group, each of two or more rows of one width, "
-                f"got {len(tensors)} groups of widths {widths}, too small: {small}"
-            )
-        rows = []
-        for group in tensors:
-            k = torch.arange(1, len(group), dtype=group.dtype)[:, None]
-            contrasts = (group.cumsum(0)[:-1] / k - group[1:]) * (k / (k + 1)).sqrt()
-            rows.append(math.sqrt(len(group)) * contrasts)
-        return cls(torch.cat(rows), sum(len(g) * (len(g) - 1) // 2 for g in tensors))
+    tensors = [_float64(group, f"groups[{k}]", "(n, d)") for k, group in enumerate(groups)]
+    if not tensors or min(map(len, tensors)) < 2:
+        raise InvalidInputError(f"groups: expected two or more rows in each, got {[len(one) for one in tensors]}")
+    rows = []
+    for group in tensors:
+        k = torch.arange(1, len(group), dtype=group.dtype)[:, None]
+        contrasts = (group.cumsum(0)[:-1] / k - group[1:]) * (k / (k + 1)).sqrt()
+        rows.append(math.sqrt(len(group)) * contrasts)
+    return torch.cat(rows) / math.sqrt(sum(len(group) * (len(group) - 1) // 2 for group in tensors))
 
 
 @torch.inference_mode(False)  # a projection fitted inside inference mode must serve calls with gradients
-def span_of(spurious: Tensor) -> Tensor:
-    """Orthonormal basis Q (d, rank) of the rows of `spurious` (m, d), repeated and collinear ones included."""
-    _, sigma, vh = torch.linalg.svd(spurious, full_matrices=False)
-    keep = sigma > max(spurious.shape) * _EPS * sigma[0]
+def span_of(rows: Tensor) -> Tensor:
+    """Return an orthonormal basis (d, rank) of the span of rows (m, d), repeated and collinear ones included."""
+    _, sigma, vh = torch.linalg.svd(rows, full_matrices=False)
+    keep = sigma > max(rows.shape) * _EPS * sigma[0]
     return vh[keep].T.contiguous()
 
 
-def _check_lam(lam: float | Sequence[float], attributes: int) -> tuple[float, ...]:
+def _lams(lam: Any, attributes: int) -> tuple[float, ...]:
     several = isinstance(lam, (list, tuple))
-    given: Sequence[Any] = lam if several else [lam]  # type: ignore[assignment]
+    given = lam if several else [lam]
     if any(isinstance(x, (bool, str, bytes)) or not hasattr(x, "__float__") for x in given):
         raise InvalidInputError(f"lam: expected a number or a list of numbers, got {lam!r}")
     lams = tuple(map(float, given))
@@ -156,6 +140,7 @@ class CalibratedProjection(Edit):
     def __init__(self, lam: float | Sequence[float] = 1000.0) -> None:
         """Set the weight of the pairs: one value, or one per attribute. 0 gives the orthogonal projection."""
         self._given = lam
+        self._cast: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
 
     def __getattr__(self, name: str) -> Any:
         if name in ("left", "right", "provenance"):
@@ -166,13 +151,9 @@ class CalibratedProjection(Edit):
     def of(cls, left: Tensor, right: Tensor, provenance: Provenance, spurious_rank: int = 0) -> CalibratedProjection:
         """Return the projection with these factors."""
         made = cls(provenance.lam)
-        made._set(left, right, provenance, spurious_rank)
+        made.left, made.right, made.provenance, made.spurious_rank = left, right, provenance, spurious_rank
+        made.check_tensors()
         return made
-
-    def _set(self, left: Tensor, right: Tensor, provenance: Provenance, spurious_rank: int) -> None:
-        self.left, self.right, self.provenance, self.spurious_rank = left, right, provenance, spurious_rank
-        self._cast: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
-        self.check_tensors()
 
     @classmethod
     def identity(cls, dim: int, method: str = "none") -> CalibratedProjection:
@@ -195,7 +176,12 @@ class CalibratedProjection(Edit):
         several: Any = [] if pairs is None else [pairs]
         if isinstance(pairs, (list, tuple)) and getattr(next(iter(pairs), None), "ndim", 0) == 3:
             several = pairs
-        solved = self.solve([PairScatter.from_pairs(one) for one in several], spurious, self._given)
+        scatters = []
+        for one in (_float64(one, "pairs", "(n, 2, d)") for one in several):
+            if one.shape[1] != 2:
+                raise InvalidInputError(f"pairs: expected shape (n, 2, d), got {tuple(one.shape)}")
+            scatters.append((one[:, 0] - one[:, 1]) / math.sqrt(len(one)))
+        solved = self.solve(scatters, spurious, self._given)
         vars(self).update(vars(solved), _given=self._given)
         return self
 
@@ -209,32 +195,25 @@ class CalibratedProjection(Edit):
 
     @classmethod
     def solve(
-        cls,
-        scatters: Sequence[PairScatter],
-        spurious: Array | None = None,
-        lam: float | Sequence[float] = 1000.0,
+        cls, scatters: Sequence[Tensor], spurious: Array | None = None, lam: float | Sequence[float] = 1000.0
     ) -> CalibratedProjection:
-        """Return the joint solution over attributes: P0 of all `spurious`, one term lam_k / |S_k| per scatter."""
-        lams = _check_lam(lam, len(scatters)) if scatters else (0.0,)
-        blocks = [s.rows * math.sqrt(x / s.count) for s, x in zip(scatters, lams, strict=False) if x > 0]
-        q = None if spurious is None else _as_float64(spurious, "spurious", "(m, d)")
-        widths = {s.rows.shape[1] for s in scatters} | ({q.shape[1]} if q is not None else set())
+        """Return the joint solution over attributes: P0 of all `spurious`, one term lam_k M_k per scatter.
+
+        scatters: rows X (n, d) with X^T X = M, see `scatter_of`.
+        """
+        lams = _lams(lam, len(scatters)) if scatters else (0.0,)
+        q = None if spurious is None else _float64(spurious, "spurious", "(m, d)")
+        widths = sorted({rows.shape[1] for rows in (*scatters, *([] if q is None else [q]))})
         if len(widths) > 1:
             raise InvalidInputError(
-                f"pairs and spurious: expected one width d, got {sorted(widths)}; embed all prompts with one model"
+                f"pairs and spurious: expected one width d, got {widths}; embed all prompts with one model"
             )
-        if q is not None and q.numel() == 0:
-            raise InvalidInputError(
-                f"spurious: expected (m, d) with m, d > 0, got {tuple(q.shape)}; pass None for no spurious prompts"
-            )
-        active = [b for b in blocks if b.any()]
+        active = [rows * math.sqrt(x) for rows, x in zip(scatters, lams, strict=False) if x > 0 and rows.any()]
         basis = span_of(q) if q is not None and q.any() else None
         if basis is None and not active:
             said = "all pair differences and spurious embeddings are zero; check that the prompts of a pair differ"
-            if not scatters and q is None:
-                said = "expected pairs (n, 2, d) or spurious (m, d), got neither"
-            elif scatters and not any(lams):
-                said = "lam = 0 uses the spurious prompts alone, but there are none; pass spurious or lam > 0"
+            if not any(lams):
+                said = "expected spurious prompts (m, d), or prompt pairs (n, 2, d) and lam above 0"
             raise NothingToRemoveError(f"fit: nothing to remove: {said}")
         left, right = _factors(basis, torch.cat(active) if active else None)
         method = "orth" if not active else "cali" if basis is None else "orth-cali"
@@ -257,7 +236,7 @@ class CalibratedProjection(Edit):
         """
         self.check_strength(strength)
         if not isinstance(z, Tensor):
-            return z if strength == 0 else self(_as_tensor(z, "embeddings", "(..., d)"), strength).numpy()
+            return z if strength == 0 else self(_tensor(z, "embeddings", "(..., d)"), strength).numpy()
         if z.ndim == 0 or z.shape[-1] != self.dim or not z.is_floating_point():
             raise InvalidInputError(
                 f"expected float embeddings (..., {self.dim}), got {z.dtype} {tuple(z.shape)}; "
@@ -294,48 +273,27 @@ class CalibratedProjection(Edit):
         """Return itself."""
         return self
 
-    def at_multiple(self, t: float) -> CalibratedProjection:
-        """Return (I + t S)^-1 of a projection (I + S)^-1 without P0: all its lam times t.
+    @property
+    def removed(self) -> float:
+        """Count the directions that it removes, shrunk ones by how much: the trace of I - P*."""
+        return float((self.left * self.right).sum())
 
-        Raises:
-            InvalidInputError: P0 is part of it, which no lam weakens.
-        """
-        if self.spurious_rank:
-            raise InvalidInputError("a projection with P0 has no multiple of its lam; lower its strength instead")
+    def at_multiple(self, t: float) -> CalibratedProjection:
+        """Return (I + t S)^-1 of a projection (I + S)^-1 without P0: all its lam times t."""
         c, back = self._shrunk
         scaled = t * c / ((1 - c).clamp(min=_EPS) + t * c)
-        root = (back * scaled.sqrt()).contiguous()
-        lam = self.lam
+        root, lam = (back * scaled.sqrt()).contiguous(), self.lam
         several = tuple(t * x for x in lam) if isinstance(lam, tuple) else t * lam
         return self.of(root, root, replace(self.provenance, lam=several))
 
     @cached_property
     def _shrunk(self) -> tuple[Tensor, Tensor]:
         """By how much each direction is shrunk, c = lam s^2 / (1 + lam s^2) (r,), and the directions (d, r)."""
-        removed = self.left.T @ self.left if self.left is self.right else self.left @ self.right.T
-        c, vectors = torch.linalg.eigh(removed)
+        symmetric = self.left is self.right
+        c, vectors = torch.linalg.eigh(self.left.T @ self.left if symmetric else self.left @ self.right.T)
         c = c.clamp(min=0, max=1)
         # Of W W^T the eigenvectors are in the space of pairs; W^T brings them back to that of embeddings.
-        return c, self.left @ vectors / c.sqrt().clamp(min=_EPS) if self.left is self.right else vectors
-
-    @property
-    def removed(self) -> float:
-        """Count the directions that it removes, shrunk ones by how much: the trace of I - P*."""
-        return float((self.left * self.right).sum())
-
-    def removing_at_most(self, directions: float) -> CalibratedProjection:
-        """Return itself where it removes no more directions in sum; else the multiple of its lam that removes so many.
-
-        Raises:
-            InvalidInputError: as `at_multiple`, where lam is to be lowered.
-        """
-        if self.removed <= directions:
-            return self
-        low, high = 0.0, 1.0
-        for _ in range(40):  # bisection: what is removed rises with lam
-            middle = (low + high) / 2
-            low, high = (middle, high) if self.at_multiple(middle).removed <= directions else (low, middle)
-        return self.at_multiple(low)
+        return c, self.left @ vectors / c.sqrt().clamp(min=_EPS) if symmetric else vectors
 
     def at_strength(self, t: float) -> CalibratedProjection:
         """Return I - t (I - P), for t from 0 to 2; above 1 it over-corrects.

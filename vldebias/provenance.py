@@ -109,7 +109,8 @@ class Choice:
         for c in sorted(self.candidates, key=lambda c: (bool(c["refused"]), c["gap"])):
             change = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*c["change"])
             name = f"{c['method']} lam={c['lam']}"
-            lines.append(f"{name:<32}gap {c['gap']:.3f}, change {change}, loss {c['loss']:.3f}  {c['refused']}".rstrip())
+            told = f"gap {c['gap']:.3f}, change {change}, loss {c['loss']:.3f}"
+            lines.append(f"{name:<32}{told}  {c['refused']}".rstrip())
         return "\n".join(lines)
 
 

@@ -22,7 +22,7 @@ from vldebias.miniature.architectures import AttributeNetwork
 from vldebias.miniature.models import load_clip, load_judge, load_pipeline, load_vae
 from vldebias.miniature.words import BIRD_FIELDS, PEOPLE_FIELDS
 from vldebias.progress import Progress
-from vldebias.projection import CalibratedProjection, PairScatter
+from vldebias.projection import CalibratedProjection, scatter_of
 from vldebias.prompts import load_prompts
 
 if TYPE_CHECKING:
@@ -102,8 +102,8 @@ def _birds(folder: Path, scale: float, seed: int, device: str) -> dict[str, Valu
     methods: dict[str, Map] = {
         "none": lambda z: z,
         "orth": CalibratedProjection().fit(None, spurious),
-        "cali 1000": CalibratedProjection.solve([PairScatter.from_groups(groups)], None, LAM["birds"]),
-        "orth-cali 1000": CalibratedProjection.solve([PairScatter.from_groups(groups)], spurious, LAM["birds"]),
+        "cali 1000": CalibratedProjection.solve([scatter_of(groups)], None, LAM["birds"]),
+        "orth-cali 1000": CalibratedProjection.solve([scatter_of(groups)], spurious, LAM["birds"]),
         "difference": CalibratedProjection().fit(None, (land.mean(dim=0) - water.mean(dim=0))[None]),
     }
     classes = text(prompts.classes)

@@ -54,7 +54,7 @@ def test_the_loss_never_falls_as_strength_grows_whatever_the_matrix(seed: int, r
     left, right = unit(DIM, rank, seed=seed), 2 * unit(DIM, rank, seed=seed + 1)
     any_matrix = CalibratedProjection.of(left, right, Provenance("any"))
     texts = unit(20, DIM, seed=seed + 2)
-    swept = torch.stack([losses(any_matrix, texts, t / 20) for t in range(1, 21)])
+    swept = torch.stack([losses(any_matrix.at_strength(t / 20), texts) for t in range(1, 21)])
     assert (swept.diff(dim=0) > -1e-12).all()
 
 

@@ -26,7 +26,7 @@ from vldebias.methods.method import LAM_OF_PIPELINES
 from vldebias.methods.presets import LAM_OF_DEFAULT, SPARES
 from vldebias.miniature import load_judge
 from vldebias.miniature.words import WORLDS
-from vldebias.projection import CalibratedProjection, PairScatter
+from vldebias.projection import CalibratedProjection
 from vldebias.prompts import load_prompts
 
 HELPED, HARMED = (0.0, 0.3), (0.2, 0.0)  # neutral texts lean to what the pairs differ in, or to what they do not
@@ -220,15 +220,14 @@ def test_what_spares_the_space_does_not_warn_and_models_are_not_told(host: Host)
         assert edit.removed > WIDE * edit.dim
 
 
-def test_removed_is_the_trace_and_lam_is_lowered_to_it() -> None:
+def test_removed_is_the_trace_and_a_multiple_is_of_lam() -> None:
     rows = torch.randn(30, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    scatter = PairScatter(rows, 30)
+    scatter = rows / 30**0.5
     wide = CalibratedProjection.solve([scatter], None, 100.0)
     for one in (CalibratedProjection.solve([scatter], rows[:3], 100.0), wide):
         assert one.removed == pytest.approx(64 - float(one.matrix().trace()))
-    assert wide.removing_at_most(wide.removed) is wide
-    narrow = wide.removing_at_most(5.0)
-    assert narrow.removed == pytest.approx(5.0, rel=1e-9)
+    narrow = wide.at_multiple(0.01)
+    assert narrow.lam == 1.0
     assert torch.allclose(narrow.matrix(), CalibratedProjection.solve([scatter], None, narrow.lam).matrix(), atol=1e-9)
 
 

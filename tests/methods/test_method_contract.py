@@ -22,7 +22,6 @@ from vldebias.errors import InvalidInputError, PromptSetError, UnsupportedHostEr
 from vldebias.hosts import TextTable, resolve
 from vldebias.methods import (
     METHODS,
-    Auto,
     Method,
     Need,
     Problem,
@@ -39,7 +38,6 @@ NAMES = ["none", "orth", "orth-cali", "cali", "difference", "equalise", "cali+eq
 NAMES += ["paper", "default", "auto", "target-shares", "leace", "sfid", "roboshot", "bend-vlm", "each-value", "suffix"]
 NAMES += ["lian", "spd", "fair-pca"]
 SET = few(load_prompts("professions-gender"), 8)
-QUICK = {"auto": Auto(lams=[100.0])}
 PLAIN = ["A photo of a nurse.", "A photo of a pilot.", "a picture of a judge"]
 STATED = "A photo of a female nurse."
 Encode = Callable[[Any, list[str]], Sequence[Tensor]]
@@ -98,7 +96,7 @@ def cases() -> dict[str, Case]:
 
 def how(case: Case, name: str) -> dict[str, Any]:
     """The method, and images only for those that use them."""
-    method = {"method": QUICK.get(name, name)}
+    method = {"method": name}
     return method if METHODS[name].uses_images or "reference" not in case.how else {"reference": None, **method}
 
 

@@ -77,9 +77,9 @@ def load_edits(
     """
     patterns = [f"*/{WEIGHTS}", f"*/{CONFIG}"]
     folder = find_folder(directory_or_repo, revision=revision, token=token, patterns=patterns)
-    roles = sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
+    roles = sorted(path.parent for path in folder.glob(f"*/{WEIGHTS}"))
     if not roles:
         raise InvalidInputError(
-            f"{folder}: expected one folder per role with a config.json, as `vldebias debias --out` writes"
+            f"{folder}: expected one folder per role with a {WEIGHTS}, as `vldebias debias --out` writes"
         )
     return {path.name: load_edit(path) for path in roles}

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError
 from vldebias.projection import CalibratedProjection
@@ -59,10 +58,9 @@ class Bound:
         return float(losses.max() if self.over == "every" else losses.mean())
 
 
-def losses(projection: CalibratedProjection, neutral: Tensor, strength: float = 1.0) -> Tensor:
+def losses(projection: CalibratedProjection, neutral: Tensor) -> Tensor:
     """Return 1 - cosine (n,) of each neutral embedding (n, d) with its projection."""
-    before, after = normalize(neutral.double(), dim=1), normalize(projection(neutral.double(), strength), dim=1)
-    return 1 - (before * after).sum(1)
+    return 1 - torch.cosine_similarity(neutral.double(), projection(neutral.double()), dim=1)
 
 
 def bounded(projection: CalibratedProjection, neutral: Tensor, bound: Bound) -> CalibratedProjection:
@@ -71,16 +69,15 @@ def bounded(projection: CalibratedProjection, neutral: Tensor, bound: Bound) -> 
     Without P0 ("cali", "equalise", and both) the result is the same method at a smaller lam. With P0 it is
     I - t (I - P), 0 < t < 1, and its method says "bounded".
     """
-    rows = neutral.detach().to("cpu", torch.float64)
-    if bound.value(losses(projection, rows)) <= bound.loss:
+    if bound.value(losses(projection, neutral)) <= bound.loss:
         return projection
     weaker = projection.at_strength if projection.spurious_rank else projection.at_multiple
-    kept = weaker(_largest(lambda t: bound.value(losses(weaker(t), rows)) <= bound.loss))
+    kept = weaker(largest(lambda t: bound.value(losses(weaker(t), neutral)) <= bound.loss))
     return kept.stamped(method=f"{kept.method}, bounded") if projection.spurious_rank else kept
 
 
-def _largest(holds: Callable[[float], bool]) -> float:
-    """The largest t in (0, 1) for which a condition holds that holds near 0 and, once lost, is lost for good."""
+def largest(holds: Callable[[float], bool]) -> float:
+    """Return the largest t in (0, 1) for which a condition holds that holds near 0 and, once lost, is lost for good."""
     low, high = 0.1, 1.0
     while not holds(low):
         low, high = low / 10, low

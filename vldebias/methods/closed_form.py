@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 
 from vldebias.edit import Edit
-from vldebias.methods.equalise import MeansReport, group_means, image_scatter
+from vldebias.methods.equalise import ImageSplit, image_scatter, split_images
 from vldebias.methods.method import LAM_OF_MODELS, Method, Need, register_method
 from vldebias.methods.problem import Problem
-from vldebias.projection import CalibratedProjection, NothingToRemoveError, PairScatter
+from vldebias.projection import CalibratedProjection, NothingToRemoveError, scatter_of
 from vldebias.prompts import PromptSet
 
 
@@ -74,15 +74,15 @@ class ClosedForm(Method):
         removed = [parts[term] for term in self.terms if not term.weighted]
         span = torch.cat(removed) if removed else None
         p0 = None if span is None or not span.any() else CalibratedProjection.solve([], span)
-        weight, scatters, lams = problem.weight, list[PairScatter](), list[float]()
+        weight, scatters, lams = problem.weight, list[Tensor](), list[float]()
         for term in self.terms:
             if term.weighted:
                 inside = p0 is not None and term.need is Need.IMAGES
                 own = parts[term]
-                scatters += [replace(one, rows=p0(one.rows)) for one in own] if inside and p0 is not None else own
+                scatters += [p0(one) for one in own] if inside and p0 is not None else own
                 lams += list(weight) if isinstance(weight, tuple) else [weight] * len(own)
         if span is None and scatters and not any(lams):
-            return CalibratedProjection.identity(scatters[0].rows.shape[1], self.name)  # (I + 0 M)^-1 = I
+            return CalibratedProjection.identity(scatters[0].shape[1], self.name)  # (I + 0 M)^-1 = I
         solved = CalibratedProjection.solve(scatters, span, lams or 0.0)
         return solved.stamped(method=self.name, uses_images=self.uses_images)
 
@@ -94,15 +94,10 @@ class ClosedForm(Method):
         return ClosedForm(f"{self.name}+{other.name}", title, sources, other.color, terms)
 
 
-def pair_scatter(problem: Problem, prompt_set: PromptSet, role: str) -> PairScatter:
-    """Return the scatter of the prompt pairs of one attribute."""
+def pair_scatter(problem: Problem, prompt_set: PromptSet, role: str) -> Tensor:
+    """Return the scatter of the prompt pairs of one attribute (`scatter_of`)."""
     problem.embed(chain.from_iterable(prompt_set.groups), role)  # in full batches, not one group at a time
-    return PairScatter.from_groups([problem.embed(group, role) for group in prompt_set.groups])
-
-
-def pair_scatters(problem: Problem, role: str) -> list[PairScatter]:
-    """Return the scatter of the prompt pairs of every attribute."""
-    return [pair_scatter(problem, s, role) for s in problem.attributes]
+    return scatter_of([problem.embed(group, role) for group in prompt_set.groups])
 
 
 def value_differences(problem: Problem, role: str) -> Tensor:
@@ -128,13 +123,12 @@ def class_texts(problem: Problem, prompt_set: PromptSet, role: str) -> Tensor | 
         return texts
 
 
-def reference_splits(problem: Problem) -> dict[str, MeansReport]:
+def reference_splits(problem: Problem) -> dict[str, ImageSplit]:
     """Return name of each attribute's prompt set -> how its values split the reference images; empty without any."""
     if problem.reference is None:
         return {}
     role = problem.host.roles[0]
-    means = {s.name: group_means(problem, s, role, class_texts(problem, s, role)) for s in problem.attributes}
-    return {name: one.report() for name, one in means.items()}
+    return {s.name: split_images(problem, s, role, class_texts(problem, s, role)) for s in problem.attributes}
 
 
 SPURIOUS_TERM = Term(
@@ -142,7 +136,11 @@ SPURIOUS_TERM = Term(
     lambda problem, role: problem.embed(dict.fromkeys(p for s in problem.attributes for p in s.spurious), role),
 )
 DIFFERENCE_TERM = Term(Need.VALUES, value_differences)
-PAIRS_TERM = Term(Need.PAIRS, pair_scatters, weighted=True)
+PAIRS_TERM = Term(
+    Need.PAIRS,
+    lambda problem, role: [pair_scatter(problem, s, role) for s in problem.attributes],
+    weighted=True,
+)
 IMAGES_TERM = Term(
     Need.IMAGES,
     lambda problem, role: [image_scatter(problem, s, role, class_texts(problem, s, role)) for s in problem.attributes],

@@ -35,8 +35,7 @@ from torch.nn.functional import normalize
 from vldebias.errors import InvalidInputError, ReferenceWarning, warn
 from vldebias.methods.diagnostics import spread_along
 from vldebias.methods.problem import Problem
-from vldebias.methods.reference import Reference, cosines
-from vldebias.projection import PairScatter
+from vldebias.methods.reference import Reference
 from vldebias.prompts import PromptSet
 
 _FEWEST = 2  # rows of a part whose mean is used
@@ -44,118 +43,86 @@ _UNSTABLE = 0.8  # cosine between the mean differences of two halves of the refe
 _UNSURE = 0.1  # expected share of wrong pseudo-labels of a value
 _FOREIGN = 3.0  # deviations from images of another space, see `spread_along`
 _SAMPLE = 1000  # rows that are enough to tell
-_ADDED = 1024  # rows that are added up in their own type: a sum of float32 loses digits as it grows
 
 
 class UnusableReferenceError(InvalidInputError):
     """Images show one value of the attribute alone, too few of a second one, or nothing that texts tell apart."""
 
 
-@dataclass(frozen=True)
-class MeansReport:
-    """Say what a split of unlabelled images rests on.
+@dataclass(eq=False)
+class ImageSplit:
+    """Unit images, added up by zero-shot value and pseudo-class.
 
-    counts: class -> value -> rows; "" for no classes. left_out: rows below the confidence. used: rows in classes
-    whose means are compared. expected_error: value -> share of its rows that the model's probabilities give to other
-    values; it is as good as the model's calibration. stability: cosine between the mean differences of even and odd
-    rows, smallest over pairs; what is missing to 1 is sampling noise.
+    names, texts: of the a values, and a unit row (a, d) for each. classes: (k, d) texts, or None for one class.
+    counts, sums: (2, k, a) and (2, k, a, d), even and odd rows apart. doubt: (a,) rows of each value that the model's
+    probabilities give to other values; as good as its calibration. left_out: rows below the confidence.
+    sample: the first rows.
     """
 
-    counts: dict[str, dict[str, int]]
-    left_out: int
-    used: int
-    expected_error: dict[str, float]
-    stability: float
+    names: tuple[str, ...]
+    texts: Tensor
+    classes: Tensor | None
+    reference: Reference
 
+    def __post_init__(self) -> None:
+        shape = (2, 1 if self.classes is None else len(self.classes), len(self.names))
+        self.counts = torch.zeros(shape, dtype=torch.float64)
+        self.sums = torch.zeros((*shape, self.texts.shape[1]), dtype=torch.float64)
+        self.doubt, self.sample, self.left_out, seen = torch.zeros(shape[2]).double(), self.texts[:0], 0, 0
+        for rows in self.reference.batches():
+            value, probability = self.reference.read(rows, self.texts)
+            label = torch.zeros_like(value) if self.classes is None else (rows @ self.classes.T).argmax(1)
+            half = (torch.arange(len(rows)) + seen) % 2
+            sure = probability >= self.reference.confidence
+            cell = ((half * shape[1] + label) * shape[2] + value)[sure]
+            self.counts.view(-1).index_add_(0, cell, torch.ones(len(cell), dtype=torch.float64))
+            self.sums.view(-1, rows.shape[1]).index_add_(0, cell, rows[sure])
+            self.doubt.index_add_(0, value[sure], 1 - probability[sure])
+            self.sample = torch.cat([self.sample, rows[: max(0, _SAMPLE - seen)]])
+            self.left_out += int((~sure).sum())
+            seen += len(rows)
 
-class GroupMeans:
-    """Keep running means of image features by zero-shot attribute value and pseudo-class.
-
-    Args:
-        values: attribute value -> text embeddings (m, d) that describe it; their mean is the classifier's row.
-        classes: class -> text embedding (d,), or None.
-        reference: settings (its features are not read here).
-    """
-
-    def __init__(
-        self, values: dict[str, Tensor], classes: dict[str, Tensor] | None = None, reference: Reference | None = None
-    ) -> None:
-        self._settings = reference or Reference(None)
-        self._values = torch.stack([_direction(rows) for rows in values.values()])
-        self._classes = torch.stack([_direction(row[None]) for row in classes.values()]) if classes else None
-        self._value_names, self._class_names = tuple(values), tuple(classes or ("",))
-        shape = (2, len(self._class_names), len(values))  # even and odd rows apart, for the stability
-        self._counts = torch.zeros(shape, dtype=torch.float64)
-        self._sums = torch.zeros((*shape, self._values.shape[1]), dtype=torch.float64)
-        self._doubt = torch.zeros(len(values), dtype=torch.float64)
-        self.sample = self._values[:0]
-        self._seen = self._left_out = 0
-
-    def update(self, features: Tensor) -> None:
-        """Add image features (b, d), of which the directions count: in float64, or in float32, summed up in float64."""
-        value, probability = self._settings.read(features, self._values)
-        cls = torch.zeros_like(value) if self._classes is None else cosines(features, self._classes).argmax(1)
-        half = (torch.arange(len(features)) + self._seen) % 2
-        sure = probability >= self._settings.confidence
-        if (missing := _SAMPLE - len(self.sample)) > 0:
-            self.sample = torch.cat([self.sample, normalize(features[:missing].double(), dim=1)])
-        self._seen += len(features)
-        self._left_out += int((~sure).sum())
-        cell = ((half * len(self._class_names) + cls) * len(self._value_names) + value)[sure]
-        self._counts.view(-1).index_add_(0, cell, torch.ones(len(cell), dtype=torch.float64))
-        unit = normalize(features if sure.all() else features[sure], dim=1)
-        for rows, cells in zip(unit.split(_ADDED), cell.split(_ADDED), strict=True):
-            sums = torch.zeros(self._counts.numel(), rows.shape[1], dtype=rows.dtype).index_add_(0, cells, rows)
-            self._sums += sums.view_as(self._sums)
-        self._doubt.index_add_(0, value[sure], 1 - probability[sure])
-
-    def scatter(self) -> PairScatter:
-        """Return the pairs of means as one term of the closed form; its weights sum to the number of pairs.
+    def scatter(self) -> Tensor:
+        """Return rows X (pairs, d) with X^T X = sum_c w_c D_c D_c^T, weights with sum 1.
 
         Raises:
             UnusableReferenceError: no class has two values with enough rows.
         """
-        counts, sums = (halves.sum(0) for halves in self._compared())
+        counts, sums = (halves.sum(0) for halves in self.compared())
         means, pairs = sums / counts.clamp(min=1)[..., None], []
         for i, j in combinations(range(counts.shape[1]), 2):
             both = (counts[:, [i, j]] >= _FEWEST).all(1)
             if both.any():
                 precision = counts[both, i] * counts[both, j] / (counts[both, i] + counts[both, j])
-                pairs.append(_Pair(means[both, i] - means[both, j], precision, self._values[i] - self._values[j]))
+                pairs.append((means[both, i] - means[both, j], precision, self.texts[i] - self.texts[j]))
         if not pairs:
-            seen = dict(zip(self._value_names, map(int, self._counts.sum((0, 1))), strict=True))
+            seen = dict(zip(self.names, map(int, self.counts.sum((0, 1))), strict=True))
             raise UnusableReferenceError(
                 f"reference: expected at least {_FEWEST} images of two attribute values, got {seen} "
-                f"and {self._left_out} below the confidence; give more images, or a lower confidence"
+                f"and {self.left_out} below the confidence; give more images, or a lower confidence"
             )
         n, parts = float(counts.sum()), int((counts > 0).sum())
         explained = float((sums.square().sum(-1) / counts.clamp(min=1)).sum())
         noise = max(0.0, n - explained) / max(1.0, n - parts)  # variance of unit rows around the means of their parts
-        rows, precision = torch.cat(_shrunk(pairs, noise)), torch.cat([one.precision for one in pairs])
-        return PairScatter(rows * (precision * len(rows) / precision.sum()).sqrt()[:, None], len(rows))
+        precision = torch.cat([own for _, own, _ in pairs])
+        return _shrunk(pairs, noise) * (precision / precision.sum()).sqrt()[:, None]
 
-    def report(self) -> MeansReport:
-        """Report counts, expected errors and stability of the split so far."""
-        table = [dict(zip(self._value_names, map(int, row), strict=True)) for row in self._counts.sum(0).tolist()]
-        errors = (self._doubt / self._counts.sum((0, 1)).clamp(min=1)).tolist()
-        return MeansReport(
-            counts=dict(zip(self._class_names, table, strict=True)),
-            left_out=self._left_out,
-            used=int(self._compared()[0].sum()),
-            expected_error=dict(zip(self._value_names, errors, strict=True)),
-            stability=self._stability(),
-        )
-
-    def _compared(self) -> tuple[Tensor, Tensor]:
-        """Counts (2, c', a) and sums (2, c', a, d) of the classes with a pair of their own, else of all together."""
-        paired = (self._counts.sum(0) >= _FEWEST).sum(1) >= 2
+    def compared(self) -> tuple[Tensor, Tensor]:
+        """Return counts (2, k', a) and sums of the classes with a pair of their own, else of all together."""
+        paired = (self.counts.sum(0) >= _FEWEST).sum(1) >= 2
         if paired.any():
-            return self._counts[:, paired], self._sums[:, paired]
-        return self._counts.sum(1, keepdim=True), self._sums.sum(1, keepdim=True)
+            return self.counts[:, paired], self.sums[:, paired]
+        return self.counts.sum(1, keepdim=True), self.sums.sum(1, keepdim=True)
 
-    def _stability(self) -> float:
-        """Cosine of the mean differences of the two halves, over the classes where both halves have both values."""
-        counts, sums = self._compared()
+    @property
+    def expected_error(self) -> Tensor:
+        """Return the share (a,) of the rows of each value that the model's probabilities give to other values."""
+        return self.doubt / self.counts.sum((0, 1)).clamp(min=1)
+
+    @property
+    def stability(self) -> float:
+        """Return the least cosine, over pairs of values, of the mean differences of even and of odd rows."""
+        counts, sums = self.compared()
         means, found = sums / counts.clamp(min=1)[..., None], []
         for i, j in combinations(range(counts.shape[2]), 2):
             own = counts[..., [i, j]]
@@ -166,60 +133,45 @@ class GroupMeans:
                 found.append(float(torch.cosine_similarity(halves[0], halves[1], dim=0)))
         return min(found, default=0.0)
 
-
-@dataclass(frozen=True, eq=False)
-class _Pair:
-    """Differences of means (k, d) of two values over k classes, precisions (k,), and that of the texts (d,)."""
-
-    raw: Tensor
-    precision: Tensor
-    texts: Tensor
+    def __str__(self) -> str:
+        """Return in a sentence what the split rests on."""
+        each = zip(self.names, self.counts.sum((0, 1)).tolist(), self.expected_error.tolist(), strict=True)
+        counted = ", ".join(f"{n:.0f} {value} ({doubt:.1%} doubtful)" for value, n, doubt in each)
+        used = int(self.compared()[0].sum())
+        return f"{counted}; {used} compared, {self.left_out} left out; stability {self.stability:.2f}"
 
 
-def _shrunk(pairs: list[_Pair], noise: float) -> list[Tensor]:
-    """The differences (k, d) of each pair: towards their mean, and that towards the texts, as far as they are noise."""
-    means = torch.stack([one.precision @ one.raw / one.precision.sum() for one in pairs])
-    texts = torch.stack([one.texts for one in pairs])
-    p = torch.stack([one.precision.sum() for one in pairs])
+def _shrunk(pairs: list[tuple[Tensor, Tensor, Tensor]], noise: float) -> Tensor:
+    """The differences of all pairs: towards the mean of a pair, and that towards the texts, as far as they are noise.
+
+    pairs: for two values, differences of means (k, d) over classes, precisions (k,), and that of the texts (d,).
+    """
+    means = torch.stack([precision @ raw / precision.sum() for raw, precision, _ in pairs])
+    texts = torch.stack([own for _, _, own in pairs])
+    p = torch.stack([precision.sum() for _, precision, _ in pairs])
     length = float(p @ texts.square().sum(1))
     texts = (float(p @ (means * texts).sum(1)) / length if length > 0 else 0.0) * texts
     beyond = float(p @ (means - texts).square().sum(1)) / len(pairs)
     kept = max(0.0, 1 - noise / beyond) if beyond > 0 else 0.0
-    settled = texts + kept * (means - texts)
-    return [
-        level + _own(one, mean, noise)[:, None] * (one.raw - mean)
-        for one, mean, level in zip(pairs, means, settled, strict=True)
-    ]
+    settled, rows = texts + kept * (means - texts), []
+    for (raw, precision, _), mean, level in zip(pairs, means, settled, strict=True):
+        total = precision.sum()
+        excess = float(precision @ (raw - mean).square().sum(1) - (len(raw) - 1) * noise)
+        tau2 = excess / float(total - precision.square().sum() / total) if len(raw) > 1 and excess > 0 else 0.0
+        own = tau2 * precision / (tau2 * precision + noise) if tau2 else 0 * precision
+        rows.append(level + own[:, None] * (raw - mean))
+    return torch.cat(rows)
 
 
-def _own(pair: _Pair, mean: Tensor, noise: float) -> Tensor:
-    """Share (k,) of a class's deviation from the mean that is kept: tau2 / (tau2 + s2 / p)."""
-    total = pair.precision.sum()
-    excess = pair.precision @ (pair.raw - mean).square().sum(1) - (len(pair.raw) - 1) * noise
-    spread = total - pair.precision.square().sum() / total
-    tau2 = float(excess / spread) if len(pair.raw) > 1 and excess > 0 else 0.0
-    return tau2 * pair.precision / (tau2 * pair.precision + noise) if tau2 else 0 * pair.precision
-
-
-def _direction(rows: Tensor) -> Tensor:
-    """Unit mean (d,) of unit rows (m, d): the zero-shot classifier's weight for a value with several prompts."""
-    return normalize(normalize(rows.double(), dim=1).mean(0), dim=0)
-
-
-def group_means(problem: Problem, prompt_set: PromptSet, role: str, classes: Tensor | None) -> GroupMeans:
-    """Return the means of the reference images of a problem, split by the zero-shot values of one attribute.
+def split_images(problem: Problem, prompt_set: PromptSet, role: str, classes: Tensor | None) -> ImageSplit:
+    """Split the reference images of a problem by the zero-shot values of one attribute.
 
     classes: (k, d) texts that tell pseudo-classes apart; None: no classes.
     """
     reference = problem.reference
     assert reference is not None
-    values = {value: problem.embed(prompts, role) for value, prompts in prompt_set.by_value().items()}
-    within = classes is not None and reference.within_classes
-    named = dict(zip(prompt_set.classes, classes, strict=True)) if within and classes is not None else None
-    means = GroupMeans(values, named, reference)
-    for block in reference.blocks():
-        means.update(block)
-    return means
+    within = None if classes is None or not reference.within_classes else normalize(classes, dim=1)
+    return ImageSplit(tuple(prompt_set.attributes), problem.zero_shot(prompt_set, role), within, reference)
 
 
 def foreign(images: Tensor, problem: Problem, prompt_set: PromptSet, role: str) -> str:
@@ -234,19 +186,18 @@ def foreign(images: Tensor, problem: Problem, prompt_set: PromptSet, role: str) 
     )
 
 
-def image_scatter(problem: Problem, prompt_set: PromptSet, role: str, classes: Tensor | None) -> PairScatter:
-    """Return the pairs of image means of one attribute as a term of the closed form.
+def image_scatter(problem: Problem, prompt_set: PromptSet, role: str, classes: Tensor | None) -> Tensor:
+    """Return the pairs of image means of one attribute as a term of the closed form (`ImageSplit.scatter`).
 
     Warns:
         ReferenceWarning: the split of the images rests on too little.
     """
-    means = group_means(problem, prompt_set, role, classes)
-    scatter, report = means.scatter(), means.report()
-    unsure = max(report.expected_error.values())
-    doubt = foreign(means.sample, problem, prompt_set, role)
-    if not doubt and report.stability < _UNSTABLE:
+    split = split_images(problem, prompt_set, role, classes)
+    scatter, unsure = split.scatter(), float(split.expected_error.max())
+    doubt = foreign(split.sample, problem, prompt_set, role)
+    if not doubt and split.stability < _UNSTABLE:
         doubt = (
-            f"two halves of the reference images give different directions (cosine {report.stability:.2f}); the images "
+            f"two halves of the reference images give different directions (cosine {split.stability:.2f}); the images "
             "are too few, or do not differ in this attribute"
         )
     if not doubt and unsure > _UNSURE:

@@ -11,6 +11,7 @@ from vldebias.edit import Edit
 from vldebias.errors import AutoDeclinedWarning, InvalidInputError, warn
 from vldebias.methods.auto import FEWEST, expected_from_texts
 from vldebias.methods.balanced import NO_EDIT, Balanced
+from vldebias.methods.bounded import largest
 from vldebias.methods.closed_form import CALI, EQUALISE, ClosedForm
 from vldebias.methods.method import LAM_OF_MODELS, LAM_OF_PIPELINES, METHODS, Method, Need, get_method, register_method
 from vldebias.methods.problem import Problem
@@ -104,7 +105,9 @@ class Preset(Method):
                 return CalibratedProjection.identity(problem.host.dim(role), "default: none").stamped(choice=choice)
         edit = method.fit(problem, role)
         if problem.host.generative and lam is None and isinstance(edit, CalibratedProjection):
-            edit = edit.removing_at_most(max(edit.dim / SPARES, len(problem.attributes)))
+            free, most = edit, max(edit.dim / SPARES, len(problem.attributes))
+            if free.removed > most:
+                edit = free.at_multiple(largest(lambda t: free.at_multiple(t).removed <= most))
         return edit if choice is None else edit.stamped(choice=choice)
 
 

@@ -8,11 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError
-
-_SHORT = 1e-12  # what is shorter, or longer than its inverse, has a square that float32 hardly holds
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,33 +42,22 @@ class Reference:
                 f"{self.confidence} and {self.logit_scale}"
             )
 
-    def read(self, features: Tensor, texts: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the zero-shot value (b,) of each row of features (b, d), by unit texts (a, d), and its probability.
-
-        Rows of float32 are read as those of float64 would be: see `cosines`.
+    def read(self, rows: Tensor, texts: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the zero-shot value (b,) of each unit row (b, d), by unit texts (a, d), and its probability.
 
         Raises:
-            InvalidInputError: features and texts of two widths.
+            InvalidInputError: rows and texts of two widths.
         """
-        if features.shape[1] != texts.shape[1]:
+        if rows.shape[1] != texts.shape[1]:
             raise InvalidInputError(
-                f"reference: image features have width {features.shape[1]}, texts {texts.shape[1]}; "
-                "embed both with one model"
+                f"reference: image features have width {rows.shape[1]}, texts {texts.shape[1]}; embed both with one "
+                "model"
             )
-        scores = cosines(features, texts)
-        probability, value = (self.logit_scale * scores).softmax(1).max(1)
-        if self.confidence > 0 and features.dtype != torch.float64:
-            near = (probability - self.confidence).abs() <= self.logit_scale * _error(features)
-            probability[near] = (self.logit_scale * cosines(features[near].double(), texts)).softmax(1).amax(1)
+        probability, value = (self.logit_scale * rows @ texts.T).softmax(1).max(1)
         return value, probability
 
     def batches(self, size: int = 4096) -> Iterator[Tensor]:
-        """Yield the features as L2-normalised float64 batches (b, d). Raises: see `blocks`."""
-        for rows in self.blocks(size):
-            yield normalize(rows.double(), dim=1)
-
-    def blocks(self, size: int = 4096) -> Iterator[Tensor]:
-        """Yield the features in blocks (b, d): float64 if they are, or too long or short for it, else float32.
+        """Yield the features as L2-normalised float64 batches (b, d).
 
         Raises:
             InvalidInputError: not (n, d), a value that is not finite, or a zero row.
@@ -83,33 +69,7 @@ class Reference:
             if rows.ndim != 2 or not rows.is_floating_point():
                 came = f"{rows.dtype} {tuple(rows.shape)}"
                 raise InvalidInputError(f"reference: expected image features (n, d), got {came}")
-            rows = rows if rows.dtype == torch.float64 else rows.float()
-            lengths = rows.norm(dim=1)
-            if not ((lengths > _SHORT) & (lengths < 1 / _SHORT)).all():
-                rows = rows.double()
-                lengths = rows.norm(dim=1)
-                if bad := int((~torch.isfinite(lengths) | (lengths == 0)).sum()):
-                    raise InvalidInputError(f"reference: {bad} of {len(rows)} image features are zero or not finite")
-                rows = rows / lengths[:, None]
-            yield rows
-
-
-def cosines(rows: Tensor, texts: Tensor) -> Tensor:
-    """Return cosines (b, a) of rows (b, d) with unit texts (a, d), in float64.
-
-    They come from products in the type of the rows. A float32 product errs by less than about d 2^-24 of the lengths:
-    rows whose two nearest texts are closer than that are multiplied in float64, so that none has another nearest text.
-    """
-    lengths = rows.norm(dim=1, keepdim=True)
-    if rows.dtype == torch.float64:
-        return rows @ texts.T / lengths
-    products = (rows @ texts.float().T).double() / lengths.double()
-    if len(texts) > 1:
-        close = (products >= products.amax(1, keepdim=True) - _error(rows)).sum(1) > 1
-        products[close] = cosines(rows[close].double(), texts)
-    return products
-
-
-def _error(rows: Tensor) -> float:
-    """By how much the difference of two float32 cosines of rows (b, d) errs at most."""
-    return 2.01 * (rows.shape[1] + 4) * 2.0**-24
+            lengths = rows.double().norm(dim=1, keepdim=True)
+            if bad := int((~lengths.isfinite() | (lengths == 0)).sum()):
+                raise InvalidInputError(f"reference: {bad} of {len(rows)} image features are zero or not finite")
+            yield rows.double() / lengths

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, ClassVar
 
@@ -28,8 +28,6 @@ class Affine:
     left, right: (d, rank) float64; shift: (d,) float64.
     """
 
-    axes: ClassVar = {"left": "d rank", "right": "d rank", "shift": "d"}
-
     left: Tensor
     right: Tensor
     shift: Tensor
@@ -51,34 +49,46 @@ class Affine:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TwoTowers(Edit):
-    """Apply an affine map to the texts and another to the images; None leaves that tower alone."""
+    """Apply an affine map to the texts and another to the images; a map of rank 0 leaves its tower alone."""
 
     kind = "two-towers"
-    parts: ClassVar = {"texts": Affine, "images": Affine}
+    axes: ClassVar = {
+        **{"text_left": "d texts", "text_right": "d texts", "text_shift": "d"},
+        **{"image_left": "d images", "image_right": "d images", "image_shift": "d"},
+    }
 
-    texts: Affine | None = None
-    images: Affine | None = None
-    provenance: Provenance = field(default_factory=lambda: Provenance("two-towers"))
+    text_left: Tensor
+    text_right: Tensor
+    text_shift: Tensor
+    image_left: Tensor
+    image_right: Tensor
+    image_shift: Tensor
+    provenance: Provenance
 
-    def __post_init__(self) -> None:
-        if self.texts is None and self.images is None:
-            raise InvalidInputError("expected a map of texts or of images, or both, got none")
-        super().__post_init__()
+    @classmethod
+    def of_maps(cls, texts: Affine | None, images: Affine | None) -> TwoTowers:
+        """Return the edit of two maps; None leaves that tower alone."""
+        given = texts or images
+        assert given is not None
+        nothing = Affine(given.left[:, :0], given.left[:, :0], torch.zeros_like(given.shift))
+        first, second = texts or nothing, images or nothing
+        each = (first.left, first.right, first.shift, second.left, second.right, second.shift)
+        return cls(*each, Provenance("two-towers"))
 
     @property
     def side(self) -> str:
         """Say which towers it has a map for."""
-        return "image" if self.texts is None else "text" if self.images is None else "both"
+        return "image" if not self.text_left.shape[1] else "text" if not self.image_left.shape[1] else "both"
 
     def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
         """Return texts (..., d), changed."""
         self.check_strength(strength)
-        return z if self.texts is None else self.texts(z, strength)
+        return z if self.side == "image" else Affine(self.text_left, self.text_right, self.text_shift)(z, strength)
 
     def image(self, x: Tensor, strength: float = 1.0) -> Tensor:
         """Return images (..., d), changed."""
         self.check_strength(strength)
-        return x if self.images is None else self.images(x, strength)
+        return x if self.side == "text" else Affine(self.image_left, self.image_right, self.image_shift)(x, strength)
 
 
 def leace(rows: Tensor, one_hot: Tensor, shrinkage: float | None = None) -> Affine:
@@ -121,7 +131,7 @@ class LEACE(Method):
 
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the eraser of images."""
-        return TwoTowers(images=leace(*labelled(problem, role).one_hot()))
+        return TwoTowers.of_maps(None, leace(*labelled(problem, role).one_hot()))
 
 
 class SFID(Method):
@@ -181,7 +191,7 @@ class SPD(Method):
 
 
 def _both_towers(fit: Callable[[Labelled], Affine], problem: Problem, role: str) -> TwoTowers:
-    return TwoTowers(fit(stated_texts(problem, role)), fit(labelled(problem, role)))
+    return TwoTowers.of_maps(fit(stated_texts(problem, role)), fit(labelled(problem, role)))
 
 
 def _read_by_forests(given: Labelled, confidence: float) -> tuple[Tensor, Tensor]:
@@ -275,7 +285,7 @@ class RoboShot(Method):
         classes = [problem.embed(s.classes, role) for s in problem.sets if len(s.classes) > 1]
         helpful = torch.cat([rows[1:] - rows[:-1] for rows in classes]) if classes else None
         matrix, eye = roboshot(torch.cat(harmful), helpful), torch.eye(problem.host.dim(role), dtype=torch.float64)
-        return TwoTowers(images=Affine(eye - matrix, eye, torch.zeros(len(eye), dtype=torch.float64)))
+        return TwoTowers.of_maps(None, Affine(eye - matrix, eye, torch.zeros(len(eye), dtype=torch.float64)))
 
 
 def fair_pca(rows: Tensor, one_hot: Tensor, keep: int) -> Tensor:

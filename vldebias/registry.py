@@ -34,9 +34,9 @@ class Registry(Mapping[str, T]):
             InvalidInputError: it is no such thing, or another one has the name.
         """
         accept = self._accept
-        if isinstance(accept, type) and not isinstance(given, accept):
+        if isinstance(accept, type) and not (isinstance(given, accept) and hasattr(given, "name")):
             expected = f"{accept.__module__.rpartition('.')[0]}.{accept.__name__}"
-            raise InvalidInputError(f"{self.kind}: expected a {expected}, got {given!r}")
+            raise InvalidInputError(f"{self.kind}: expected a {expected} with a name, got {given!r}")
         name, item = (given.name, given) if isinstance(accept, type) else accept(given)
         there = self._items.get(name)
         if there is not None and there != item:

@@ -156,7 +156,7 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
     loaded = {role: load_edit(edit.save_pretrained(tmp_path / role)) for role, edit in edits.items()}
     for role, edit in loaded.items():
         assert (type(edit), edit.settings()) == (type(edits[role]), edits[role].settings())
-        saved = {one.name for one in fields(edit) if one.init} - {*edit.axes, *edit.parts}
+        saved = {one.name for one in fields(edit) if one.init} - {*edit.axes}
         assert {name: getattr(edit, name) for name in saved} == {name: getattr(edits[role], name) for name in saved}
         assert all(torch.equal(tensor, edits[role].tensors()[key]) for key, tensor in edit.tensors().items())
         for key, tensor in edit.tensors().items():
@@ -264,7 +264,7 @@ def test_what_cannot_be_registered() -> None:
         def fit(self, problem: Problem, role: str) -> Edit:
             raise AssertionError
 
-    with pytest.raises(InvalidInputError, match="without name, title, source"):
+    with pytest.raises(InvalidInputError, match="with a name, got Nameless"):
         register_method(Nameless())
     with pytest.raises(InvalidInputError, match="got <function"):
         register_method(lambda problem, role: None)  # type: ignore[arg-type]

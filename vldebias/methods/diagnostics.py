@@ -24,38 +24,22 @@ WIDE = 1 / 4 * 1 / 10  # share of a space whose loss changes other prompts: a qu
 
 def pair_distance(pairs: Tensor, projection: Edit | None = None) -> float:
     """Return the mean L2 distance |P z_i - P z_j| over pairs (n, 2, d); Table 7.6."""
-    if pairs.ndim != 3 or pairs.shape[1] != 2 or not len(pairs):
-        raise InvalidInputError(f"pairs: expected shape (n, 2, d) with n > 0, got {tuple(pairs.shape)}")
     projected = pairs if projection is None else projection(pairs)
     return float((projected[:, 0] - projected[:, 1]).norm(dim=-1).mean())
 
 
-def spurious_spread(classes: Tensor, spurious: Tensor, projection: Edit | None = None) -> float:
-    """Return the mean over classes (k, d) of max - min of their cosines with spurious texts (m, d); Table 7.1.
-
-    It is 0 where a class is equally close to all of them.
-    """
-    rows = classes if projection is None else projection(classes)
-    cosines = normalize(rows, dim=-1) @ normalize(spurious, dim=-1).T
+def _spread(classes: Tensor, spurious: Tensor) -> float:
+    """Mean over classes (k, d) of max - min of their cosines with spurious texts (m, d); Table 7.1."""
+    cosines = normalize(classes, dim=-1) @ normalize(spurious, dim=-1).T
     return float((cosines.amax(1) - cosines.amin(1)).mean())
 
 
-def signal_kept(classes: Tensor, projection: Edit) -> float | None:
-    """Return the share of the distance between class embeddings (k, d) that is left: mean |P(z_i - z_j)| / |z_i - z_j|.
-
-    None for fewer than two distinct classes, which have no distance to keep.
-    """
-    first, second = (~classes.new_ones(len(classes), len(classes)).tril().bool()).nonzero(as_tuple=True)
-    differences = classes[first] - classes[second]
+def _kept(classes: Tensor, edit: Edit) -> tuple[float | None, float]:
+    """Share of the distance of classes (k, d) that is left, None where all are one; mean cosine with themselves."""
+    differences = (classes[:, None] - classes)[torch.ones(len(classes), len(classes)).triu(1).bool()]
     before = differences.norm(dim=-1).sum()
-    if before == 0:
-        return None
-    return float(projection(differences).norm(dim=-1).sum() / before)
-
-
-def class_cosine(classes: Tensor, projection: Edit) -> float:
-    """Return the mean cosine of a class embedding with its own projection: 1 means that nothing was lost."""
-    return float((normalize(classes, dim=-1) * normalize(projection(classes), dim=-1)).sum(-1).mean())
+    left = None if before == 0 else float(edit(differences).norm(dim=-1).sum() / before)
+    return left, float(torch.cosine_similarity(classes, edit(classes), dim=-1).mean())
 
 
 def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
@@ -92,8 +76,9 @@ def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
 class Diagnostics:
     """Hold numbers before and after an edit; None where a prompt set has not the texts for one.
 
-    pair_distance, held_out_distance: (before, after), mean L2. spurious_spread: (before, after). signal_kept,
-    class_cosine: at most 1.
+    pair_distance, held_out_distance: (before, after), mean L2 (Table 7.6). spurious_spread: (before, after), mean range
+    of a class's cosines with the spurious texts (Table 7.1). signal_kept: share of the distance between the classes.
+    class_cosine: mean cosine of a class prompt with itself afterwards.
     """
 
     pair_distance: tuple[float, float]
@@ -115,29 +100,26 @@ class Diagnostics:
         for pairs in filter(None, (prompts.pairs, prompts.held_out_pairs)):
             rows = host.embed(list(chain.from_iterable(pairs)), role).unflatten(0, (len(pairs), 2))
             distances.append((pair_distance(rows), pair_distance(rows, edit)))
-        held_out = distances[1] if len(distances) > 1 else None
+        held_out, spread = distances[1] if len(distances) > 1 else None, None
         if not prompts.classes:
             return cls(distances[0], held_out)
-        classes, spread = host.embed(prompts.classes, role), None
+        classes = host.embed(prompts.classes, role)
         if prompts.spurious:
             spurious = host.embed(prompts.spurious, role)
-            spread = spurious_spread(classes, spurious), spurious_spread(classes, spurious, edit)
-        return cls(distances[0], held_out, spread, signal_kept(classes, edit), class_cosine(classes, edit))
+            spread = _spread(classes, spurious), _spread(edit(classes), spurious)
+        return cls(distances[0], held_out, spread, *_kept(classes, edit))
 
 
 def warn_of_what_is_lost(edit: CalibratedProjection, sets: Sequence[PromptSet], role: str, host: Host) -> None:
     """Warn of an edit that takes away half of what tells the classes apart, or too much of what a pipeline reads."""
     for prompts in sets:
-        if len(prompts.classes) < 2:
-            continue
-        classes = host.embed(prompts.classes, role)
-        kept = signal_kept(classes, edit)
+        kept, cosine = _kept(host.embed(prompts.classes, role), edit) if len(prompts.classes) > 1 else (None, 1.0)
         if kept is not None and kept < 0.5:
             instead = "method='cali', " if edit.spurious_rank else ""
             warn(
                 f"{prompts.name}: {edit.method} keeps {kept:.0%} of the distance between the classes and a cosine of "
-                f"{class_cosine(classes, edit):.2f} between a class prompt and its projection; compare accuracy before "
-                f"and after, or use {instead}a smaller lam or strength",
+                f"{cosine:.2f} between a class prompt and its projection; compare accuracy before and after, or use "
+                f"{instead}a smaller lam or strength",
                 ClassSignalWarning,
             )
     most, attributes = WIDE * edit.dim, sum(len(prompts.parts) or 1 for prompts in sets)

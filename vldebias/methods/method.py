@@ -45,8 +45,8 @@ class Method(ABC):
     """
 
     name: str
-    title: str
-    source: str
+    title: str = ""
+    source: str = ""
     color: str = "0.5"
     needs: frozenset[Need] = frozenset()
     has_lam: bool = False

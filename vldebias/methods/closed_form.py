@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from vldebias.edit import Edit
-from vldebias.methods.equalise import ImageSplit, image_scatter, split_images
+from vldebias.methods.equalise import image_scatter
 from vldebias.methods.method import LAM_OF_MODELS, Method, Need, register_method
 from vldebias.methods.problem import Problem
 from vldebias.projection import CalibratedProjection, NothingToRemoveError, scatter_of
@@ -121,14 +121,6 @@ def class_texts(problem: Problem, prompt_set: PromptSet, role: str) -> Tensor | 
         return CalibratedProjection.solve([pair_scatter(problem, prompt_set, role)], None, LAM_OF_MODELS)(texts)
     except NothingToRemoveError:  # prompts of a pair are one to the model, which then reads no attribute in a class
         return texts
-
-
-def reference_splits(problem: Problem) -> dict[str, ImageSplit]:
-    """Return name of each attribute's prompt set -> how its values split the reference images; empty without any."""
-    if problem.reference is None:
-        return {}
-    role = problem.host.roles[0]
-    return {s.name: split_images(problem, s, role, class_texts(problem, s, role)) for s in problem.attributes}
 
 
 SPURIOUS_TERM = Term(

@@ -133,13 +133,6 @@ class ImageSplit:
                 found.append(float(torch.cosine_similarity(halves[0], halves[1], dim=0)))
         return min(found, default=0.0)
 
-    def __str__(self) -> str:
-        """Return in a sentence what the split rests on."""
-        each = zip(self.names, self.counts.sum((0, 1)).tolist(), self.expected_error.tolist(), strict=True)
-        counted = ", ".join(f"{n:.0f} {value} ({doubt:.1%} doubtful)" for value, n, doubt in each)
-        used = int(self.compared()[0].sum())
-        return f"{counted}; {used} compared, {self.left_out} left out; stability {self.stability:.2f}"
-
 
 def _shrunk(pairs: list[tuple[Tensor, Tensor, Tensor]], noise: float) -> Tensor:
     """The differences of all pairs: towards the mean of a pair, and that towards the texts, as far as they are noise.

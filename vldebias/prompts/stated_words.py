@@ -79,12 +79,8 @@ class StatedWords:
 def before_person(adjectives: Iterable[str], nouns: Iterable[str] = ()) -> tuple[str, ...]:
     """Phrases that put each adjective before each word for a person.
 
-    For words that are colours or describe things as well: "white" states a race in "a white doctor" and
-    does not in "a doctor in a white coat".
-
-    Args:
-        adjectives: such as ("white", "black").
-        nouns: words for people besides `PERSON_WORDS`, such as professions; taken with and without a final s.
+    For words that describe things as well: "white" states a race in "a white doctor", not in "a doctor in a white
+    coat". nouns: for people besides `PERSON_WORDS`, such as professions; taken with and without a final s.
     """
     people = dict.fromkeys((*PERSON_WORDS, *(form for noun in nouns for form in (noun, f"{noun}s"))))
     return tuple(f"{adjective} {noun}" for adjective in adjectives for noun in people)

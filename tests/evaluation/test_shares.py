@@ -159,11 +159,9 @@ def test_what_programs_write_for_nothing_is_told():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("none.csv --prompt text --value judge", "none.csv: no such file"),
         ("mine.csv --prompt text --value gender", r"expected a column 'gender'"),
         ("empty.csv --prompt text --value judge", "empty.csv"),
         ("binary.csv --prompt text --value judge", "binary.csv: line 2: got the control character"),
-        ("mine.csv --prompt text --value judge --same F", "--same: expected TEXT=VALUE, such as F=female, got 'F'"),
     ],
 )
 def test_files_that_will_not_do_are_refused(words, said, tmp_path, monkeypatch):
@@ -181,7 +179,7 @@ def test_on_the_command_line(tmp_path, monkeypatch):
     lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
     (tmp_path / "mine.csv").write_text("\n".join(lines) + "\n")
     words = "eval shares mine.csv --prompt text --value judge --method model --baseline sd --people people --json"
-    done = CliRunner().invoke(app, [*words.split(), "--resamples", "50"])
+    done = CliRunner().invoke(app, words.split())
     assert done.exit_code == 0, done.output
     assert {row["task"] for row in json.loads(done.stdout)["figures"]} == {"shares", "shares corrected"}
     assert "corrected by people" in (tmp_path / "vldebias-shares" / "index.html").read_text()

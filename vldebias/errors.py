@@ -16,7 +16,7 @@ _EXTRAS = {
     "clip": "open_clip regex torchvision transformers",
     "diffusers": "diffusers",
     "eval": "PIL datasets jinja2 markupsafe matplotlib pandas pyarrow scipy sklearn torchmetrics",
-    **{"train": "accelerate", "demo": "gradio", "fid": "torch_fidelity", "lora": "peft", "ray": "ray"},
+    **{"train": "accelerate", "demo": "gradio", "lora": "peft", "ray": "ray"},
     "track": "tensorboard",
 }
 EXTRA_OF = {package: extra for extra, packages in _EXTRAS.items() for package in packages.split()}

@@ -317,6 +317,6 @@ def test_it_is_kept_and_another_file_is_refused(tmp_path: Path):
     sample, path = drawn(*world(np.random.default_rng(0), 50)[1:], 20), tmp_path / "s.json"
     path.write_text(sample.model_dump_json())
     assert LabelSample.read(path) == sample
-    path.write_text('{"version": 1, "judge": "x"}')
+    path.write_text('{"judge": "x"}')
     with pytest.raises(InvalidInputError, match="is no sample for labelling: attribute"):
         LabelSample.read(path)

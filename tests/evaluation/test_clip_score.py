@@ -1,7 +1,5 @@
 """CLIPScore and FID against their definitions and against torchmetrics."""
 
-import sys
-import urllib.error
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from scipy.linalg import sqrtm
 
 from eval.miniature import portraits
 from eval.miniature.twin import load_transformers_clip
-from vldebias.errors import InvalidInputError, MissingPackageError, VldebiasWarning
+from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.evaluation.drawing import DrawnSet, make_plan
 from vldebias.evaluation.scores import ClipScore, Fid
 from vldebias.evaluation.task import Texts
@@ -156,17 +154,3 @@ def test_fid_is_the_distance_of_gaussians_to_the_images_of_none(drawn) -> None:
     root = np.real(sqrtm(ca @ cb))
     assert cali.value == pytest.approx(((a.mean(0) - b.mean(0)) ** 2).sum() + np.trace(ca + cb - 2 * root), rel=1e-4)
     assert (cali.method, cali.change, cali.n["reference images"]) == ("cali", None, 12)
-
-
-def test_inception_offline_or_without_its_package_says_what_to_do(drawn, monkeypatch) -> None:
-    import torch_fidelity.feature_extractor_inceptionv3 as inception
-
-    def offline(*_, **__):
-        raise urllib.error.URLError("no network")
-
-    monkeypatch.setattr(inception, "load_state_dict_from_url", offline)
-    with pytest.raises(InvalidInputError, match=r"cannot be had: .*no network"):
-        Fid(features="inception").measure(drawn, task="t")
-    monkeypatch.setitem(sys.modules, "torch_fidelity", None)
-    with pytest.raises(MissingPackageError, match="fid"):
-        Fid(features="inception").measure(drawn, task="t")

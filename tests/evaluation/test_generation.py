@@ -40,7 +40,7 @@ def painted(tmp_path_factory: pytest.TempPathFactory) -> tuple[DrawnSet, Shows]:
 @pytest.fixture(scope="module")
 def parts(painted: tuple[DrawnSet, Shows]) -> dict[str, TaskResult]:
     attributes = ["gender", "age", "gender x age"]
-    found = task(attributes=attributes, noun="jobs").measure(painted[0], Reader())
+    found = task(attributes=attributes, noun="jobs").measure(painted[0].folder, Reader())
     return {part.provenance.task: part for part in found}
 
 
@@ -156,7 +156,7 @@ def test_prompts_of_which_nothing_can_be_told_count_most_and_are_counted(tmp_pat
     drawn, _ = paint(tmp_path, np.random.default_rng(0), stated=False)
     half = {"names": {"gender": GENDERS}, "predict": lambda images: {"gender": np.full((len(images), 2), 0.5)}}
     blind = SimpleNamespace(**half, name="blind", fingerprint="1")
-    (part,) = task().measure(drawn, blind)
+    (part,) = task().measure(drawn.folder, blind)
     for figure in part.rows:
         expected = {"discrepancy": 0.5**0.5, "discrepancy_squared": 0.5, "unknown": 1.0, "share": 0.0}
         expected |= {"kl_from_uniform": float(np.log(2)), "deviation_ratio": 1.0}
@@ -171,7 +171,7 @@ def test_prompts_of_which_nothing_can_be_told_count_most_and_are_counted(tmp_pat
 def test_a_task_that_is_called_like_its_attribute_is_not_called_so_twice(
     painted: tuple[DrawnSet, Shows], name: str, called: str
 ) -> None:
-    (part,) = task(name=name, noun="jobs").measure(painted[0], Reader())
+    (part,) = task(name=name, noun="jobs").measure(painted[0].folder, Reader())
     assert {part.provenance.task, *(figure.task for figure in part.rows)} == {called}
 
 
@@ -182,7 +182,7 @@ def test_prompts_of_one_concept_are_resampled_together(painted: tuple[DrawnSet, 
         return {"gender": np.tile([1.0, 0.0], (len(images), 1))}
 
     judge = SimpleNamespace(names={"gender": GENDERS}, predict=men, name="men", fingerprint="1")
-    (part,) = task(noun="jobs").measure(painted[0], judge)
+    (part,) = task(noun="jobs").measure(painted[0].folder, judge)
     for figure in part.rows:
         if (figure.metric, figure.subset) == ("stated_right", "unseen jobs"):
             assert (figure.value, *figure.interval) == (0.5, 0.5, 0.5)
@@ -191,7 +191,7 @@ def test_prompts_of_one_concept_are_resampled_together(painted: tuple[DrawnSet, 
 
 def test_what_does_not_fit_is_refused_before_anything_is_drawn(painted: tuple[DrawnSet, Shows], tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="was drawn with another version of 'people'"):
-        task(prompts=PromptSet("other", (("a man", "a woman"),))).measure(painted[0], Reader())
+        task(prompts=PromptSet("other", (("a man", "a woman"),))).measure(painted[0].folder, Reader())
     ages = SimpleNamespace(names={"age": ("young", "old")}, name="ages", fingerprint="1")
     never = SimpleNamespace(components={}, scheduler=SimpleNamespace(config={}), name_or_path="")
     with pytest.raises(
@@ -220,10 +220,9 @@ def test_the_whole_way_on_the_miniature(tmp_path: Path) -> None:
     few = PromptSet("few", groups, classes=classes, class_names=jobs, attributes=words, stated_words=("male", "female"))
     small = {"prompts": few, "variants": {"cali": Variant()}, "concepts": "train", "images": 2, "stated_images": 1}
     drawing = task(**small, steps=4, guidance=3.0)
-    first, again = (drawing.measure(tmp_path, MiniatureJudge(), pipe=load_pipeline(), model="miniature") for _ in "12")
+    first, again = (drawing.measure(tmp_path, MiniatureJudge(), pipe=load_pipeline()) for _ in "12")
     assert [part.rows for part in first] == [part.rows for part in again]
     assert [part.provenance.task for part in first] == ["generation gender"]
-    assert first[0].provenance.model == "miniature"
     recognised = [f for f in first[0].rows if (f.metric, f.method) == ("recognised", "none")]
     assert recognised[0].value > 0.5
     result = Result.of("t", first, seconds=0)
@@ -259,7 +258,7 @@ def test_the_methods_and_saved_edits_of_the_user_are_variants(tmp_path: Path) ->
 def test_prompts_as_people_write_them(tmp_path: Path) -> None:
     """A concept is a row under all wordings; the worst stands beside the mean, chance beside the gap."""
     drawn, shows = paint(tmp_path, np.random.default_rng(6), as_written=True, stated=False, stated_images=3, images=4)
-    (found,) = task(noun="jobs", as_written=True).measure(drawn, Reader())
+    (found,) = task(noun="jobs", as_written=True).measure(drawn.folder, Reader())
     rows = {(row.metric, row.method, row.subset): row for row in found.rows}
     subset = "jobs, as people write them"
     by_job = {}

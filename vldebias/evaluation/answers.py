@@ -16,7 +16,6 @@ known probability to be asked about and answers count one over it; the judge onl
 from __future__ import annotations
 
 import hashlib
-import heapq
 import json
 import os
 from collections import Counter, defaultdict
@@ -51,13 +50,7 @@ def _below_folder(image: str) -> str:
     return path.as_posix()
 
 
-def _named(text: str) -> str:
-    if text != text.strip() or not text:
-        raise ValueError("expected a text without spaces at its ends")
-    return text
-
-
-_Text = Annotated[str, AfterValidator(_named)]
+_Text = Annotated[str, Field(pattern=r"^\S(.*\S)?$")]  # without spaces at its ends
 
 
 class Answer(BaseModel):
@@ -153,22 +146,14 @@ class AnnotationLog:
 
     def _whole_lines(self, file: int) -> int:
         """Give the last line its end, or cut it off where it was torn; returns the size of the file."""
-        size = start = os.fstat(file).st_size
-        tail = b""
-        while start > 0 and b"\n" not in tail:
-            step = min(1 << 16, start)
-            start = os.lseek(file, start - step, os.SEEK_SET)
-            tail = os.read(file, step) + tail
-        begin = tail.rfind(b"\n") + 1
-        start, tail = start + begin, tail[begin:]
-        if not tail:
-            return size
-        if _complete(tail):
-            os.write(file, b"\n")
-            return size + 1
-        _warn_torn(self.path, tail)
-        os.ftruncate(file, start)
-        return start
+        size = os.fstat(file).st_size
+        tail = self.path.read_bytes().rpartition(b"\n")[2]
+        if tail and _complete(tail):
+            return size + os.write(file, b"\n")
+        if tail:
+            _warn_torn(self.path, tail)
+            os.ftruncate(file, size - len(tail))
+        return size - len(tail)
 
 
 def read_log(path: Path) -> list[Answer]:
@@ -321,15 +306,14 @@ class Votes:
 
 
 class Stratum(Strict):
-    """Images that have one probability of being sampled.
+    """Images that have one probability of being sampled: the first `labels`, in the order in which they stand.
 
-    name: what they have in common. images: paths in the order in which they are sampled. spread: standard deviation
-    that is expected of what people say within it. labels: how many of the first are sampled.
+    spread: standard deviation that is expected of what people say within it.
     """
 
     name: str
     images: Annotated[tuple[str, ...], Field(min_length=1)]
-    spread: Annotated[float, Field(gt=0, le=0.5)]
+    spread: float
     labels: Count
 
 
@@ -339,7 +323,6 @@ class LabelSample(Strict):
     attribute: by whose answers it is sampled. judge: who gave them. seed: of the random order.
     """
 
-    version: Literal[1] = 1
     attribute: str
     judge: str
     seed: int
@@ -390,15 +373,9 @@ class LabelSample(Strict):
             one, n = self.strata[i], counts[i]
             return -len(one.images) * one.spread / (n * (n + 1)) ** 0.5, i
 
-        waiting = [turn(i) for i, one in enumerate(self.strata) if counts[i] < len(one.images)]
-        heapq.heapify(waiting)
         for _ in range(labels - sum(counts)):
-            if not waiting:
-                break
-            _, i = heapq.heappop(waiting)
-            counts[i] += 1
-            if counts[i] < len(self.strata[i].images):
-                heapq.heappush(waiting, turn(i))
+            if waiting := [turn(i) for i, one in enumerate(self.strata) if counts[i] < len(one.images)]:
+                counts[min(waiting)[1]] += 1
         strata = tuple(one.model_copy(update={"labels": n}) for one, n in zip(self.strata, counts, strict=True))
         return self.model_copy(update={"strata": strata})
 

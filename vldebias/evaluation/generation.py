@@ -14,9 +14,8 @@ from pydantic import Field, SerializeAsAny
 
 from vldebias.data import UNKNOWN, Labels
 from vldebias.errors import InvalidInputError, need
-from vldebias.evaluation.answers import Votes, read_answers
 from vldebias.evaluation.auditing import read_prompts
-from vldebias.evaluation.drawing import DrawnSet, PlannedPrompt, draw, folder_slug, identity, make_plan
+from vldebias.evaluation.drawing import Drawn, DrawnSet, draw, folder_slug, identity, make_plan
 from vldebias.evaluation.grids import COLUMNS, ROWS, compose
 from vldebias.evaluation.images import names_of
 from vldebias.evaluation.judges import (
@@ -32,7 +31,7 @@ from vldebias.evaluation.judges import (
 )
 from vldebias.evaluation.result import TaskResult
 from vldebias.evaluation.scores import ClipScore, Fid
-from vldebias.evaluation.shares import JudgedImages, add_shares, corrected_block
+from vldebias.evaluation.shares import add_shares
 from vldebias.evaluation.task import Count, Name, Options, Prompts, Session, Share, Task, Texts, one_of, register_task
 from vldebias.evaluation.variants import NONE, Variant, is_for_pipelines
 from vldebias.files import digest
@@ -54,18 +53,15 @@ ABOUT = (
 )
 
 
-# ---- images by prompt, seed and variant ----------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class Sheet:
     """Prompts of one part that all state their attribute or all do not; of wordings a row is a concept.
 
-    rows: variant -> (prompts, images), the place of each image in the drawn set.
+    first: an image of each row. rows: variant -> (rows, images), the place of each image in the drawn set.
     """
 
     part: str
-    prompts: tuple[PlannedPrompt, ...]
+    first: tuple[Drawn, ...]
     rows: Mapping[str, Codes]
 
     def subset(self, noun: str) -> str:
@@ -75,10 +71,10 @@ class Sheet:
     @property
     def concepts(self) -> list[str]:
         """What each prompt asks for."""
-        return [prompt.concept for prompt in self.prompts]
+        return [image.concept for image in self.first]
 
     def hits(self, codes: Codes, code_of: Mapping[str, int], asked: list[str]) -> dict[str, Floats] | None:
-        """variant -> (prompts,) share of images with the code that is asked for; None where one asks for none."""
+        """variant -> (rows,) share of images with the code that is asked for; None where one asks for none."""
         if not all(asked) or not code_of:
             return None
         wanted = np.array([code_of[one] for one in asked])[:, None]
@@ -87,22 +83,19 @@ class Sheet:
 
 def sheets(drawn: DrawnSet, *, stated: bool) -> list[Sheet]:
     """Return one sheet for each part that was drawn: plain prompts, or those that state their attribute."""
-    plan = drawn.plan
-    place = {(image.variant, image.prompt, image.seed): i for i, image in enumerate(drawn)}
-    names = [n for n, variant in plan.variants.items() if stated or not (variant or {}).get("only_stated")]
-    tables = []
-    for part in ("train", "unseen", "wordings"):
-        prompts = tuple(p for p in plan.prompts if p.part == part and (p.stated is not None) == stated)
-        if not prompts:
-            continue
-        rows = {n: np.array([[place[n, p.prompt, s] for s in plan.seeds_of(p)] for p in prompts]) for n in names}
-        if part == "wordings":  # the images of a concept under all of its wordings are one row
-            first = {p.concept: p for p in reversed(prompts)}
-            of = {concept: [i for i, p in enumerate(prompts) if p.concept == concept] for concept in first}
-            rows = {n: np.stack([one[own].ravel() for own in reversed(of.values())]) for n, one in rows.items()}
-            prompts = tuple(reversed(first.values()))
-        tables.append(Sheet(part, prompts, rows))
-    return tables
+    places: dict[str, dict[str, dict[str, list[int]]]] = {}  # part -> variant -> row -> images
+    for i, image in enumerate(drawn):
+        if image.part != "others" and (image.stated is not None) == stated:
+            row = image.concept if image.part == "wordings" else image.prompt
+            places.setdefault(image.part, {}).setdefault(image.variant, {}).setdefault(row, []).append(i)
+    return [
+        Sheet(
+            part,
+            tuple(drawn.images[own[0]] for own in of[NONE].values()),
+            {v: np.array([*r.values()]) for v, r in of.items()},
+        )
+        for part, of in places.items()
+    ]
 
 
 @register_task
@@ -126,8 +119,6 @@ class GenerationTask(Task):
     stated_images: per stated prompt, wording and other prompt, and seed; at most `images`.
     noun: what concepts are called in a report. sure: smallest probability with which a judge's answer counts.
     steps, guidance, batch_size, options: of the pipeline; options are further arguments such as {"height": 512}.
-    labels: files with what people say of some of the images (`vldebias.evaluation.answers`): the judge's figures are
-        corrected by them, in blocks of their own.
     """
 
     task: Literal["generation"] = "generation"
@@ -153,7 +144,6 @@ class GenerationTask(Task):
     sure: Share = SURE
     clip_score: ClipScore | None = None
     fid: Fid | None = None
-    labels: tuple[Path, ...] = ()
 
     @classmethod
     def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
@@ -178,14 +168,17 @@ class GenerationTask(Task):
         return _of_subjects(self.subjects, prompts) if self.subjects else prompts
 
     @property
+    def drawing(self) -> dict[str, Any]:
+        """What `make_plan` takes of it."""
+        names = ("concepts", "stated", "as_written", "images", "stated_images", "seeds", "steps", "guidance")
+        own = {name: getattr(self, name) for name in (*names, "batch_size", "options")}
+        of_file = {"concepts": "unseen", "stated": False, "as_written": False}
+        return own | of_file if self.prompts_file is not None else own
+
+    @property
     def attribute(self) -> str:
         """The first of its attributes."""
         return self.attributes[0].split(" x ")[0]
-
-    @property
-    def scored_by_model(self) -> bool:
-        """Whether CLIPScore or an FID on features of an image-text model is asked for."""
-        return self.clip_score is not None or (self.fid is not None and self.fid.features == "clip")
 
     @property
     def fitted(self) -> dict[str, Variant]:
@@ -204,7 +197,7 @@ class GenerationTask(Task):
 
         A method that is not for pipelines is left to the other tasks of the suite.
         """
-        keys = ("images", "steps", "seeds", "labels", "prompts_file")
+        keys = ("images", "steps", "seeds", "prompts_file")
         changed = {key: value for key in keys if (value := getattr(options, key)) not in (None, ())}
         first, variants = next(iter(self.variants.values())), dict(self.variants)
         if options.methods is not None:
@@ -218,7 +211,8 @@ class GenerationTask(Task):
 
     def fingerprints(self, session: Session) -> dict[str, Any]:
         """The weights of the pipeline, of the judge and of the scorer, and saved edits."""
-        scorer = resolve(self._scorer(session).host).fingerprint() if self.scored_by_model else None
+        scores = self._scorer(session)
+        scorer = None if scores is None else resolve(scores.host).fingerprint()
         pipeline = resolve(session.pipeline.host).fingerprint()
         saved = {n: v.planned["projection"] for n, v in self.variants.items() if v.projection is not None}
         return {
@@ -226,19 +220,17 @@ class GenerationTask(Task):
             "judge": self._judge(session).fingerprint,
             "scored by": scorer and scorer.to_dict(),
             **({"saved": saved} if saved else {}),
-            **({"labels": [digest(path) for path in self.labels]} if self.labels else {}),
             **({"prompts file": digest(self.prompts_file)} if self.prompts_file else {}),
         }
 
     def inputs(self, session: Session) -> dict[str, Any]:
         """The pipeline, the folder "<out>/images/<task>", the judge and what scores, as far as the task asks for it."""
-        given, scored = session.given, self.scored_by_model
+        given = session.given
         return {
             "images": given.get("images", session.options.out / "images" / folder_slug(self.name)),
             "judge": given.get("judge") or self._judge(session),
             "pipe": session.pipeline.host,
-            "scorer": given.get("scorer") or (self._scorer(session) if scored else None),
-            "device": session.options.device,
+            "scorer": given.get("scorer") or self._scorer(session),
             "progress": session.progress,
         }
 
@@ -258,8 +250,10 @@ class GenerationTask(Task):
             raise InvalidInputError(f"{self.name}: no image-text model for the judge or for CLIPScore; give --judge")
         return session.image_text(model, pretrained)
 
-    def _scorer(self, session: Session) -> Loaded:
-        """The model of CLIPScore: the task's, else the user's, else that of the judge."""
+    def _scorer(self, session: Session) -> Loaded | None:
+        """The model of CLIPScore and FID, as far as asked for: the task's, else the user's, else that of the judge."""
+        if self.clip_score is None and self.fid is None:
+            return None
         if self.clip_score is not None and self.clip_score.model is not None:
             return session.image_text(self.clip_score.model, self.clip_score.pretrained)
         return session.model if session.options.model is not None else self.judging_model(session)
@@ -268,13 +262,11 @@ class GenerationTask(Task):
 
     def measure(
         self,
-        images: DrawnSet | str | Path,
+        images: str | Path,
         judge: Judge,
         *,
         pipe: Any = None,
-        model: str | None = None,
         scorer: Loaded | None = None,
-        device: str = "cpu",
         progress: Progress = SILENT,
     ) -> list[TaskResult]:
         """Draw, judge and measure: a result for each attribute, for the distances of pairs, CLIPScore and FID.
@@ -286,9 +278,7 @@ class GenerationTask(Task):
                 `vldebias.evaluation.drawing.draw`). Without `pipe` all of them have to be there.
             judge: reads the images, see `vldebias.evaluation.judges`.
             pipe: a diffusers pipeline without an attachment.
-            model: what the pipeline is called; by default where it came from.
             scorer: the image-text model of CLIPScore and FID, with its preprocessing.
-            device: where the Inception of an FID computes.
 
         Raises:
             AlreadyAttachedError, InvalidInputError: see `draw`, `make_plan`, `judge_images`; attributes
@@ -300,36 +290,28 @@ class GenerationTask(Task):
                 f"such as 'gender x race', got {list(self.attributes)}"
             )
         if pipe is None:
-            drawn = images if isinstance(images, DrawnSet) else DrawnSet.open(images)
-            return self._judged(drawn, judge, progress) + self._scored(drawn, scorer, device, progress)
-        if isinstance(images, DrawnSet):
-            raise InvalidInputError("images: expected a folder where a pipeline draws, got images that are there")
-        if self.stated and self.prompts_file is None:
-            stated_attribute(self.drawn_set, judge)  # refused before anything is drawn
-        settings = ("concepts", "stated", "as_written", "images", "stated_images", "seeds", "steps", "guidance")
-        same = {key: getattr(self, key) for key in (*settings, "batch_size", "options")}
-        if self.prompts_file is not None:
-            same |= {"concepts": "unseen", "stated": False, "as_written": False}
-        plan = make_plan(identity(pipe, model), self.drawn_set, self.fitted, **same)
-        drawn = draw(pipe, plan, self.fitted, images, progress=progress)
-        return self._judged(drawn, judge, progress) + self._scored(drawn, scorer, device, progress)
+            drawn = DrawnSet.open(images)
+        else:
+            if self.stated and self.prompts_file is None:
+                stated_attribute(self.drawn_set, judge)  # refused before anything is drawn
+            plan = make_plan(identity(pipe), self.drawn_set, self.fitted, **self.drawing)
+            drawn = draw(pipe, plan, self.fitted, images, progress=progress)
+        return self._judged(drawn, judge, progress) + self._scored(drawn, scorer, progress)
 
-    def _scored(self, drawn: DrawnSet, scorer: Loaded | None, device: str, progress: Progress) -> list[TaskResult]:
+    def _scored(self, drawn: DrawnSet, scorer: Loaded | None, progress: Progress) -> list[TaskResult]:
         """CLIPScore and FID of the images of plain prompts, as far as the task asks for them."""
-        results, encoder = list[TaskResult](), None
-        if scorer is not None:
-            encoder = image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
-        elif self.scored_by_model:
+        if self.clip_score is None and self.fid is None:
+            return []
+        if scorer is None:
             raise InvalidInputError(f"{self.name}: expected scorer=, the image-text model of CLIPScore and FID")
-        if self.clip_score is not None and scorer is not None and encoder is not None:
-            task, texts = f"{self.name}: CLIPScore", Texts(scorer.host, scorer.tokenizer)
-            with progress.step(task):
-                boot: dict[str, Any] = {"resamples": self.resamples, "seed": self.seed}
-                results.append(self.clip_score.measure(drawn, encoder, texts, task=task, **boot))
-        if self.fid is not None:
-            task = f"{self.name}: FID"
-            with progress.step(task):
-                results.append(self.fid.measure(drawn, encoder, task=task, device=device))
+        results, encoder = [], image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
+        with progress.step(f"{self.name}: CLIPScore, FID"):
+            if self.clip_score is not None:
+                own: dict[str, Any] = {"resamples": self.resamples, "seed": self.seed}
+                texts = Texts(scorer.host, scorer.tokenizer)
+                results.append(self.clip_score.measure(drawn, encoder, texts, task=f"{self.name}: CLIPScore", **own))
+            if self.fid is not None:
+                results.append(self.fid.measure(drawn, encoder, task=f"{self.name}: FID"))
         return results
 
     def _judged(self, drawn: DrawnSet, judge: Judge, progress: Progress) -> list[TaskResult]:
@@ -386,8 +368,6 @@ class GenerationTask(Task):
                 **boot,
             }
             results.append(result)
-            if self.labels and " x " not in attribute:
-                results += self._corrected(drawn, attribute, own.names, codes, result, progress)
         return results
 
     def _add_fidelity(
@@ -402,9 +382,9 @@ class GenerationTask(Task):
 
         code_of: stated value -> its code. Unknown counts as wrong. Resampled over concepts, which share their prompts.
         """
-        stated = np.array([code_of[str(prompt.stated)] for prompt in sheet.prompts])
-        units = np.array([prompt.concept or prompt.prompt for prompt in sheet.prompts])
-        right = sheet.hits(labels.codes, code_of, [str(prompt.stated) for prompt in sheet.prompts])
+        said = [str(image.stated) for image in sheet.first]
+        stated, right = np.array([code_of[one] for one in said]), sheet.hits(labels.codes, code_of, said)
+        units = np.array([image.concept or image.prompt for image in sheet.first])
         every = np.ones(len(stated), dtype=bool)
         chosen = [("stated_right", right, every, ""), ("stated_recognised", recognised, every, "")]
         chosen += [
@@ -420,24 +400,6 @@ class GenerationTask(Task):
                 n["images each"] = sheet.rows[NONE].shape[1]
                 boot: dict[str, Any] = {"resamples": self.resamples, "seed": self.seed}
                 result.add_resampled(metric, values, n=n, subset=f"{sheet.subset(self.noun)}{which}", **boot)
-
-    def _corrected(
-        self, drawn: DrawnSet, attribute: str, names: tuple[str, ...], codes: Codes, raw: TaskResult, progress: Progress
-    ) -> list[TaskResult]:
-        """Return the figures of an attribute corrected by people, if they labelled it."""
-        answers = [one for one in read_answers(self.labels, attribute) if one.attribute == attribute]
-        if not answers:
-            progress.say(f"{self.name}: nobody labelled {attribute}, so the judge stands alone")
-            return []
-        votes, parts = Votes.of(answers, names, [image.path for image in drawn]), {}
-        people = votes.winners
-        for sheet in sheets(drawn, stated=False):
-            own = {}
-            for name, rows in sheet.rows.items():
-                prompts, flat = np.repeat(np.arange(len(rows)), rows.shape[1]), rows.ravel()
-                own[name] = JudgedImages(prompts, codes[flat], people[flat], votes.weights[flat])
-            parts[sheet.subset(self.noun)] = own
-        return corrected_block(raw, names, parts, resamples=self.resamples, seed=self.seed)
 
 
 def _add_unchanged(result: TaskResult, drawn: DrawnSet, **boot: Any) -> None:
@@ -495,12 +457,8 @@ def _of_subjects(subjects: tuple[str, ...], prompts: PromptSet) -> PromptSet:
 
     "a photo of a waterbird", and as unseen pairs "a photo of a waterbird with water background" and the same with land.
     """
-    known = sorted(set(subjects) & set(prompts.class_names))
-    if known or len(set(subjects)) < len(subjects):
-        raise InvalidInputError(
-            f"subjects: expected different ones that {prompts.name!r} does not fit on, got {list(subjects)}"
-            + (f"; it fits on {known}" if known else "")
-        )
+    if known := sorted(set(subjects) & set(prompts.class_names)):
+        raise InvalidInputError(f"subjects: expected some that {prompts.name!r} does not fit on, got {known}")
     values, pair = [words[0] for words in prompts.attributes.values()], prompts.templates[0]
     return replace(
         prompts,

@@ -174,9 +174,7 @@ def _tasks(part: str, root: Path | None) -> tuple[list[Task], list[int]]:
 
 def _generated(task: GenerationTask) -> int:
     """Return how many images a task generates."""
-    fields = ("concepts", "stated", "as_written", "images", "stated_images", "seeds", "steps", "guidance", "batch_size")
-    own = {name: getattr(task, name) for name in (*fields, "options")}
-    return len(make_plan({}, task.drawn_set, task.fitted, **own).all_images)
+    return len(make_plan({}, task.drawn_set, task.fitted, **task.drawing).all_images)
 
 
 def estimate(run: Run, loaded: Loaded, options: Options) -> float:

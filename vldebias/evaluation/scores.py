@@ -6,15 +6,14 @@ bias and not a worse image. Measure with another backbone than the one that was 
 `recognised` and the labels of people.
 
 FID (Heusel et al., "GANs Trained by a Two Time-Scale Update Rule", 2017) is the distance of two sets of features, both
-taken as Gaussians; on features of a CLIP it is the CLIP-FID of Kynkäänniemi et al. (2023). Few images bias it upwards,
-by another amount for every number of images, extractor and way of resizing: compare figures of one run. A debiased
-pipeline should move away from images that have the bias, so a larger distance is not by itself a loss of quality.
+taken as Gaussians, here of a CLIP (Kynkäänniemi et al., 2023). Few images bias it upwards: compare figures of one run.
+A debiased pipeline should move away from images that have the bias, so a larger distance is not by itself a loss.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -99,54 +98,27 @@ class ClipScore(Strict):
 
 
 class Fid(Strict):
-    """Metric `fid` of the images of every variant to those of "none", without an interval.
+    """Metric `fid` of the images of every variant to those of "none", without an interval; features as of CLIPScore."""
 
-    features: "clip" (the model of CLIPScore) or "inception" (needs torch-fidelity, which downloads its weights).
-    """
-
-    features: Literal["clip", "inception"] = "clip"
     batch_size: Count = 64
 
-    def measure(
-        self, drawn: DrawnSet, encoder: ImageEncoder | None = None, *, task: str, device: str = "cpu"
-    ) -> TaskResult:
-        """Measure every variant; encoder: of the features "clip". device: where Inception computes.
-
-        Raises:
-            InvalidInputError: Inception's weights cannot be had.
-        """
-        images, kind = plain(drawn), need("torchmetrics.image.fid").FrechetInceptionDistance
-        encoder = encoder if self.features == "clip" else None
-        if encoder is not None:
-            metric, dim = kind(feature=_Given(encoder.dim), reset_real_features=False), encoder.dim
-        else:
-            need("torch_fidelity")  # torchmetrics builds its Inception
-            try:
-                metric, dim = kind(feature=2048, reset_real_features=False).to(device), 2048
-            except (OSError, RuntimeError) as error:
-                why = str(error).strip().splitlines()[0]
-                raise InvalidInputError(
-                    f"the weights of Inception cannot be had: {why}. Use the features of a CLIP"
-                ) from error
-
-        def update(variant: str) -> None:
-            for batch in _batches(drawn, images[variant], self.batch_size):
-                if encoder is None:
-                    pixels: Any = (
-                        torch.from_numpy(np.stack([np.asarray(image) for image in batch]))
-                        .permute(0, 3, 1, 2)
-                        .to(device)
-                    )
-                else:
-                    pixels = encoder.encode(batch).double()
-                metric.update(pixels, real=variant == NONE)
-
-        n, enough = {"images": len(images[NONE]), "reference images": len(images[NONE])}, max(ENOUGH, dim + 1)
+    def measure(self, drawn: DrawnSet, encoder: ImageEncoder, *, task: str) -> TaskResult:
+        """Measure every variant on the features of an image side."""
+        images = plain(drawn)
+        metric = need("torchmetrics.image.fid").FrechetInceptionDistance(_Given(encoder.dim), reset_real_features=False)
+        n, enough = {"images": len(images[NONE]), "reference images": len(images[NONE])}, max(ENOUGH, encoder.dim + 1)
         if n["images"] < enough:
             warn(
                 f"FID of {n['images']} images: fewer than {enough} bias it upwards; compare variants with the same "
                 "number of images, and do not compare with figures of others"
             )
+        values = {}
+        for variant, own in images.items():  # "none" first, which the metric keeps
+            metric.reset()
+            for batch in _batches(drawn, own, self.batch_size):
+                metric.update(encoder.encode(batch).double(), real=variant == NONE)
+            if variant != NONE:
+                values[variant] = float(metric.compute())
         result = drawn.result(
             task=task,
             title="FID of generated images",
@@ -154,20 +126,13 @@ class Fid(Strict):
             "Few images bias it upwards, every variant alike.",
             n=n,
             settings={
-                "features": "Inception v3 of torch-fidelity" if encoder is None else encoder.name,
-                "dimensions": dim,
-                "feature weights": None if encoder is None else encoder.fingerprint,
+                "features": encoder.name,
+                "dimensions": encoder.dim,
+                "feature weights": encoder.fingerprint,
                 "reference": "the images of the pipeline without a method",
                 "value": "torchmetrics FrechetInceptionDistance, in float64",
-                "batch size": self.batch_size,
             },
         )
-        update(NONE)
-        values = {}
-        for variant in (name for name in images if name != NONE):
-            metric.reset()
-            update(variant)
-            values[variant] = float(metric.compute())
         result.add_draws("fid", values, n=n)
         return result
 

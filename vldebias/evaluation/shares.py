@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -160,110 +159,77 @@ def chance(
 # ---- a judge, corrected by people ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class JudgedImages:
-    """The images of one method.
-
-    Attributes:
-        prompts: (n,) codes 0 .. p - 1. judged: (n,) codes of the judge, one beyond the values for unknown.
-        people: (n, c) shares of raters that gave each answer, the values first; zeros where nobody was asked.
-        weights: (n,) one over the probability of being asked.
-    """
-
-    prompts: Codes
-    judged: Codes
-    people: Floats
-    weights: Floats
-
-    @property
-    def labelled(self) -> int:
-        """How many images people were asked about."""
-        return int((self.people.sum(1) > 0).sum())
-
-    def as_judged(self, values: int) -> list[Interval]:
-        """Return shares, discrepancy and MaxSkew as if the judge were right about every image."""
-        counts, n = np.bincount(self.judged, minlength=values + 1), len(self.judged)
-        known = counts[None, :values]
-        gap, reach = float(discrepancies(known)[0]), float(shares_radius(known)[0])
-        found = [(counts[code] / n, *wilson_interval(int(counts[code]), n)) for code in range(values)]
-        found.append((gap, max(0, gap - reach), min((1 - 1 / values) ** 0.5, gap + reach)))
-        found.append(log_skew(float(known.max() / max(known.sum(), 1)), reach, values))
-        return [Interval(*one, 0.95, n, 0) for one in found]
-
-    def squares(self, values: int) -> Floats:
-        """Return (p, 2) the squared discrepancy of each prompt, by the judge and corrected."""
-        counts, answers = np.zeros((int(self.prompts.max()) + 1, values + 1)), self.people.shape[1]
-        np.add.at(counts, (self.prompts, self.judged), 1.0)
-        mended = corrected_squares(self.prompts, self.judged, self.people, answers, values, weights=self.weights)
-        return np.stack([squared_discrepancies(counts[:, :values]), mended], axis=1)
+def as_judged(judged: Codes, values: int) -> list[Interval]:
+    """Return shares, discrepancy and MaxSkew of codes (n,) as if they were right; one beyond the values is unknown."""
+    counts, n = np.bincount(judged, minlength=values + 1), len(judged)
+    known = counts[None, :values]
+    gap, reach = float(discrepancies(known)[0]), float(shares_radius(known)[0])
+    found = [(counts[code] / n, *wilson_interval(int(counts[code]), n)) for code in range(values)]
+    found.append((gap, max(0, gap - reach), min((1 - 1 / values) ** 0.5, gap + reach)))
+    found.append(log_skew(float(known.max() / max(known.sum(), 1)), reach, values))
+    return [Interval(*one, 0.95, n, 0) for one in found]
 
 
 def corrected_block(
-    raw: TaskResult, names: Sequence[str], parts: Mapping[str, Mapping[str, JudgedImages]], **boot: Any
+    raw: TaskResult, names: Sequence[str], images: Mapping[str, tuple[Codes, Codes, Floats, Floats]], **boot: Any
 ) -> list[TaskResult]:
-    """Return the block that follows that of a judge; none where no method has 10 labels.
-
-    parts: subset -> method -> its images; methods with fewer than 10 labels are left out with a warning.
-    """
-    fields = {"task": f"{raw.provenance.task} corrected", "title": "Corrected by people"}
-    about = raw.provenance.model_copy(update=fields | {"description": ABOUT_CORRECTED})
-    mended, settings = TaskResult(about, details=raw.details), dict[str, Any]()
-    for subset, images in parts.items():
-        left = {method: one.labelled for method, one in images.items() if one.labelled < LEAST}
-        if any(left.values()):
-            listed = ", ".join(f"{method} ({n})" for method, n in left.items())
-            where = f"labels{f' of {subset}' if subset else ''}"
-            warn(
-                f"{where}: fewer than {LEAST} images are labelled of {listed}, which are not corrected; label more",
-                SuspectInputWarning,
-            )
-        if some := {method: one for method, one in images.items() if method not in left}:
-            facts = _add_corrected(mended, names, some, subset, boot)
-            facts["methods with fewer than 10 labels, left out"] = sorted(left)
-            settings |= {f"{subset}: {key}" if subset else key: value for key, value in facts.items()}
-    about.settings = {**raw.provenance.settings, **settings}
-    return [mended] if mended.rows else []
-
-
-def _add_corrected(
-    result: TaskResult, names: Sequence[str], images: Mapping[str, JudgedImages], subset: str, boot: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Add each method's figures by the judge, corrected, and what the judge moves; return settings of them.
+    """Return the block that follows that of a judge: its figures, corrected, and what the judge moves.
 
     Labels of different methods are of different images, so the change of a corrected figure is that of independent
-    estimates.
+    estimates. Methods with fewer than 10 labels are left out with a warning; there is no block without another.
+
+    images: method -> of n images the prompts (n,) 0 .. p - 1, codes of the judge (n,), one beyond the values for
+        unknown, answers of people (n, c), the values first, zeros where nobody was asked, and weights (n,), one over
+        the probability of being asked.
     """
-    values, found = len(names), dict[str, tuple[list[Interval], list[Interval]]]()
-    mended = {m: corrected_shares(i.judged, i.people, i.people.shape[1], weights=i.weights) for m, i in images.items()}
-    for method, one in mended.items():
-        right = [*map(one.interval, range(values)), one.discrepancy(values), one.max_skew(values)]
-        found[method] = (images[method].as_judged(values), right)
-    metrics = [("share", f"{subset}: {name}" if subset else name) for name in names]
-    for i, (metric, where) in enumerate([*metrics, ("discrepancy", subset), ("max_skew", subset)]):
-        for method, both in found.items():
-            n = {"images": len(images[method].judged), "labels": images[method].labelled}
-            for which, name in enumerate((metric, f"corrected_{metric}")):
-                here = both[which][i]
-                change = independent(here, found[NONE][which][i]) if NONE in found else None
-                result.add(name, method, here.value, (here.low, here.high), n=n, change=change, subset=where)
-            judged, own = both[0][i], both[1][i]
-            ends = (judged.value - own.high, judged.value - own.low)
-            result.add(f"judge_moves_{metric}", method, judged.value - own.value, ends, n=n, subset=where)
-    squares = {method: one.squares(values) for method, one in images.items()}
+    labels, k = {method: int((people.sum(1) > 0).sum()) for method, (_, _, people, _) in images.items()}, len(names)
+    left = {method: n for method, n in labels.items() if n < LEAST}
+    if any(left.values()):
+        listed = ", ".join(f"{method} ({n})" for method, n in left.items())
+        what = f"labels: fewer than {LEAST} images are labelled of {listed}, which are not corrected; label more"
+        warn(what, SuspectInputWarning)
+    if len(left) == len(images):
+        return []
+    found, squares, more = dict[str, tuple[list[Interval], ...]](), dict[str, Floats](), dict[str, Any]()
+    for method in (one for one in images if one not in left):
+        prompts, judged, people, weights = images[method]
+        one = corrected_shares(judged, people, people.shape[1], weights=weights)
+        found[method] = as_judged(judged, k), [*map(one.interval, range(k)), one.discrepancy(k), one.max_skew(k)]
+        by_judge = squared_discrepancies(counted(prompts, judged, np.ones(len(judged)), prompts.max() + 1, k)[:, :k])
+        mended = corrected_squares(prompts, judged, people, people.shape[1], k, weights=weights)
+        squares[method], more[method] = np.stack([by_judge, mended], axis=1), one.more_labels()
     whole = np.all([np.isfinite(one).all(1) for one in squares.values()], axis=0)
-    if whole.sum() > 1:
-        n = {"prompts": int(whole.sum()), "labels": sum(one.labelled for one in images.values())}
-        for prefix, of in (("", [1, 0]), ("corrected_", [0, 1]), ("judge_moves_", [1, -1])):
-            each = {method: one[whole] @ np.array(of, dtype=float) for method, one in squares.items()}
-            result.add_resampled(f"{prefix}discrepancy_squared", each, n=n, subset=subset, **boot)
-    more = {method: one.more_labels() for method, one in mended.items()}
-    return {
-        "labelled images": {method: one.labelled for method, one in images.items()},
+    settings = {
+        "labelled images": {method: labels[method] for method in found},
+        "methods with fewer than 10 labels, left out": sorted(left),
         "prompts without two labels under every method, left out of the squared gap": int((~whole).sum()),
         "more labels, chosen likewise, that halve the interval": {
             method: "more than there are images" if n is None else n for method, n in more.items()
         },
     }
+    fields = {
+        "task": f"{raw.provenance.task} corrected",
+        "title": "Corrected by people",
+        "description": ABOUT_CORRECTED,
+    }
+    about = raw.provenance.model_copy(update={**fields, "settings": {**raw.provenance.settings, **settings}})
+    result = TaskResult(about, details=raw.details)
+    for i, (metric, where) in enumerate([*(("share", name) for name in names), ("discrepancy", ""), ("max_skew", "")]):
+        for method, both in found.items():
+            n = {"images": len(images[method][0]), "labels": labels[method]}
+            for which, name in enumerate((metric, f"corrected_{metric}")):
+                here = both[which][i]
+                change = independent(here, found[NONE][which][i]) if NONE in found else None
+                result.add(name, method, here.value, (here.low, here.high), n=n, change=change, subset=where)
+            judge, own = both[0][i], both[1][i]
+            ends = (judge.value - own.high, judge.value - own.low)
+            result.add(f"judge_moves_{metric}", method, judge.value - own.value, ends, n=n, subset=where)
+    if whole.sum() > 1:
+        n = {"prompts": int(whole.sum()), "labels": sum(labels[method] for method in found)}
+        for prefix, of in (("", [1, 0]), ("corrected_", [0, 1]), ("judge_moves_", [1, -1])):
+            each = {method: one[whole] @ np.array(of, dtype=float) for method, one in squares.items()}
+            result.add_resampled(f"{prefix}discrepancy_squared", each, n=n, **boot)
+    return [result]
 
 
 # ---- a table -------------------------------------------------------------------------------------------------
@@ -408,8 +374,8 @@ class SharesTask(Task):
             return [result]
         _doubt_names(read[self.value].names, read[self.people].names, f"{where}: {self.people}")
         people, judged = rated(codes[self.people], last), np.minimum(said, k)
-        images = {m: JudgedImages(at[own], judged[own], people[own], weights[own]) for m, own in rows.items()}
-        mended = corrected_block(result, names, {"": images}, **boot)
+        images = {m: (at[own], judged[own], people[own], weights[own]) for m, own in rows.items()}
+        mended = corrected_block(result, names, images, **boot)
         if not mended and drawn is None:
             raise InvalidInputError(f"{self.people}: expected what people say of {LEAST} images or more of a method")
         return [result, *mended]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, InstanceOf, PlainSerializer, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from vldebias.edit import Edit
 from vldebias.evaluation.result import NONE as NONE  # the pipeline as it is
@@ -21,9 +20,6 @@ from vldebias.prompts import BalancedPrompts, Balancer, PromptSet, can_balance, 
 
 if TYPE_CHECKING:
     from vldebias.hosts import Attachment, Host
-
-# A method by its name, or itself.
-Chosen = str | Annotated[InstanceOf[Method], PlainSerializer(lambda given: f"{given.name} {_given(given)}")]
 
 
 def is_for_pipelines(method: str | Method) -> bool:
@@ -39,7 +35,7 @@ def is_for_pipelines(method: str | Method) -> bool:
 class Variant(Strict):
     """One way to debias the pipeline: what `vldebias.debias` takes, with any method for pipelines.
 
-    prompts: sets that are solved jointly; none: the set that is generated. method: a name, or in Python a Method.
+    prompts: sets that are solved jointly; none: the set that is generated. method: its name.
     lam = 500 is the paper's (section 7.6); "default" chooses its own. max_loss: most that neutral texts may lose.
     shares: value -> share of the images, of "balanced-prompts". strength: share of the edit, and of "balanced-prompts"
     share of the images. projection: a folder that `save_pretrained` or `vldebias debias --out` wrote, in the place of
@@ -47,7 +43,7 @@ class Variant(Strict):
     """
 
     prompts: SeveralPrompts = ()
-    method: Chosen = "cali"
+    method: str = "cali"
     lam: Annotated[Lam, Field(allow_inf_nan=False)] = 500.0
     strength: Share = 1.0
     keep_stated: bool = True
@@ -57,7 +53,7 @@ class Variant(Strict):
 
     @field_validator("method")
     @classmethod
-    def _known(cls, given: str | Method) -> str | Method:
+    def _known(cls, given: str) -> str:
         if not is_for_pipelines(given):
             expected = ", ".join(filter(is_for_pipelines, METHODS))
             raise ValueError(f"method {given!r} is not for pipelines; expected one of {expected}")
@@ -98,11 +94,9 @@ class Variant(Strict):
         return method.rewrites or (stands_for and bool(self.attributes) and all(map(can_balance, self.attributes)))
 
     def balanced(self, prompts: Sequence[str]) -> BalancedPrompts:
-        """Return the prompts of a whole plan with values stated, in the shares of the variant or its method."""
-        own: dict[str, Any] = {key: getattr(get_method(self.method), key, None) for key in ("shares", "seed", "find")}
-        own |= {"shares": self.shares or own["shares"], "seed": own["seed"] or 0}
-        sets = self.sets
-        return Balancer(sets[0] if len(sets) == 1 else sets, strength=self.strength, **own).next(prompts)
+        """Return the prompts of a whole plan with values stated, in the shares of the variant."""
+        sets = self.sets[0] if len(self.prompts) == 1 else self.sets
+        return Balancer(sets, strength=self.strength, shares=self.shares).next(prompts)
 
     @property
     def weight(self) -> float | None:
@@ -140,32 +134,20 @@ class Variant(Strict):
     def planned(self) -> dict[str, Any]:
         """Return the variant in words, as a plan keeps it.
 
-        sets: name of each prompt set -> its hash. given: digest of what the method was given beyond its name.
-        projection: digest of the tensors of a saved edit.
+        sets: name of each prompt set -> its hash. projection: digest of the tensors of a saved edit.
         """
-        given = {"max_loss": self.max_loss, "shares": self.shares}
+        keys = ("strength", "keep_stated", "max_loss", "shares")
+        told = {key: value for key in keys if (value := getattr(self, key)) is not None}
         if self.projection is None:
             name = "balanced-prompts" if self.rewrites else get_method(self.method).name
-            sets, lam = {one.name: one.hash for one in self.sets}, self.weight
-            own = {"given": None if isinstance(self.method, str) else _given(self.method)}
-        else:
-            edits = list(self.edits.values() if isinstance(self.edits, Mapping) else [self.edits])
-            first = edits[0].provenance
-            tensors = [t.numpy().tobytes() for e in edits for _, t in sorted(e.tensors().items())]
-            name, sets = first.method, {first.prompts or "projection": first.prompts_hash or ""}
-            known = METHODS.get(name)
-            lam = first.lam if isinstance(first.lam, float) and (known is None or known.has_lam) else None
-            own = {"projection": hash_of("".join(hashlib.sha256(one).hexdigest() for one in tensors))}
-        told: dict[str, Any] = {"strength": self.strength, "keep_stated": self.keep_stated, **given}
-        told = {key: value for key, value in told.items() if value is not None}
-        told |= {"sets": sets, "method": name, "lam": lam}
-        return told | {key: value for key, value in own.items() if value is not None}
-
-
-def _given(method: Method) -> str | None:
-    """Digest of the settings of a method; None where it has none."""
-    settings = method.settings()
-    return hash_of(json.dumps(settings, sort_keys=True)) if settings else None
+            return told | {"sets": {one.name: one.hash for one in self.sets}, "method": name, "lam": self.weight}
+        edits = list(self.edits.values() if isinstance(self.edits, Mapping) else [self.edits])
+        first, tensors = edits[0].provenance, [t for edit in edits for _, t in sorted(edit.tensors().items())]
+        digests = "".join(hashlib.sha256(tensor.numpy().tobytes()).hexdigest() for tensor in tensors)
+        known = METHODS.get(first.method)
+        lam = first.lam if isinstance(first.lam, float) and (known is None or known.has_lam) else None
+        told |= {"sets": {first.prompts or "projection": first.prompts_hash or ""}, "method": first.method, "lam": lam}
+        return told | {"projection": hash_of(digests)}
 
 
 def hash_of(text: str) -> str:

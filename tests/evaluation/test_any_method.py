@@ -1,24 +1,19 @@
 """Every evaluator takes every method, with a reference, on embeddings alone: from YAML, the command line and Python."""
 
 import json
-from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import yaml
-from any_method_parts import GENDER, JOBS, METHODS, images, part, texts, write_suite
-from rich.console import Console
+from any_method_parts import GENDER, METHODS, images, part, texts, write_suite
 from typer.testing import CliRunner
 
-import vldebias
 from vldebias.cli import app
-from vldebias.data import Embeddings, save_embeddings
 from vldebias.errors import InvalidInputError, VldebiasError
 from vldebias.evaluation import Options, Result, Texts, evaluate, run_suite
 from vldebias.methods import METHODS as REGISTRY
-from vldebias.progress import SILENT, Progress
+from vldebias.progress import SILENT
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning"),
@@ -81,17 +76,6 @@ def test_groups_from_python_with_a_bound_and_both_sides() -> None:
     assert result.row("groups", "average", "cali").n["images"] == 300
 
 
-@pytest.mark.parametrize("kind", [np.array, torch.tensor, list])
-def test_labels_and_features_come_as_they_are(kind: type) -> None:
-    gallery = part("test")
-    codes = kind(gallery.column("gender").codes.tolist())
-    features = kind(gallery.features.tolist())
-    result = evaluate(texts(), features, prompts={"gender": GENDER}, labels=codes, methods="cali", k=20, resamples=5)
-    assert result.row("retrieval gender", "max_skew@20", "cali").lam == 1000
-    assert result.date
-    assert set(result.provenance[0].data) == {"images", "texts"}
-
-
 def test_fitted_edits_and_methods_are_measured_beside_names() -> None:
     gallery, side = part("test"), Texts(texts())
     labels = {"gender": gallery.column("gender")}
@@ -116,29 +100,6 @@ def test_a_saved_edit_is_measured_from_the_command_line(folder: Path) -> None:
     assert any(row.method == "half" for row in result.rows)
 
 
-@pytest.mark.slow
-def test_images_that_are_measured_are_left_out_of_the_reference(folder: Path) -> None:
-    result = run(folder, reference=folder / "reference.npz", methods=("equalise",))
-    assert {p.n["reference images"] for p in result.provenance if "reference images" in p.n} == {100}
-    overlapping = run(folder, reference=folder / "images.npz", methods=("equalise",))
-    assert {p.n["reference images"] for p in overlapping.provenance} == {100}
-    assert {p.n["left out of the reference, measured too"] for p in overlapping.provenance} == {300}
-    said = StringIO()
-    shown = Progress.on(Console(file=said, width=200))
-    given = {"out": folder / "out", "embeddings": folder / "images.npz", "texts": folder / "texts.npz"}
-    run_suite(folder / "mine.yaml", Options(**given, reference=folder / "images.npz"), progress=shown, only=["jobs"])
-    assert "reference: 100 images; 300 left out, since they are measured too" in said.getvalue()
-    save_embeddings(folder / "same.npz", part("test"))
-    itself = run(folder, reference=folder / "same.npz", methods=("equalise",))
-    assert {p.n["of the reference, measured too"] for p in itself.provenance} == {300}
-    with pytest.raises(InvalidInputError, match="measured, and leace would learn from their labels; expected others"):
-        run(folder, reference=folder / "same.npz", methods=("equalise", "leace"))
-    wide = Embeddings(np.ones((3, 5), np.float32), ("a", "b", "c"), {})
-    save_embeddings(folder / "wide.npz", wide)
-    with pytest.raises(InvalidInputError, match="reference: features have width 5, those that are measured 24"):
-        run(folder, reference=folder / "wide.npz", methods=("equalise",))
-
-
 def test_what_to_embed_is_listed_and_all_that_is_missing_is_named(folder: Path) -> None:
     listed = cli("show", str(folder / "mine.yaml"), "--texts").splitlines()
     assert set(listed) == set(texts())
@@ -147,20 +108,6 @@ def test_what_to_embed_is_listed_and_all_that_is_missing_is_named(folder: Path) 
     np.savez(folder / "few.npz", text=torch.stack(list(rows.values())).numpy(), prompts=np.array(list(rows)))
     with pytest.raises(InvalidInputError, match=rf"4 of the {len(listed)} prompts of mine are not there: .*eval show"):
         run(folder, texts=folder / "few.npz")
-
-
-def test_a_set_without_classes_lets_auto_choose() -> None:
-    pairs = [(f"a photo of a male {job}", f"a photo of a female {job}") for job in JOBS]
-    table = texts()
-    extra = {text: table[own] for pair, group in zip(pairs, GENDER.groups, strict=True)
-             for text, own in zip(pair, group, strict=True)}  # fmt: skip
-    values = {"male": ("male",), "female": ("female",)}
-    bare = vldebias.PromptSet(name="bare", groups=tuple(pairs), attributes=values, stated_words=("male",))
-    gallery = part("test")
-    how = {"methods": ("auto",), "queries": GENDER.classes, "k": 20, "resamples": 5, "prompts": {"gender": bare}}
-    labels = {"gender": gallery.column("gender").codes}
-    result = evaluate({**table, **extra}, gallery.features, labels=labels, **how)
-    assert result.provenance[0].methods["auto"]["choice"]["method"]
 
 
 @pytest.mark.parametrize(
@@ -196,25 +143,6 @@ def test_a_model_by_name_embeds_a_folder_of_pictures(tmp_path: Path, monkeypatch
     assert result.provenance[0].fingerprint is not None
     again = evaluate("miniature", tmp_path / "pictures", labels={"hair": ["dark"] * 12 + ["blond"] * 12}, **options)
     assert [row.value for row in again.rows] == [row.value for row in result.rows]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--side", "left"), r"side: Input should be 'text', 'image' or 'both'; got 'left'"),
-        (("--methods", "equalise"), r"method 'equalise' uses unlabelled images"),
-        (("--projection", "nowhere"), r"nowhere.*folder"),
-    ],
-)
-def test_mistakes_of_the_command_line_are_answered(options: tuple[str, ...], message: str, folder: Path) -> None:
-    suite = yaml.safe_load((folder / "mine.yaml").read_text())
-    for task in suite["tasks"]:
-        del task["reference"]
-        task["methods"] = ["cali"]
-    (folder / "bare.yaml").write_text(yaml.safe_dump(suite))
-    files = ["--embeddings", str(folder / "images.npz"), "--texts", str(folder / "texts.npz")]
-    with pytest.raises(VldebiasError, match=message):
-        cli(str(folder / "bare.yaml"), *files, "--out", str(folder / "out"), *options)
 
 
 def test_the_columns_of_groups_are_found_by_their_names() -> None:

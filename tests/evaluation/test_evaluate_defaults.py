@@ -58,11 +58,6 @@ def test_with_a_reference_a_method_is_what_debias_attaches_with_it(method: str) 
     assert mine != [r.value for r in found.rows if r.method == "none"]
 
 
-def test_a_model_has_to_be_named() -> None:
-    with pytest.raises(TypeError, match="model"):
-        vldebias.evaluate(images=np.zeros((3, 2)))  # type: ignore[call-arg]
-
-
 def rows_about(mean: np.ndarray, n: int, seed: int) -> np.ndarray:
     """n rows around a mean (d,), which vary as noise does."""
     return mean + np.random.default_rng(seed).standard_normal((n, len(mean))) * 0.1

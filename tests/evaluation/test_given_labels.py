@@ -4,10 +4,9 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-import torch
 from any_method_parts import GENDER, part, texts
 
-from vldebias.errors import InvalidInputError, SuspectInputWarning
+from vldebias.errors import SuspectInputWarning
 from vldebias.evaluation import Result, evaluate
 
 pytestmark = pytest.mark.usefixtures("no_charts")
@@ -70,27 +69,3 @@ def test_labels_of_a_reference_and_a_training_split_are_read_alike() -> None:
     told = measured(SEX, **given, unknown="?")
     sex[::2] = ""
     assert figures(told) == figures(measured(SEX, **given))
-
-
-def test_numbers_of_numpy_are_numbers() -> None:
-    plain = figures(measured(SEX, k=20, lam=10.0, strength=0.5))
-    assert figures(measured(SEX, k=np.array([20]), lam=np.int32(10), strength=np.float16(0.5))) == plain
-
-
-def test_rows_of_texts_are_taken_as_a_model_gives_them() -> None:
-    rows = {prompt: row[None] for prompt, row in texts().items()}
-    options = {"prompts": {"group": GENDER}, "methods": ["cali"], "k": 20, "resamples": 5}
-    result = evaluate(rows, GALLERY.features, labels={"group": SEX}, **options)
-    assert figures(result) == figures(measured(SEX))
-    twice = {prompt: torch.cat([row, row]) for prompt, row in rows.items()}
-    with pytest.raises(InvalidInputError, match=r"expected rows \(d,\) of one width"):
-        evaluate(twice, GALLERY.features, labels={"group": SEX}, **options)
-
-
-def test_an_intersection_is_looked_at_where_its_columns_are_sound() -> None:
-    other = np.where((np.arange(len(SEX)) < 2) & (SEX[0] == SEX), "x", "y").astype("U1")
-    other[np.flatnonzero(SEX[0] != SEX)[:20]] = "x"
-    labels = {"gender": np.array(["male", "female"])[SEX], "o": other}
-    options = {"prompts": {"gender x o": GENDER}, "methods": "cali", "k": 20, "resamples": 5}
-    with pytest.warns(SuspectInputWarning, match=r"gender x o: groups of fewer than 5 rows: '(fe)?male/x' \(\d\)"):
-        evaluate(texts(), GALLERY.features, labels=labels, **options)

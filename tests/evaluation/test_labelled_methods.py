@@ -3,13 +3,11 @@
 from pathlib import Path
 
 import pytest
-from any_method_parts import GENDER, part, texts, write_suite
+from any_method_parts import GENDER, part, texts
 
 from eval.experiments.rivals import ZeroShotLabels
-from vldebias.errors import InvalidInputError
-from vldebias.evaluation import Options, Result, evaluate, run_suite
+from vldebias.evaluation import Result, evaluate
 from vldebias.methods import LEACE, SFID, Problem, load_edit
-from vldebias.progress import SILENT
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning"),
@@ -74,25 +72,3 @@ def test_groups_take_them_too_and_a_saved_edit_gives_the_same(tmp_path: Path) ->
         rows = [result.row("groups", metric, name) for name in ("leace", "saved")]
         assert rows[0].value == rows[1].value
         assert all(row.uses_labels for row in rows)
-
-
-def test_a_suite_reads_the_labels_of_the_reference_file(tmp_path: Path) -> None:
-    suite = write_suite(tmp_path, part("test"))
-    files = {"embeddings": tmp_path / "images.npz", "texts": tmp_path / "texts.npz"}
-    options = Options(tmp_path / "out", **files, methods=("leace",), reference=tmp_path / "reference.npz")
-    row = run_suite(suite, options, progress=SILENT).row("jobs gender", "max_skew@20", "leace")
-    assert row.uses_labels
-    python = measured(methods=("leace",)).row("retrieval gender", "max_skew@20", "leace")
-    assert row.value == pytest.approx(python.value)
-
-
-def test_one_set_and_one_column_belong_together() -> None:
-    """Whatever the column is called; of several columns none is guessed."""
-    gallery = part("test")
-    sex = gallery.column("gender")
-    how = {"methods": ["cali"], "k": 20, "resamples": 20}
-    alone = evaluate(texts(), gallery.features, prompts=GENDER, labels={"sex": sex}, **how)
-    named = evaluate(texts(), gallery.features, prompts={"sex": GENDER}, labels={"sex": sex}, **how)
-    assert [row.value for row in alone.rows] == [row.value for row in named.rows]
-    with pytest.raises(InvalidInputError, match="no column 'g'"):
-        evaluate(texts(), gallery.features, prompts=GENDER, labels={"sex": sex, "more": sex}, **how)

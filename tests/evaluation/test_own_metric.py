@@ -99,22 +99,6 @@ def test_one_of_shares_and_one_of_rankings_are_measured_too(mine: None) -> None:
     assert get_metric("first_group@2").title == "first place goes to the first group@2"
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"kind": "good"}, "metric 'x': kind: expected one of .*'utility'.*, got 'good'"),
-        ({"better": "up"}, "metric 'x': better: expected one of .*'lower'.*, got 'up'"),
-        ({"of": "pixels"}, "metric 'x': of: expected one of .*'groups'.*, got 'pixels'"),
-        ({"of": "texts", "compute": np.mean}, "metric 'x': compute needs `of`"),
-        ({"bounds": (1, 0)}, "metric 'x': expected a name and bounds"),
-        ({"compute": np.mean}, "metric 'x': compute needs `of`"),
-    ],
-)
-def test_what_is_no_metric_is_refused(fields: dict[str, object], message: str) -> None:
-    with pytest.raises(InvalidInputError, match=message):
-        Metric("x", "x", **fields)  # type: ignore[arg-type]
-
-
 def test_a_name_means_one_metric_and_an_unknown_one_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="metric 'gap': there is one of this name"):
         register_metric(Metric("gap", "another gap"))

@@ -119,11 +119,3 @@ def test_what_is_no_kind_is_refused(registry: Registry[type]) -> None:
     key = "task" if registry is TASKS else "kind"
     with pytest.raises(InvalidInputError, match="there is one of this name"):
         registry.register(type("Twin", (taken,), {"__annotations__": {key: str}, key: taken.model_fields[key].default}))
-
-
-def test_help_tells_every_option_of_a_task_that_comes_with_the_package() -> None:
-    told = evaluate.__doc__ or ""
-    for name in ("retrieval", "groups"):
-        own = {*TASKS[name].model_fields, *TASKS[name].input_names()}
-        own -= {"task", "name", "title", "data", "texts", "edits"}
-        assert sorted(option for option in own if option not in told) == []

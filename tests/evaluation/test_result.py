@@ -59,13 +59,6 @@ def test_what_is_written_is_read_to_the_last_digit(compact: bool, tmp_path: Path
         Result.read(path)
 
 
-@pytest.mark.parametrize("name", ["quickstart", "rivals_real"])
-def test_committed_results_are_the_same_in_the_compact_form(name: str, tmp_path: Path) -> None:
-    committed = Result.read(RESULTS / f"{name}.json")
-    assert committed.rows
-    assert Result.read(committed.write(tmp_path / "r.json", compact=True)) == committed
-
-
 def test_no_name_in_the_csv_is_a_formula(tmp_path: Path) -> None:
     result = made()
     result.rows[0] = result.rows[0].model_copy(update={"subset": "=HYPERLINK(1)", "method": "@x", "value": -0.5})
@@ -115,13 +108,6 @@ def test_a_notebook_shows_a_table_of_the_wholes() -> None:
     assert "+0.048 [-0.100, +0.200]" in shown
     assert "$a$" not in shown  # a part
     assert "&lt;i&gt;" in made().model_copy(update={"name": "<i>"})._repr_html_()
-
-
-def test_the_plot_draws_each_method_and_names_what_there_is() -> None:
-    (axis,) = made().plot("gap").axes
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["none", "cali"]
-    with pytest.raises(InvalidInputError, match=r"no row with metric 'skew' .* there are \[\('birds', 'gap'\)\]"):
-        made().plot("skew")
 
 
 def test_resampled_rows_are_those_of_the_public_bootstrap() -> None:

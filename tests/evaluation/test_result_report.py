@@ -23,7 +23,6 @@ from vldebias.evaluation.report import (
     plain,
     published,
     render,
-    tab_rows,
     text,
     told,
     verdict,
@@ -111,15 +110,6 @@ def test_the_corrected_gap_leads_as_a_root_with_its_sign_beside_a_chance_of_zero
     assert (line.before, line.after, line.chance) == (f"{0.167**0.5:.3f}", f"{-(0.004**0.5):.3f}", "0")
 
 
-def test_a_cost_is_the_average_of_the_training_groups_where_it_is_known_and_no_cosine() -> None:
-    rows = [figure("none", 0.5, metric="worst_group"), figure("cali", 0.7, metric="worst_group", change=UP)]
-    rows += [figure("cali", 0.9, metric="average", change=UP)]
-    rows += [figure("cali", 0.7, metric=k, change=DOWN) for k in ("average_reweighted", "query_cosine")]
-    (line,) = lines(told(result(rows, protocol())))
-    assert [one.metric for one in line.cost] == ["average_reweighted"]
-    assert "reweighted" in line.costs
-
-
 def test_texts_that_moved_are_no_task_won(made: Result) -> None:
     texts = [figure(m, v, task="x", metric="cosine_spread", better="lower", change=c)
              for m, v, c in (("none", 0.5, None), ("default", 0.1, DOWN))]  # fmt: skip
@@ -165,16 +155,6 @@ def test_every_figure_stands_in_exactly_one_cell(keys: list[tuple[str, str, str,
     assert sorted(cells) == [i / 100 for i in range(len(keys))]
 
 
-def test_names_and_numbers_of_rows(made: Result) -> None:
-    """Lambda where a method has several, a dagger with labels, digits by size."""
-    rows = [figure("cali", 0.5, lam=lam) for lam in (1.0, 10.0)] + [figure("orth", 123.456, lam=5.0)]
-    t = told(result(rows, protocol()))
-    assert t.name.tolist() == ["cali, λ = 1", "cali, λ = 10", "orth"]
-    assert t.number.tolist()[1:] == ["0.500 [0.400, 0.600]", "123.5 [123.4, 123.6]"]
-    assert "dfr-up†" in set(told(made).name)
-    assert "labels of training images" in text(made)
-
-
 def test_print_of_a_result_is_a_table_of_at_most_forty_lines_of_all_tasks(made: Result) -> None:
     many = [figure(f"m{i}", 0.5, metric=k) for k in ("average", "gap", "worst_group") for i in range(30)]
     shown = str(result(many, protocol()))
@@ -188,13 +168,6 @@ def test_print_of_a_result_is_a_table_of_at_most_forty_lines_of_all_tasks(made: 
     for value in ("0.500 [0.400, 0.600]", "better", "4 more figures", "dfr-up†"):
         assert value in text(made)
     assert "recall@5" not in text(made, [("search", "max_skew@10")])
-
-
-def test_programs_read_rows_with_all_digits(made: Result) -> None:
-    head, rows = tab_rows(made, [("search", "max_skew@10")])
-    second = dict(zip(head, rows[1], strict=True))
-    assert (second["value"], second["verdict"]) == (0.3, "better")
-    assert {row[3] for row in rows} == {"none", "default", "cali", "dfr-up", "chance"}
 
 
 def test_markdown_escapes_what_would_break_it(made: Result) -> None:

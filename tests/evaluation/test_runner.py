@@ -17,7 +17,7 @@ from vldebias.evaluation import run as runner
 from vldebias.evaluation.pairs import TextsTask
 from vldebias.evaluation.result import Result
 from vldebias.evaluation.retrieval import RetrievalTask
-from vldebias.evaluation.run import own_device, run_suite, verify
+from vldebias.evaluation.run import run_suite, verify
 from vldebias.evaluation.task import Data, Options, Session, Suite, load_suite
 from vldebias.prompts import make_prompt_set
 
@@ -36,19 +36,6 @@ TEXTS: dict[str, Any] = {"task": "texts", "name": "pairs", "title": "Pairs", "ho
 TEXTS |= {"sets": {"gender": "fairface-gender"}}
 PEOPLE: dict[str, Any] = {"task": "shares", "name": "by people", "title": "P", "attribute": "gender"}
 PEOPLE |= {"values": ["male", "female"]}
-
-
-@pytest.mark.parametrize(
-    ("device", "rank", "expected"),
-    [("cuda", "1", "cuda:1"), ("cuda", None, "cuda"), ("cuda:0", "1", "cuda:0"), ("cpu", "1", "cpu")],
-)
-def test_every_process_has_a_gpu_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, device: str, rank: str | None, expected: str
-) -> None:
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
-    if rank is not None:
-        monkeypatch.setenv("LOCAL_RANK", rank)
-    assert own_device(device) == expected
 
 
 def suite(*tasks: dict[str, Any], host: str | None = "miniature") -> Suite:
@@ -125,15 +112,6 @@ def test_what_is_finished_is_taken_over_unless_it_is_damaged_fresh_or_set_otherw
     run(TEXTS, fresh=True)
     run(TEXTS, resamples=21)
     assert calls == [1] * 4
-
-
-def test_only_some_tasks_and_nothing_of_the_others_is_lost(run: Any) -> None:
-    more = {**TEXTS, "name": "again"}
-    run(TEXTS, more)
-    some, _ = run(TEXTS, more, only=("pairs",))
-    assert {figure.task for figure in some.rows} == {"pairs gender"}
-    _, said = run(TEXTS, more)
-    assert said.count("taken over") == 2
 
 
 def test_the_key_changes_with_whatever_may_change_figures(tmp_path: Path, cache: Path) -> None:

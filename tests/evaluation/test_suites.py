@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from vldebias import files as resources
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.classifiers import BASELINES
 from vldebias.evaluation.generation import GenerationTask
@@ -15,8 +14,8 @@ from vldebias.evaluation.groups import GroupsTask
 from vldebias.evaluation.pairs import TextsTask
 from vldebias.evaluation.result import Result
 from vldebias.evaluation.retrieval import RetrievalTask
-from vldebias.evaluation.task import WORLDS, list_suites, load_suite
-from vldebias.files import suite_file, suite_names
+from vldebias.evaluation.task import list_suites, load_suite
+from vldebias.files import suite_names
 from vldebias.prompts import load_prompts
 
 ROOT = Path(__file__).parents[2]
@@ -71,36 +70,9 @@ def test_suites_of_the_contract_come_with_the_wheel() -> None:
     assert all((ROOT / source).exists() for source in packed["force-include"])
 
 
-def test_the_miniature_suite_covers_the_tables_offline() -> None:
-    suite = load_suite("miniature")
-    assert suite.host == "miniature"
-    assert {task.task for task in suite.tasks} == {"groups", "retrieval", "texts", "generation"}
-    assert all(task.data.name in WORLDS for task in suite.tasks if isinstance(task, (GroupsTask, RetrievalTask)))
-    for table in ("7.1", "7.7", "A.9"):
-        assert table in suite.description
-
-
-def test_a_wheel_has_its_suites_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in ("vldebias/_resources/suites/x.yaml", "eval/suites/stranger.yaml"):
-        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / place).write_text("")
-    monkeypatch.setattr(resources, "_PACKAGE", tmp_path / "vldebias")
-    assert suite_names() == ["x"]
-    monkeypatch.setattr(resources, "_PACKAGE", tmp_path / "nowhere" / "vldebias")
-    with pytest.raises(InvalidInputError, match=r"got no suites .*_resources/suites or .*eval/suites; .*reinstall"):
-        suite_names()
-
-
 def test_a_path_is_read_and_named_by_its_stem(tmp_path: Path) -> None:
     path = write(tmp_path, SUITE)
     assert load_suite(path).name == load_suite(str(path)).name == "mine"
-
-
-def test_an_unknown_name_lists_the_suites() -> None:
-    with pytest.raises(InvalidInputError, match=r"got the suite 'watrbirds'; expected one of .*celeba.*'waterbirds'\?"):
-        load_suite("watrbirds")
-    with pytest.raises(InvalidInputError, match="expected one of"):
-        suite_file("../secret")
 
 
 @pytest.mark.parametrize(
@@ -140,15 +112,6 @@ def test_mistakes_are_named(content: object, message: str, tmp_path: Path) -> No
     with pytest.raises(InvalidInputError, match=message) as caught:
         load_suite(path)
     assert str(path) in str(caught.value)
-
-
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"none\.yaml: file: got no such file"):
-        load_suite(tmp_path / "none.yaml")
-    path = tmp_path / "bad.yaml"
-    path.write_text("a: [")
-    with pytest.raises(InvalidInputError, match=r"bad\.yaml: file: got .*expected YAML in UTF-8"):
-        load_suite(path)
 
 
 def test_some_of_the_tasks() -> None:

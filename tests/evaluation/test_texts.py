@@ -14,7 +14,7 @@ import vldebias
 from vldebias.errors import UnsupportedHostError
 from vldebias.evaluation.pairs import TextsTask
 from vldebias.evaluation.task import Texts
-from vldebias.hosts import TextTable, resolve
+from vldebias.hosts import resolve
 from vldebias.hosts.fingerprint import TEXTS
 from vldebias.methods import METHODS, Problem
 from vldebias.methods.diagnostics import pair_distance
@@ -120,27 +120,6 @@ def test_every_prompt_is_embedded_once() -> None:
 def test_a_pipeline_is_refused() -> None:
     with pytest.raises(UnsupportedHostError, match="expected an image-text model; a pipeline is evaluated by images"):
         Texts(load_pipeline())
-
-
-def table() -> TextTable:
-    prompts = [*FREE, *STATED, *GENDER.classes, *GENDER.spurious, *sum(GENDER.groups, ())]
-    generator = torch.Generator().manual_seed(1)
-    return TextTable({prompt: 3 * torch.randn(12, generator=generator) for prompt in prompts}, "someone's model")
-
-
-def test_a_table_fits_like_a_model() -> None:
-    texts = Texts(table())
-    rows = texts.embed(FREE)
-    assert rows.dtype == torch.float64
-    torch.testing.assert_close(rows.norm(dim=1), torch.ones(3, dtype=torch.float64))
-    projection = texts.fit(GENDER, "orth-cali", 70.0)
-    assert projection is not None
-    assert (projection.lam, projection.space, projection.model_id) == (70.0, "table.joint", "someone's model")
-    expected = normalize(projection(rows), dim=-1)
-    torch.testing.assert_close(texts.under(FREE, projection), expected)
-    assert texts.host.dim("joint") == 12
-    texts.host.check("joint", projection)
-    assert texts.host.fingerprint() is None
 
 
 # ---- the distances of pairs ------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import numpy as np
 
 from vldebias.edit import Fingerprint
 from vldebias.errors import InvalidInputError, need, shortened
-from vldebias.evaluation.result import CHANCE, NONE, Result, TaskProvenance
+from vldebias.evaluation.result import CHANCE, COLUMNS, NONE, Result, TaskProvenance
 from vldebias.evaluation.task import WORLDS
 from vldebias.files import write_atomically
 from vldebias.methods import METHODS
@@ -171,12 +171,6 @@ class Line(NamedTuple):
     costs: str
     worse: str
 
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """Return the cells under `FRONT`."""
-        row = self.row
-        return (row.task, row.measure, row.name, self.before, self.after, self.verdict, self.chance, self.costs)
-
 
 def lines(t: pd.DataFrame, measures: Sequence[tuple[str, str]] = ()) -> list[Line]:
     """Return a line per task that has a measure of bias with changes; measures: (task, metric) to speak of instead.
@@ -307,10 +301,8 @@ def tab_rows(
     """Return the head and the rows of the wholes with all digits, for programs that read them."""
     some = _headline(told(result), measures)
     some = some.assign(method=some.method.replace(CHANCE, "chance")).astype(object)
-    columns = ("task", "metric", "subset", "method", "lam", "value", "low", "high", "change", "change_low",
-               "change_high", "better", "verdict")  # fmt: skip
-    rows = some.where(some.notna(), None)[list(columns)].itertuples(index=False, name=None)
-    return tuple({"metric": "measure", "subset": "part"}.get(name, name) for name in columns), list(rows)
+    columns = [*COLUMNS[:4], "lam", *COLUMNS[4:10], "better", "verdict"]
+    return tuple(columns), list(some.where(some.notna(), None)[columns].itertuples(index=False, name=None))
 
 
 def markdown_table(result: Result, measures: Sequence[tuple[str, ...]] = ()) -> str:

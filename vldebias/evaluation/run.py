@@ -112,15 +112,9 @@ def evaluate(
         (fields if is_field else given)[name] = value
     shown = progress if isinstance(progress, Progress) else Progress.on() if progress else SILENT
     named = model if isinstance(model, str) else None
-    own: dict[str, Any] = {
-        "model": named,
-        "pipeline": named,
-        "pretrained": pretrained,
-        "device": device,
-        "data_root": root,
-    }
+    names: dict[str, Any] = {"model": named, "pipeline": named, "pretrained": pretrained, "unknown": unknown}
     session = Session(
-        Options(out=Path(), unknown=unknown, **own),
+        Options(Path(), device=device, data_root=root, **names),
         needs=f"task {task!r}",
         progress=shown,
         given={name: value for name, value in given.items() if value is not None},
@@ -224,7 +218,8 @@ def run_suite(
         session, result = Session(options, suite.needs, shown, host=loaded), _result(suite, done)
         try:
             tasks = [task.fitting(session) for task in tasks]
-            _check_texts(session, suite, tasks)
+            if session.text_rows is not None:  # all prompts that the user's file lacks are named at once
+                session.texts.embed(list(dict.fromkeys(text for task in tasks for text in task.texts())))
             for task in tasks:
                 done.append(_task(session, suite, task, kept[task.name], first))
                 result = _result(suite, done)
@@ -246,20 +241,6 @@ def own_device(device: str) -> str:
     """Return the GPU of this process where several were launched: "cuda" would put all of them on the first."""
     rank = os.environ.get("LOCAL_RANK")
     return f"cuda:{rank}" if device == "cuda" and rank is not None else device
-
-
-def _check_texts(session: Session, suite: Suite, tasks: Sequence[Task]) -> None:
-    """Name all prompts at once that the user's text embeddings lack."""
-    rows = session.text_rows
-    prompts = list(dict.fromkeys(text for task in tasks for text in task.texts()))
-    missing = [text for text in prompts if rows is not None and text not in rows]
-    if missing:
-        shown = ", ".join(map(repr, missing[:5])) + (", ..." if len(missing) > 5 else "")
-        raise InvalidInputError(
-            f"text embeddings: {len(missing)} of the {len(prompts)} prompts of {suite.name} are not there: {shown}; "
-            f"`vldebias eval show {suite.name} --texts` prints them all, one a line: embed them with the model that "
-            "made the image features"
-        )
 
 
 def _path(out: Path, task: Task) -> Path:

@@ -27,7 +27,7 @@ def test_the_negative_prompt_is_untouched_unless_asked_for(make):
         plain = both(pipe, negative_prompt="a blurry photo")
     with debias(pipe, tiny.gender(), negative=True):
         asked = both(pipe, negative_prompt="a blurry photo")
-    for part in DiffusersHost.of(pipe).parts:
+    for part in DiffusersHost(pipe).parts:
         assert not torch.equal(plain[part.index], bare[part.index])
         assert torch.equal(plain[part.twin], bare[part.twin])
         assert torch.equal(asked[part.index], plain[part.index])

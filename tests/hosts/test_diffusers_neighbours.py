@@ -104,7 +104,7 @@ def test_textual_inversion_of_several_tokens_moves_the_end_of_text():
 
     pipe = _with_inversion(tiny.own(tiny.sd()))
     state = tiny.encode(pipe, "a doctor in <style>")[0][0, 7].double()  # start, a, doctor, in, three tokens, end
-    found = DiffusersHost.of(pipe).embed(["a doctor in <style>"], "sequence")[0]
+    found = DiffusersHost(pipe).embed(["a doctor in <style>"], "sequence")[0]
     assert torch.allclose(found, state / state.norm(), atol=1e-6)
 
 

@@ -54,7 +54,7 @@ def test_the_rows_of_the_prompt_are_edited_and_nothing_else_changes(name):
     with attachment.disabled():
         assert same_values(read(), bare)
     assert type(bare) is type(edited)
-    parts = DiffusersHost.of(pipe).parts
+    parts = DiffusersHost(pipe).parts
     for part in parts:
         edit = attachment.projections[part.role]
         one, other = rows(bare[part.index]), rows(edited[part.index])
@@ -89,7 +89,7 @@ def test_the_twin_of_the_negative_prompt_changes_where_that_is_asked_for(name):
         plain = encode(pipe, case, [PLAIN], **call, negative_prompt=[NEGATIVE])
     with debias(pipe, fitted(name), negative=True) as attachment:
         both = encode(pipe, case, [PLAIN], **call, negative_prompt=[NEGATIVE])
-    for part in DiffusersHost.of(pipe).parts:
+    for part in DiffusersHost(pipe).parts:
         assert not same_values(plain[part.index], bare[part.index])
         assert same_values(plain[part.twin], bare[part.twin])
         edit = attachment.projections[part.role]
@@ -107,7 +107,7 @@ def test_the_state_that_is_fitted_is_that_of_the_end_of_the_prompt(name):
     """Oracle: the ids that the encoder was given, searched for the token that ends the turn."""
     case, prompt = CASES[name], "a young pilot, smiling at work"
     pipe = case.make()
-    host = DiffusersHost.of(pipe)
+    host = DiffusersHost(pipe)
     part = next(part for part in host.parts if part.role.startswith("sequence"))
     given = []
     hook = pipe.text_encoder.register_forward_pre_hook(
@@ -186,7 +186,7 @@ TWICE = {
 def test_the_negative_prompt_of_a_second_call_stays(name, negative):
     case = CASES[name]
     pipe = case.make()
-    key = DiffusersHost.of(pipe).parts[0].name
+    key = DiffusersHost(pipe).parts[0].name
     call = {"prompt": PLAIN, "negative_prompt": negative} | TWICE[name]
     if name == "Flux2Klein":  # its negative prompt is the empty one
         del call["negative_prompt"]

@@ -56,7 +56,7 @@ def test_intermediates_are_refused_and_come_back(kind: str, gender: PromptSet, i
 
 @pytest.mark.parametrize("text", ["a male-dominated room!!", "don't   PANIC — a woman's café", "25-year-old man", "!"])
 def test_ids_are_read_back_as_the_text(text: str) -> None:
-    host = OpenClipHost.of(make_whole())
+    host = OpenClipHost(make_whole())
     (read,) = host.texts(open_clip.SimpleTokenizer()([text]))
     words = StatedWords(["man", "woman", "year-old", "panic"])
     assert "".join(read.split()) == "".join(text.lower().split())
@@ -132,7 +132,7 @@ def test_a_hugging_face_tokenizer_reads_for_the_gate(gender: PromptSet) -> None:
     with vldebias.debias(model, gender, tokenizer=tokenizer):
         attached = model.encode_text(ids)
         with pytest.warns(TruncatedPromptWarning, match=r"reads 12 tokens; .*\(13 tokens\)"):
-            OpenClipHost.of(model, tokenizer).embed(["a photo of " * 3 + "a doctor"])
+            OpenClipHost(model, tokenizer).embed(["a photo of " * 3 + "a doctor"])
     assert [torch.equal(one, other) for one, other in zip(base, attached, strict=True)] == STATED[:3]
 
 

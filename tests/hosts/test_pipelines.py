@@ -12,7 +12,7 @@ from diffusers_text import CASES
 from vldebias.api import debias
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts import resolve
-from vldebias.hosts.pipelines import BESIDE, NEGATIVE, is_embedding, source_of
+from vldebias.hosts.pipelines import BESIDE, EMBEDDING, NEGATIVE, source_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LoraLoaderMixin.*:FutureWarning")  # diffusers, of its own mixin
 OTHER_WAYS = """
@@ -48,7 +48,7 @@ def why_not(kind):
         source = source_of(kind)
     except UnsupportedHostError:
         return "another way"
-    unknown = [n for n in source.returns if not (is_embedding(n) or BESIDE.search(n) or NEGATIVE.match(n))]
+    unknown = [n for n in source.returns if not (EMBEDDING.match(n) or BESIDE.search(n) or NEGATIVE.match(n))]
     stacked = [n for n in source.returns if "llama3" in n]  # one tensor for each layer
     several = source.calls - source.negatives > 1
     return "half" if unknown or several or stacked else ""

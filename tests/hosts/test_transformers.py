@@ -37,7 +37,7 @@ def clip() -> Case:
 
 @torch.no_grad()
 def test_embeddings_for_fitting(case: Case, gender: PromptSet) -> None:
-    host = TransformersHost.of(case.model, case.tokenizer)
+    host = TransformersHost(case.model, case.tokenizer)
     rows = host.embed(PROMPTS)
     assert (rows.dtype, rows.device.type) == (torch.float64, "cpu")
     assert host.dim("joint") == rows.shape[1]
@@ -46,11 +46,11 @@ def test_embeddings_for_fitting(case: Case, gender: PromptSet) -> None:
     for one, prompt in zip(rows, PROMPTS, strict=True):  # neither padding nor company shows
         torch.testing.assert_close(host.embed([prompt])[0], one, atol=1e-5, rtol=1e-4)
     with case.debias(gender):
-        assert torch.equal(TransformersHost.of(case.model, case.tokenizer).embed(PROMPTS), rows)
+        assert torch.equal(TransformersHost(case.model, case.tokenizer).embed(PROMPTS), rows)
 
 
 def test_long_prompts_warn(case: Case) -> None:
-    host = TransformersHost.of(case.model, case.tokenizer)
+    host = TransformersHost(case.model, case.tokenizer)
     limit = {"Chinese": 52, "AltCLIP": 38, "Siglip": 64, "Align": 512, "VisionText": 52}
     reads = next((n for prefix, n in limit.items() if case.name.startswith(prefix)), 77)
     special = host.count_tokens(["doctor"])[0] - 1
@@ -169,7 +169,7 @@ def test_padding_with_the_end_token(eos: int) -> None:
     """Old CLIP configs name 2 as the end token, and the tower then takes the first of the largest ids."""
     assert clip_tokenizer().pad_token_id == clip_tokenizer().eos_token_id == CLIP_IDS - 1
     model = make("CLIPTextModelWithProjection", eos_token_id=eos)
-    host = TransformersHost.of(model, clip_tokenizer())
+    host = TransformersHost(model, clip_tokenizer())
     short = "a doctor"
     alone = host.embed([short])
     torch.testing.assert_close(host.embed([short, "a photo of " * 6])[:1], alone, atol=1e-6, rtol=1e-5)

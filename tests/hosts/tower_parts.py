@@ -32,7 +32,7 @@ class Bag:
 class TowerHost(Host):
     library, roles = "tower_parts", ("joint",)
 
-    def __init__(self, tower: Tower, shared: Sequence[object] = (), name: str = "Tower") -> None:
+    def __init__(self, tower: Tower, *_: object, shared: Sequence[object] = (), name: str = "Tower") -> None:
         self.tower, self.exclusive_modules, self.shared_modules, self.name = tower, [tower], shared, name
         self.merged: list[tuple[dict[str, CalibratedProjection], float]] = []
 

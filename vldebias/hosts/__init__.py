@@ -73,7 +73,7 @@ def resolve(host: Any, *, tokenizer: Any = None, negative: bool = False, side: s
         package = base.__module__
         while package:
             if package in HOSTS:
-                found = HOSTS[package].of(host, tokenizer, negative=negative)
+                found = HOSTS[package](host, tokenizer, negative)  # type: ignore[call-arg]
                 return found if side == "text" else found.at(side)
             package = package.rpartition(".")[0]
     names = ("encode_text", "get_text_features", "encode_prompt", "encode", "embed", "forward")

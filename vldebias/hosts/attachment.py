@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from numbers import Real
@@ -71,7 +71,9 @@ def refuse_second(host: Host) -> None:
             f"{host.name}: the model was compiled in place, and compiled code may not notice an attachment. Attach to "
             "a fresh model, or attach, .merge() and compile then"
         )
-    notes = [getattr(getattr(model, "config", None), _MARKER, None) for model in host.models()]
+    own = host.exclusive_modules
+    models = [part for one in own for part in (one, *getattr(one, "components", {}).values())]
+    notes = [getattr(getattr(model, "config", None), _MARKER, None) for model in models]
     note = next((one for one in notes if isinstance(one, str)), None)
     if note is not None or any(occupied in _MERGED for occupied in host.exclusive_modules):
         raise AlreadyAttachedError(
@@ -92,7 +94,7 @@ def refuse_second(host: Host) -> None:
 def _rival(host: Host) -> Attachment | None:
     """An attachment that occupies alone what the host needs, or the other way round."""
     mine, shared = ({id(part) for part in parts} for parts in (host.exclusive_modules, host.shared_modules))
-    for one in attachments():
+    for one in list(_STANDING):
         theirs = {id(part) for part in one.host.exclusive_modules}
         if theirs & (mine | shared) or mine & {id(part) for part in one.host.shared_modules}:
             return one
@@ -137,7 +139,9 @@ class Attachment:
         rewriting = {} if rewrite is None else {"rewrite": self.rewrite, "again": self._again}
         self._uninstall = host.install(self.apply, **rewriting)
         encoders = [one for one in host.shared_modules if isinstance(one, nn.Module)]
-        self._watches = [one.register_forward_pre_hook(_Watch(self)) for one in encoders]
+        watch = _Watch()
+        watch.attachment = ref(self)
+        self._watches = [one.register_forward_pre_hook(watch) for one in encoders]
         for hook in self._watches:
             finalize(self, hook.remove).atexit = False
         _STANDING.add(self)
@@ -316,12 +320,11 @@ def _described(edit: Edit) -> str:
 class _Watch:
     """A hook that changes nothing: it sees who calls an encoder, which may outlive the attachment and be copied."""
 
-    def __init__(self, attachment: Attachment | None = None) -> None:
-        self._attachment = (lambda: None) if attachment is None else ref(attachment)
+    attachment: Callable[[], Attachment | None] = staticmethod(lambda: None)
 
     def __call__(self, module: nn.Module, args: Any) -> None:
         """Warn of a call from outside of the pipeline, but for those that read for a fit."""
-        one = None if torch.compiler.is_compiling() or BARE.get() or INSIDE.get() else self._attachment()
+        one = None if torch.compiler.is_compiling() or BARE.get() or INSIDE.get() else self.attachment()
         if one is not None and one.acts:
             edits = "attachment.projections" if one.projections else "prompts"
             one.warn_once(

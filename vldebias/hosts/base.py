@@ -10,9 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cached_property
-from types import MethodType
-from typing import Any, ClassVar, Never, Self, cast
+from types import MappingProxyType, MethodType
+from typing import Any, ClassVar, Never, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -55,6 +56,9 @@ def roles_of(side: str) -> tuple[str, ...]:
 class Host(ABC):
     """One model or pipeline, seen as tensors with a role.
 
+    One with a `library` is made as Host(model, tokenizer, negative), with what `debias` was given; it raises
+    UnsupportedHostError of a class that it cannot serve.
+
     Attributes:
         name: class of the model, for messages. model_id: where its weights came from, if it says so.
         roles: the tensors that debias() changes by default. generative: it generates images from them.
@@ -62,6 +66,7 @@ class Host(ABC):
         exclusive_modules, shared_modules: what an attachment occupies: alone, the whole model or pipeline first, or
             together with attachments of other pipelines.
         image_fingerprint: of the image tower in the space of the texts; None where there is none.
+        memory: what was embedded so far.
         library: the package that defines the classes of its models, by which `register_host` makes it known.
     """
 
@@ -74,16 +79,8 @@ class Host(ABC):
     exclusive_modules: Sequence[object]
     shared_modules: Sequence[object] = ()
     image_fingerprint: Fingerprint | None = None
+    memory: Mapping[tuple[str, str], Tensor] = MappingProxyType({})
     library: ClassVar[str] = ""
-
-    @classmethod
-    def of(cls, model: Any, tokenizer: Any = None, *, negative: bool = False) -> Self:
-        """Make the host for a model of `library`, with what `debias` was given beside it.
-
-        Raises:
-            UnsupportedHostError: a class of the library that cannot be served.
-        """
-        return cls(model)  # type: ignore[call-arg]
 
     @abstractmethod
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
@@ -109,18 +106,15 @@ class Host(ABC):
         """The modules that texts pass through, as far as they are known."""
         return ()
 
-    def models(self) -> Sequence[object]:
-        """Those whose config may say that something was merged into them."""
-        return self.exclusive_modules
-
     def at(self, side: str) -> Host:
         """This host with its edits at `side`, one of `SIDES`.
 
         Raises:
             UnsupportedHostError: a side that it has not.
         """
-        if roles_of(side) == (TEXT,):
+        if side == "text":
             return self
+        roles_of(side)
         raise UnsupportedHostError(
             f"{self.name}: side={side!r} needs an image tower that shares a space with the texts, and here is none; "
             "use side='text'"
@@ -139,12 +133,13 @@ class Host(ABC):
         """
         if not prompts:
             return torch.zeros(0, self.dim(role), dtype=torch.float64)
-        known = {prompt: self.memory.get((role, prompt)) for prompt in prompts}  # another thread may `forget` meanwhile
+        memory = vars(self).setdefault("memory", {})
+        known = {prompt: memory.get((role, prompt)) for prompt in prompts}  # another thread may `forget` meanwhile
         rows = {prompt: row for prompt, row in known.items() if row is not None}
         new = [prompt for prompt in known if prompt not in rows]
         if new:
             read = self.read(new, role)
-            self.memory.update(read)
+            memory.update(read)
             rows.update({prompt: read[role, prompt] for prompt in new})
         return torch.stack([rows[prompt] for prompt in prompts])
 
@@ -173,11 +168,6 @@ class Host(ABC):
         read = self.read(list(dict.fromkeys(text for one in wordings for text in one)), role)
         each = torch.stack([torch.stack([read[role, text] for text in one]) for one in wordings])
         return cast("Tensor", edit.combined(z, each, strength, unit=True))
-
-    @cached_property
-    def memory(self) -> dict[tuple[str, str], Tensor]:
-        """What was embedded so far."""
-        return {}
 
     def dim(self, role: str) -> int:
         """Width of the embeddings of `role`."""
@@ -279,12 +269,14 @@ def reading(*models: nn.Module) -> Iterator[None]:
             readers, modes = _READ.get(model) or (0, [(module, module.training) for module in model.modules()])
             _READ[model] = readers + 1, modes
             model.eval()
+    token = BARE.set(True)
     try:
-        with ExitStack() as stack, torch.no_grad(), during(BARE):
+        with ExitStack() as stack, torch.no_grad():
             for kind in devices:
                 stack.enter_context(torch.autocast(kind, enabled=False))
             yield
     finally:
+        BARE.reset(token)
         with _LOCK:
             for model in models:
                 readers, modes = _READ.pop(model)
@@ -308,19 +300,21 @@ def read_rows(
 # ---- what stands on a model ----------------------------------------------------------------------------------------
 
 
+@dataclass(eq=False, repr=False)
 class Seam:
     """What a host puts on a model: hands embeddings, and the texts that they are of, to the attachment.
 
     It belongs to one model: a copy or a pickle of that would be edited by an attachment that does not know it.
     """
 
-    def __init__(self, name: str, apply: Apply) -> None:
-        self.name, self.apply, self._standing = name, apply, True
+    name: str
+    apply: Apply
+    standing = True
 
     @property
     def active(self) -> bool:
         """False once it is taken off, or while models are read in this thread."""
-        return self._standing and not BARE.get()
+        return self.standing and not BARE.get()
 
     def project(self, role: str, embeddings: Tensor, texts: Texts | None = None) -> Tensor:
         """What the attachment makes of embeddings (b, ..., d); themselves where the seam lets pass."""
@@ -328,7 +322,7 @@ class Seam:
 
     def take_off(self) -> None:
         """Let pass from here on."""
-        self._standing = False
+        self.standing = False
 
     def __reduce_ex__(self, protocol: Any) -> Never:
         raise VldebiasError(
@@ -337,12 +331,15 @@ class Seam:
         )
 
 
+@dataclass(eq=False, repr=False)
 class MethodSeam(Seam):
     """Stands in for a method of one object, as an attribute of the instance."""
 
-    def __init__(self, name: str, apply: Apply, owner: Any, method: str) -> None:
-        super().__init__(name, apply)
-        self.owner, self.method, self.before = owner, method, vars(owner).get(method)
+    owner: Any
+    method: str
+
+    def __post_init__(self) -> None:
+        self.before = vars(self.owner).get(self.method)
         functools.update_wrapper(cast("Any", self), self.original)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from operator import attrgetter
 from typing import Any
@@ -99,7 +100,7 @@ class CustomHost(Host):
     def _recorded(self, embed: Callable[[list[str]], Any], prompts: list[str]) -> tuple[list[Any], Any]:
         """What the method returns while prompts are embedded, and their embeddings."""
         recorder = _Recorder(self.name, lambda role, z, texts: z, self.owner, self.called)
-        recorder.returned, take_off = [], installed([recorder])
+        take_off = installed([recorder])
         try:
             return recorder.returned, embed(prompts)
         finally:
@@ -176,7 +177,7 @@ class CustomHost(Host):
 
     def install(self, apply: Apply) -> Callable[[], None]:
         """Stand in for the method."""
-        return installed([_CustomSeam(self, apply)])
+        return installed([_CustomSeam(self.name, apply, self.owner, self.called, self)])
 
     def text_modules(self) -> tuple[nn.Module, ...]:
         """Those of `weights`."""
@@ -195,12 +196,11 @@ class CustomHost(Host):
 custom = CustomHost
 
 
+@dataclass(eq=False, repr=False)
 class _CustomSeam(MethodSeam):
     """Stands in for the method: its embeddings, changed, in what it returns."""
 
-    def __init__(self, host: CustomHost, apply: Apply) -> None:
-        super().__init__(host.name, apply, host.owner, host.called)
-        self.host = host
+    host: CustomHost
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         returned = self.original(*args, **kwargs)
@@ -212,10 +212,11 @@ class _CustomSeam(MethodSeam):
         return close(changed.view_as(tensor))
 
 
+@dataclass(eq=False, repr=False)
 class _Recorder(MethodSeam):
     """Stands in for the method and keeps what it returns."""
 
-    returned: list[Any]
+    returned: list[Any] = field(default_factory=list)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.returned.append(self.original(*args, **kwargs))

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
 from types import MappingProxyType
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -33,11 +33,11 @@ from vldebias.hosts.base import INSIDE, TOKENIZING, Apply, Host, MethodSeam, dur
 from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.hosts.pipelines import (
     BESIDE,
+    EMBEDDING,
     REMEDY,
     Source,
     Tokens,
     Trace,
-    is_embedding,
     opened,
     same_values,
     source_of,
@@ -100,12 +100,7 @@ class DiffusersHost(Host):
     generative = True
     rewrites = True
 
-    @classmethod
-    def of(cls, model: Any, tokenizer: Any = None, *, negative: bool = False) -> Self:
-        """Make the host for a pipeline. negative: edit the negative prompt too. Raises UnsupportedHostError."""
-        return cls(model, negative)
-
-    def __init__(self, pipe: Any, negative: bool = False, source: Source | None = None) -> None:
+    def __init__(self, pipe: Any, tokenizer: Any = None, negative: bool = False, source: Source | None = None) -> None:
         self.name, self._pipe, self.negative = type(pipe).__name__, pipe, negative
         origin = getattr(pipe, "name_or_path", None) or getattr(pipe, "_pretrained_model_name_or_path", None)
         self.model_id = str(origin or "") or None
@@ -123,10 +118,6 @@ class DiffusersHost(Host):
     def text_modules(self) -> list[nn.Module]:
         """The text encoders, as far as they are loaded; torch.compile wraps what it compiles."""
         return [getattr(one, "_orig_mod", one) for one in self.encoders.values()]
-
-    def models(self) -> Sequence[object]:
-        """The components of the pipeline."""
-        return list(self._pipe.components.values())
 
     def space(self, role: str) -> str:
         """ "diffusers.pooled": pipelines with the same encoders share it; the fingerprint tells others apart."""
@@ -149,11 +140,6 @@ class DiffusersHost(Host):
     def roles(self) -> tuple[str, ...]:  # type: ignore[override]
         """Of what `encode_prompt` returns, what depends on the prompt."""
         return tuple(part.role for part in self.parts)
-
-    def _part(self, role: str) -> Part:
-        if role not in self.roles:
-            raise InvalidInputError(f"{self.name}: expected a role of {list(self.roles)}, got {role!r}")
-        return self.parts[self.roles.index(role)]
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
@@ -191,7 +177,7 @@ class DiffusersHost(Host):
 
     def _read_parts(self, index: int, name: str, short: Encoded, long: Encoded, known: Sequence[Part]) -> list[Part]:
         value = opened(long.result[index])
-        if not is_embedding(name) or value is None or len(value[0]) != 1:
+        if not EMBEDDING.match(name) or value is None or len(value[0]) != 1:
             raise self.refusal(
                 f"{name or 'a value without a name'} at place {index} of what encode_prompt returns depends on the "
                 "prompt; expected an embedding by its name, (1, tokens, d) or (1, d)"
@@ -281,7 +267,8 @@ class DiffusersHost(Host):
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
         """The state of the token that ends each prompt, or the pooled vector; one pass gives all roles."""
-        self._part(role)
+        if role not in self.roles:
+            raise InvalidInputError(f"{self.name}: expected a role of {list(self.roles)}, got {role!r}")
         rows = {}
         for prompt in prompts:
             encoded = self.encode(prompt)
@@ -302,7 +289,7 @@ class DiffusersHost(Host):
 
         rewrite: in place of edits, prompts -> one other for each. again: the same for second texts of their images.
         """
-        seams: list[MethodSeam] = [_EncodePrompt(self, apply, rewrite, again)]
+        seams: list[MethodSeam] = [_EncodePrompt(self.name, apply, self._pipe, "encode_prompt", self, rewrite, again)]
         if self.source.framed and self.source.calls > 1:
             seams += [_Frame(self.name, apply, self._pipe, name) for name in ("check_inputs", "prepare_latents")]
         return installed(seams)
@@ -335,7 +322,7 @@ class DiffusersHost(Host):
         encode = _ENCODE.get()
         if not hasattr(edit, "wordings") or encode is None:
             return super().edited(edit, role, z, prompts, strength)
-        part, each = self._part(role), []
+        part, each = self.parts[self.roles.index(role)], []
         for wording in zip(*(edit.wordings(prompt) for prompt in prompts), strict=True):
             result = encode(list(wording))
             rows = z if opened(result[part.index]) is None else part.open(result)
@@ -430,12 +417,13 @@ class _Frame(MethodSeam):
         return self.original(*args, **kwargs)
 
 
+@dataclass(eq=False, repr=False)
 class _EncodePrompt(MethodSeam):
     """Stands in for `encode_prompt` of one pipeline."""
 
-    def __init__(self, host: DiffusersHost, apply: Apply, rewrite: Rewrite | None, again: Rewrite | None) -> None:
-        super().__init__(host.name, apply, host._pipe, "encode_prompt")
-        self.host, self._rewrite, self._again = host, rewrite, again
+    host: DiffusersHost
+    rewrite: Rewrite | None
+    again: Rewrite | None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not self.active:
@@ -449,13 +437,13 @@ class _EncodePrompt(MethodSeam):
                 if attachment is not None and any(isinstance(one, Tensor | list) for one in call.values()):
                     attachment.warn_of_embeddings()
                 return self.original(*bound.args, **bound.kwargs)
-            if self._rewrite is not None:
+            if self.rewrite is not None:
                 own = inspect.signature(type(self.owner).encode_prompt).parameters
                 shares = not count_of(own) and count_of(self.host.defaults)
                 if shares and attachment is not None:
                     attachment.warn_once(SHARED.format(count=shares))
-                one = (lambda same: list(same)) if negative else self._again if second else self._rewrite
-                rewrite_call(call, one, None if negative else self._again)
+                one = (lambda same: list(same)) if negative else self.again if second else self.rewrite
+                rewrite_call(call, one, None if negative else self.again)
                 return self.original(*bound.args, **bound.kwargs)
             kept = {name: list(one) if isinstance(one, list) else one for name, one in call.items()}
 

@@ -6,7 +6,6 @@ import hashlib
 import math
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import torch
@@ -75,16 +74,13 @@ def _flat(parameter: Tensor) -> Tensor:
 
 def _numbers(values: Tensor) -> tuple[float, float]:
     """Length, and product with the wave: in float64, so that sums in another order are the same when rounded."""
-    wide, wave = values.to("cpu", torch.float64), _wave()
-    product = sum(float(part @ wave[: len(part)]) for part in wide.split(_VALUES))
+    wide = values.to("cpu", torch.float64)
+    product = sum(float(part @ _WAVE[: len(part)]) for part in wide.split(_VALUES))
     return round(float(wide.norm()), 6), round(product, 6)
 
 
-@cache
-@torch.inference_mode(False)
-def _wave() -> Tensor:
-    """A fixed vector of values of mean square 1 that follows no pattern of the weights; longer tensors repeat it."""
-    return math.sqrt(2) * torch.sin(torch.arange(1, _VALUES + 1, dtype=torch.float64, device="cpu").square())
+# Of mean square 1, following no pattern of the weights; longer tensors repeat it.
+_WAVE = math.sqrt(2) * torch.sin(torch.arange(1, _VALUES + 1, dtype=torch.float64, device="cpu").square())
 
 
 def adapters_length(modules: Iterable[nn.Module]) -> float:

@@ -34,6 +34,7 @@ class JointHost(Host):
         features, image_features: what a tower is called with -> (n, d) on the model's device, before normalising.
     """
 
+    roles: tuple[str, ...] = (TEXT,)
     head: Any
     image_head: Any
     context_length: Any
@@ -47,10 +48,10 @@ class JointHost(Host):
     features: Callable[[Mapping[str, Tensor]], Tensor]
     image_features: Callable[[Mapping[str, Tensor]], Tensor]
 
-    def __init__(self, model: nn.Module, tokenizer: Any = None, roles: tuple[str, ...] = (TEXT,)) -> None:
+    def __init__(self, model: nn.Module, tokenizer: Any = None) -> None:
         self.model: Any = model
         self.name, self.model_id = type(model).__name__, getattr(model, "name_or_path", None) or None
-        self._given_tokenizer, self.roles = tokenizer, roles
+        self._given_tokenizer = tokenizer
 
     @property
     def exclusive_modules(self) -> tuple[object, ...]:  # type: ignore[override]

@@ -19,7 +19,7 @@ import torch
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, need
 from vldebias.hosts.base import INSIDE, Apply, Seam, installed
 from vldebias.hosts.diffusers import SHARED, DiffusersHost, Rewrite, listed, rewrite_call
-from vldebias.hosts.pipelines import Source, Trace, is_embedding
+from vldebias.hosts.pipelines import EMBEDDING, Source, Trace
 
 _MARK = "_vldebias"
 
@@ -40,15 +40,15 @@ class ModularHost(DiffusersHost):
 
     library = "diffusers.modular_pipelines"
 
-    def __init__(self, pipe: Any, negative: bool = False) -> None:
+    def __init__(self, pipe: Any, tokenizer: Any = None, negative: bool = False) -> None:
         why = ""
         for self.block in leaves(pipe._blocks):  # of a conditional block the one that needs no image
             names = tuple(one.name for one in self.block.intermediate_outputs)
-            if "prompt" not in {one.name for one in self.block.inputs} or not any(map(is_embedding, names)):
+            if "prompt" not in {one.name for one in self.block.inputs} or not any(map(EMBEDDING.match, names)):
                 continue
             self.single = False
             try:
-                super().__init__(pipe, negative, Source(names))
+                super().__init__(pipe, None, negative, Source(names))
                 self.defaults = {one.name: one.default for one in self.block.inputs}
                 self.encode("a cat", ())
             except VldebiasError as error:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,18 +28,13 @@ class OpenClipHost(JointHost):
 
     library = "open_clip"
 
-    @classmethod
-    def of(cls, model: Any, tokenizer: Any = None, *, negative: bool = False) -> Self:
-        """Make the host for one of `SUPPORTED`, or a subclass; another class raises UnsupportedHostError.
-
-        tokenizer: what `open_clip.get_tokenizer` returns. Default: CLIP's own, where the sizes say it is that.
-        """
-        if any(b.__module__.startswith("open_clip.") and b.__name__ in SUPPORTED for b in type(model).__mro__):
-            return cls(model, tokenizer)
-        raise UnsupportedHostError(
-            f"{type(model).__name__}: expected one of the open_clip classes {', '.join(SUPPORTED)}; "
-            "pass the whole model, as open_clip.create_model returns it, built without TorchScript"
-        )
+    def __init__(self, model: Any, tokenizer: Any = None, negative: bool = False) -> None:
+        super().__init__(model, tokenizer)
+        if not any(b.__module__.startswith("open_clip.") and b.__name__ in SUPPORTED for b in type(model).__mro__):
+            raise UnsupportedHostError(
+                f"{self.name}: expected one of the open_clip classes {', '.join(SUPPORTED)}; "
+                "pass the whole model, as open_clip.create_model returns it, built without TorchScript"
+            )
 
     @property
     def head(self) -> object:
@@ -148,7 +144,7 @@ class OpenClipHost(JointHost):
                 f"{self.name}: `{name}` of this instance was replaced by {vars(self.model)[name]!r}; expected the "
                 f"method of the class. Take it off first (del model.{name})"
             )
-        return installed([_Method(self, apply, name) for name in names])
+        return installed([_Method(self.name, apply, self.model, name, self.texts) for name in names])
 
 
 def _causal(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
@@ -166,6 +162,7 @@ def _causal(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
     return head(pooled) if isinstance(head, nn.Module) else pooled @ head
 
 
+@dataclass(eq=False, repr=False)
 class _Method(MethodSeam):
     """`encode_text(text, normalize)` and `encode_image(image, normalize)` -> (b, d), changed before it is normalised.
 
@@ -174,9 +171,7 @@ class _Method(MethodSeam):
     of its own through both towers, is refused.
     """
 
-    def __init__(self, host: OpenClipHost, apply: Apply, name: str) -> None:
-        super().__init__(host.name, apply, host.model, name)
-        self._texts = host.texts
+    texts: Callable[[Tensor], Sequence[str]]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         attachment: Any = getattr(self.apply, "__self__", None)
@@ -195,7 +190,7 @@ class _Method(MethodSeam):
             output = self.original(*call.args, **call.kwargs)
         features, *rest = output if isinstance(output, tuple) else (output,)
         if "text" in call.arguments:
-            features = self.project(TEXT, features, partial(self._texts, call.arguments["text"]))
+            features = self.project(TEXT, features, partial(self.texts, call.arguments["text"]))
         else:
             features = self.project(IMAGE, features)
         features = F.normalize(features, dim=-1) if normalize else features

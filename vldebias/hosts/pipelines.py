@@ -37,12 +37,10 @@ NEGATIVE = re.compile("negative|uncond|neg_|nc_")
 BESIDE = re.compile("mask|ids$|_len|seqlens|editing|num_")
 """What is in names of masks, positions and lengths, which stand beside the embeddings."""
 
+EMBEDDING = re.compile(f"(?!{NEGATIVE.pattern})(?!.*({BESIDE.pattern})).*(embed|states|hidden)")
+"""Names of what a prompt becomes."""
+
 Tokens = int | slice
-
-
-def is_embedding(name: str) -> bool:
-    """Is that the name of what a prompt becomes?"""
-    return bool(re.search("embed|states|hidden", name)) and not NEGATIVE.match(name) and not BESIDE.search(name)
 
 
 # ---- its source ------------------------------------------------------------------------------------------------

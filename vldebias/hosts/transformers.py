@@ -6,9 +6,9 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -72,28 +72,19 @@ class TransformersHost(JointHost):
 
     library = "transformers"
 
-    def __init__(self, model: Any, family: ModelFamily, tokenizer: Any = None) -> None:
+    def __init__(self, model: Any, tokenizer: Any = None, negative: bool = False) -> None:
         super().__init__(model, tokenizer)
-        self._family = family
-        self._text: Any = getattr(model, "text_model", model)
-
-    @classmethod
-    def of(cls, model: Any, tokenizer: Any = None, *, negative: bool = False) -> Self:
-        """Make the host for one of `SUPPORTED`, or a subclass; another class raises UnsupportedHostError.
-
-        tokenizer: its tokenizer or processor. Default: the one in the checkpoint that the model came from.
-        """
         names = [b.__name__ for b in type(model).__mro__ if b.__module__.partition(".")[0] in ("transformers", "peft")]
-        family = next((_FAMILIES[name] for name in names if name in _FAMILIES), None)
-        if family is not None:
-            return cls(model, family, tokenizer)
-        instead = next((_INSTEAD[base] for base in names if base in _INSTEAD), "")
-        raise UnsupportedHostError(
-            f"{type(model).__name__}: expected a transformers model whose text tower ends in a head that is known"
-            f"{f'; {instead}' if instead else ''}\nKnown are {', '.join(SUPPORTED)}\n"
-            "Any other tower: vldebias.debias(vldebias.hosts.custom(model, 'method', embed=...), prompts); "
-            "docs/how-to/own-model.md"
-        )
+        known = next((name for name in names if name in _FAMILIES), None)
+        if known is None:
+            instead = next((f"; {_INSTEAD[base]}" for base in names if base in _INSTEAD), "")
+            raise UnsupportedHostError(
+                f"{self.name}: expected a transformers model whose text tower ends in a head that is known{instead}\n"
+                f"Known are {', '.join(SUPPORTED)}\n"
+                "Any other tower: vldebias.debias(vldebias.hosts.custom(model, 'method', embed=...), prompts); "
+                "docs/how-to/own-model.md"
+            )
+        self._family, self._text = _FAMILIES[known], getattr(model, "text_model", model)
 
     @property
     def head(self) -> nn.Module:
@@ -231,19 +222,19 @@ class TransformersHost(JointHost):
         return installed([seam], handles)
 
 
+@dataclass(eq=False, repr=False)
 class _Hooks(Seam):
     """Remembers the token ids from the start of the text tower to its head, per thread, and forgets them there."""
 
-    def __init__(self, name: str, apply: Apply, texts: Callable[[Tensor], Sequence[str]]) -> None:
-        super().__init__(name, apply)
-        self._texts, self._thread = texts, threading.local()
+    texts: Callable[[Tensor], Sequence[str]]
+    thread: threading.local = field(default_factory=threading.local)
 
     def keep_ids(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._thread.ids = kwargs.get("input_ids", args[0] if args else None)
+        self.thread.ids = kwargs.get("input_ids", args[0] if args else None)
 
     def change_text(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
-        ids = vars(self._thread).pop("ids", None)
-        return self.project(TEXT, output, None if ids is None else partial(self._texts, ids))
+        ids = vars(self.thread).pop("ids", None)
+        return self.project(TEXT, output, None if ids is None else partial(self.texts, ids))
 
     def change_image(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         """(b, d), or (b, d, 1, 1) of the pooling of ALIGN."""

@@ -144,7 +144,7 @@ def test_a_pipeline_of_ones_own(gender: PromptSet) -> None:
     ("make", "words"),
     [
         (lambda: custom(Clip(), "encode"), "Clip has no method 'encode'"),
-        (lambda: vldebias.debias(custom(Pipeline(), "encode_prompt"), "gender"), "pass embed= that gives one row"),
+        (lambda: vldebias.debias(custom(Pipeline(), "encode_prompt"), "gender"), "embed= that gives one row"),
         (lambda: vldebias.debias(Clip(), "gender"), r"custom\(model, 'encode_text', embed="),
     ],
 )

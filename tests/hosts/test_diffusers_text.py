@@ -1,8 +1,6 @@
 """The text side of every family: what is edited, by a naive twin, and that nothing else changes."""
 
-import functools
 from functools import cache
-from unittest import mock
 
 import diffusers_tiny as tiny
 import pytest
@@ -142,65 +140,6 @@ def test_a_template_put_into_the_list_of_prompts_does_not_reach_the_gate():
     attachment._gate = type("Gate", (), {"match": lambda self, text: seen.append(text) or match(text)})()
     encode(pipe, case, [PLAIN, STATED])
     assert seen == [PLAIN, STATED]
-
-
-# ---- a second call for the negative prompt ---------------------------------------------------------------------
-
-
-class EnoughError(Exception):
-    """Raised where encoding is over."""
-
-
-def encoded_by_call(pipe, case, **call):
-    """The variables of `pipe(...)` once both prompts are encoded."""
-
-    from diffusers import FlowMatchEulerDiscreteScheduler
-
-    def stop(*args, **kwargs):
-        raise EnoughError
-
-    pipe.scheduler = FlowMatchEulerDiscreteScheduler()
-
-    @functools.wraps(type(pipe).check_inputs)
-    def unchecked(self, *args, **kwargs):
-        return None
-
-    replaced = mock.patch.multiple(type(pipe), check_inputs=unchecked, prepare_latents=stop)
-    with pytest.raises(EnoughError) as stopped, replaced:
-        pipe(**call)
-    frames = [entry.frame for entry in stopped.traceback]
-    return next(
-        frame for frame in frames if frame.code.name == "__call__" and frame.f_locals.get("self") is pipe
-    ).f_locals
-
-
-TWICE = {
-    "QwenImage": {"true_cfg_scale": 3.0},
-    "Flux2Klein": {"guidance_scale": 3.0, "max_sequence_length": 64},
-    "Kandinsky5Image": {"guidance_scale": 3.0, "height": 1024, "width": 1024},
-    "HunyuanVideo": {"true_cfg_scale": 3.0},
-}
-
-
-@pytest.mark.parametrize(("name", "negative"), [*((name, NEGATIVE) for name in TWICE), ("QwenImage", PLAIN)])
-def test_the_negative_prompt_of_a_second_call_stays(name, negative):
-    case = CASES[name]
-    pipe = case.make()
-    key = DiffusersHost(pipe).parts[0].name
-    call = {"prompt": PLAIN, "negative_prompt": negative} | TWICE[name]
-    if name == "Flux2Klein":  # its negative prompt is the empty one
-        del call["negative_prompt"]
-    bare = encoded_by_call(pipe, case, **call)
-    bare = {n: bare[n] for n in (key, f"negative_{key}")}
-    with debias(pipe, fitted(name)) as attachment:
-        plain = encoded_by_call(pipe, case, **call)
-        torch.testing.assert_close(plain[key], attachment.projections["sequence"](bare[key]), atol=1e-4, rtol=1e-4)
-        assert torch.equal(plain[f"negative_{key}"], bare[f"negative_{key}"])
-        assert not torch.equal(plain[key], bare[key])
-    with debias(pipe, fitted(name), negative=True) as attachment:
-        both = encoded_by_call(pipe, case, **call)
-        twin = attachment.projections["sequence"](bare[f"negative_{key}"])
-        torch.testing.assert_close(both[f"negative_{key}"], twin, atol=1e-4, rtol=1e-4)
 
 
 # ---- images beside the prompt ----------------------------------------------------------------------------------

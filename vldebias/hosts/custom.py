@@ -82,7 +82,7 @@ class CustomHost(Host):
         return read_rows(self._rows, prompts, role, *self.weights)
 
     def _rows(self, prompts: list[str]) -> Tensor:
-        embed = self._embed or (lambda texts: self._part(getattr(self.owner, self.called)(texts)))
+        embed = self._embed or (lambda texts: self.open(getattr(self.owner, self.called)(texts))[0])
         with TOKENIZING:
             passed, block = ([], embed(prompts)) if self._checked else self._recorded(embed, prompts)
         if not isinstance(block, (Tensor, np.ndarray)) or block.shape[:-1] != (len(prompts),):
@@ -125,20 +125,17 @@ class CustomHost(Host):
                 "them, or embed= that returns rows of it"
             )
 
-    def _part(self, returned: Any) -> Any:
-        """The embeddings in what the method returned."""
-        place = self._output
-        if place is None or isinstance(place, int) or isinstance(returned, dict):  # as output objects of transformers
-            return returned if place is None else returned[place]
-        return attrgetter(place)(returned)
-
     def open(self, returned: Any) -> tuple[Tensor, Callable[[Tensor], Any]]:
-        """The same as a tensor, and the function that puts another one in its place."""
-        place, part = self._output, self._part(returned)
+        """The embeddings in what the method returned, and the function that puts others in their place."""
+        place, part = self._output, returned
+        if place is not None:  # output objects of transformers are mappings
+            by_key = isinstance(place, int) or isinstance(returned, dict)
+            part = returned[place] if by_key else getattr(returned, str(place))
         if not isinstance(part, (Tensor, np.ndarray)):
             raise InvalidInputError(
                 f"{self.name}.{self.method}: expected a tensor or an array, got {type(part).__name__}; pass output= to "
-                "vldebias.hosts.custom, the index or name of the embeddings in it"
+                "vldebias.hosts.custom, the index or name of the embeddings in it, or embed= that gives one row for "
+                "each prompt"
             )
 
         def close(tensor: Tensor) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -90,18 +91,21 @@ class ModularHost(DiffusersHost):
 
     def install(self, apply: Apply, rewrite: Rewrite | None = None, again: Rewrite | None = None) -> Callable[[], None]:
         """Insert blocks before and behind the one that encodes text; the returned function takes them out."""
-        seam = _StateSeam(self, apply, rewrite, again)
+        seam = _StateSeam(self.name, apply, self, rewrite, again)
         setattr(self._pipe, _MARK, seam)
         return installed([seam])
 
 
+@dataclass(eq=False, repr=False)
 class _StateSeam(Seam):
     """The two blocks of one pipeline, and what they do."""
 
-    def __init__(self, host: ModularHost, apply: Apply, rewrite: Rewrite | None, again: Rewrite | None) -> None:
-        super().__init__(host.name, apply)
-        self.host, self._rewrite, self._again = host, rewrite, again
-        self._blocks, name = _place(host)
+    host: ModularHost
+    rewrite: Rewrite | None
+    again: Rewrite | None
+
+    def __post_init__(self) -> None:
+        self._blocks, name = _place(self.host)
         place = list(self._blocks).index(name)
         self._names = {"debias_prompt": self._before, "debias_embeddings": self._behind}
         for (own, run), at in zip(self._names.items(), (place, place + 2), strict=True):
@@ -120,23 +124,23 @@ class _StateSeam(Seam):
         call = {name: state.get(name) for name in names}
         self._call = {name: list(one) if isinstance(one, list) else one for name, one in call.items()}
         INSIDE.set(True)  # until the block behind the encoder
-        if self._rewrite is None or call.get("prompt") is None:
+        if self.rewrite is None or call.get("prompt") is None:
             return
         counts = [name for name in ("num_images_per_prompt", "num_videos_per_prompt") if state.get(name)]
         if self.host.single:
-            state.set("prompt", self._rewrite([call["prompt"]])[0])
+            state.set("prompt", self.rewrite([call["prompt"]])[0])
             attachment: Any = getattr(self.apply, "__self__", None)
             if attachment is not None and any(state.get(name) > 1 for name in counts):
                 attachment.warn_once(SHARED.format(count=counts[0]))
             return
         given = call | {name: state.get(name) for name in counts[:1]}
-        rewrite_call(given, self._rewrite, self._again)
+        rewrite_call(given, self.rewrite, self.again)
         for name, value in given.items():
             state.set(name, value)
 
     def _behind(self, state: Any) -> None:
         INSIDE.set(False)
-        if self._rewrite is not None or not listed(self._call.get("prompt")):
+        if self.rewrite is not None or not listed(self._call.get("prompt")):
             return
         result = tuple(state.get(name) for name in self.host.source.returns)
         first = self.host.parts[0]

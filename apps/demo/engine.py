@@ -18,7 +18,7 @@ Made = TypeVar("Made")
 
 
 class Engine:
-    """Models, and what was made with them.
+    """The models of the page, and the results that were made with them.
 
     Args:
         pipeline: a diffusers id or folder, or "miniature".
@@ -52,7 +52,7 @@ class Engine:
             raise InvalidInputError("--pretrained names open_clip weights and goes with --model")
         for option, path, is_right in (("embeddings", embeddings, Path.is_file), ("images", images, Path.is_dir)):
             if path is not None and not is_right(path):
-                raise InvalidInputError(f"--{option} {path}: there is no such {option} file or folder")
+                raise InvalidInputError(f"--{option} {path}: no such {option} file or folder")
         self.pipeline_name, self.model_name = pipeline, model or MINIATURE
         self.pretrained, self.embeddings, self.images = pretrained, embeddings, images
         self.device, self.dtype = device, dtype
@@ -76,7 +76,7 @@ class Engine:
             return self._kept[key]
 
     def known(self, key: Hashable) -> Any:
-        """Return what is remembered under a key, None where nothing is."""
+        """Return the value that is remembered under a key, else None."""
         return self._kept.get(key)
 
     def keep(self, key: Hashable, value: Any) -> None:
@@ -118,7 +118,7 @@ class Engine:
         )
 
     def edits(self, host: Any, prompts: str, method: str) -> dict[str, Any]:
-        """Return the edits of a method by role, fitted once; {} where the default found that it would not help."""
+        """Return the edits of a method by role, fitted once; {} if the default abstains."""
         tokenizer = {} if host is self._loaded.get("pipeline") else {"tokenizer": self.clip().tokenizer}
 
         def fit() -> dict[str, Any]:
@@ -129,7 +129,7 @@ class Engine:
 
     @contextmanager
     def generating(self, prompts: str, method: str | None, strength: float = 1.0) -> Iterator[Any]:
-        """Give the pipeline for the length of a block, under the lock and with a method attached."""
+        """Yield the pipeline under the lock, with a method attached."""
         with self.lock:
             pipe = self.pipe()
             edits = {} if method is None else self.edits(pipe, prompts, method)

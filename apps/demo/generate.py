@@ -35,7 +35,7 @@ PLURALS = {"female": "women", "male": "men"}
 
 @dataclass(frozen=True)
 class Row:
-    """Images of one method, and what the judge reads in them.
+    """The images of one method, and the values that the judge reads.
 
     codes: number of the value that each shows, -1 for unknown. recognised: whether each shows the subject, or a person
     where the judge does not know the subject. dealt: the value that was written into each prompt, None where none was.
@@ -54,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """Rows of one request, whole or as far as they are.
+    """The rows of one request, complete or in progress.
 
     reason: why the prompt was left alone, "" where it was balanced.
     """

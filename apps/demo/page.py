@@ -48,7 +48,7 @@ def style() -> str:
 
 
 def said(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Show an error of ours as a message, with what a visitor sent escaped."""
+    """Wrap a generator: an error becomes a message, in which what a visitor sent is escaped."""
 
     @wraps(function)
     def generator(*values: Any) -> Iterator[Any]:
@@ -73,7 +73,7 @@ def build_demo(engine: Engine) -> gr.Blocks:
 
 
 def serve_demo(options: Mapping[str, Any], **where: Any) -> None:
-    """Serve the page of `Engine(**options)` until it is told to end; `where`: port and public, as of `serve`.
+    """Serve the page of `Engine(**options)` until it is stopped; `where`: port and public, as of `serve`.
 
     Raises:
         InvalidInputError: options that do not go together, a port that is taken, no password for a public page.

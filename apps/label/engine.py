@@ -27,7 +27,7 @@ PACE = 5  # answers of a visit from which the minutes that are left are told
 
 @dataclass(frozen=True)
 class Place:
-    """Where an annotator is. step: number of the question in this annotator's order; None when all are answered.
+    """The position of an annotator. step: number of the question in their own order; None when all are answered.
 
     since: when the question was shown, of a clock that only counts seconds.
     """
@@ -39,7 +39,7 @@ class Place:
 
 @dataclass(frozen=True)
 class View:
-    """All that an annotator sees.
+    """What an annotator sees.
 
     Attributes:
         step: as of the place; None when there is nothing left to answer.
@@ -81,7 +81,7 @@ class Labelling:
         annotators: Sequence[str] = (),
         seed: int = 0,
     ) -> None:
-        """`annotators`: the only names that may answer; none: any.
+        """Read the answers that there are. annotators: the only names that may answer; none: any.
 
         Raises:
             InvalidInputError: an annotator's name that cannot be used; a log that cannot be read, or whose answers are
@@ -101,7 +101,7 @@ class Labelling:
     # ---- moving ----------------------------------------------------------------------------------------------
 
     def start(self, name: str) -> Place:
-        """Where this annotator goes on: the first question without an answer in the file.
+        """Return the place where this annotator continues: the first question without an answer in the file.
 
         Raises:
             InvalidInputError: a name that cannot be used.
@@ -144,12 +144,12 @@ class Labelling:
         return self._at(place.annotator, self._next_open(place.annotator, place.step + 1))
 
     def back(self, place: Place) -> Place:
-        """To the question before, to see or correct its answer."""
+        """Go to the question before, to see or correct its answer."""
         step = self._steps if place.step is None else place.step
         return self._at(place.annotator, self._first_of(place.annotator, max(step - 1, 0)))
 
     def forward(self, place: Place) -> Place:
-        """Past a question that is answered; where it is not, the place stays."""
+        """Go past a question that is answered; stay at one that is not."""
         if place.step is None or self._is_open(place.annotator, place.step):
             return place
         following = place.step + 1
@@ -158,7 +158,7 @@ class Labelling:
         return self._at(place.annotator, following if following < self._steps else self._next_open(place.annotator, 0))
 
     def at(self, name: str, step: int) -> Place:
-        """The place of a program that remembers the step by itself.
+        """Return the place of a program that remembers the step by itself.
 
         Raises:
             InvalidInputError: a name that cannot be used, or no question of that number.
@@ -171,7 +171,7 @@ class Labelling:
     # ---- looking ---------------------------------------------------------------------------------------------
 
     def view(self, place: Place) -> View:
-        """What to show; nothing in it says which variant, prompt or file it is."""
+        """Return what to show; nothing in it says which variant, prompt or file it is."""
         images, done = len(self.folder.records), self._done(place.annotator)
         if place.step is None:
             return View(place.annotator, None, None, images, images, done, None, None, (0, 0), None, True, False)
@@ -192,11 +192,11 @@ class Labelling:
         )
 
     def finish(self) -> None:
-        """Wait for an answer that is being written; none is begun afterwards."""
+        """Wait for an answer that is being written, and refuse further ones."""
         self._lock.acquire(timeout=1)
 
     def progress(self) -> dict[str, int]:
-        """Annotator -> images answered in full, of those that are to be labelled."""
+        """Return how many images each annotator has answered in full, of those to label."""
         self._read()
         return {name: self._done(name) for name in sorted({one for one, _, _ in self._said} | {*self.annotators})}
 
@@ -223,11 +223,11 @@ class Labelling:
 
     @cached_property
     def _first(self) -> frozenset[str]:
-        """The images that every annotator sees first."""
+        """Return the images that every annotator sees first."""
         return frozenset(sorted((one.path for one in self.folder.records), key=lambda p: _hash(self.seed, p))[:SHARED])
 
     def examples(self) -> list[bytes]:
-        """Return two pictures of the study, those that are asked about first left out where there are others."""
+        """Return two pictures of the study, if possible none of those that are asked about first."""
         paths = [one for one in self.folder.records if one.path not in self._first] or list(self.folder.records)
         shown = sorted(paths, key=lambda one: _hash(self.seed, one.path))[:2]
         return [picture for picture in map(self._picture, shown) if picture is not None]
@@ -251,7 +251,7 @@ class Labelling:
         return [self._said.get((annotator, image, question.attribute)) for question in self.questions]
 
     def _is_open(self, annotator: str, step: int) -> bool:
-        """Without an answer, or with a "no person" that another answer about the same image contradicts."""
+        """Tell whether a question has no answer, or a "no person" that another answer about the image contradicts."""
         record, question = self._asked(annotator, step)
         answers = self._answers(annotator, record.path)
         own = answers[self.questions.index(question)]
@@ -262,7 +262,7 @@ class Labelling:
         return next((step for step in order if self._is_open(annotator, step)), None)
 
     def _first_of(self, annotator: str, step: int) -> int:
-        """The first question of the image where "no person" answered them all, else the question itself."""
+        """Return the first question of the image if "no person" answered them all, else the question itself."""
         record, _ = self._asked(annotator, step)
         if set(self._answers(annotator, record.path)) == {NO_PERSON}:
             return step - step % len(self.questions)
@@ -276,7 +276,7 @@ class Labelling:
         )
 
     def _read(self) -> None:
-        """Take over what was appended since; the whole file where it is new, or was changed in another way."""
+        """Read what was appended since; the whole file if it is new or was changed in another way."""
         with self._lock:
             if not self.log.path.exists():
                 self._said, self._seen = {}, (0, 0)
@@ -299,7 +299,7 @@ class Labelling:
             self._seen = (state.st_ino, (start if goes_on else 0) + len(lines))
 
     def _reweigh(self) -> None:
-        """Say answers again whose images are likelier to be drawn since the sample was made larger."""
+        """Append answers again whose weights changed when the sample was made larger."""
         for answer in self.log.answers().values():
             weight = self.folder.weights.get(answer.image, answer.weight)
             if weight is not None and answer.weight is not None and abs(weight - answer.weight) > 1e-9 * weight:

@@ -54,14 +54,14 @@ document.addEventListener("keydown", (event) => {
 
 
 def build_demo(engine: Labelling) -> gr.Blocks:
-    """The page for a study. Nothing in it, its configuration or its answers names a variant, a prompt or a file."""
+    """Return the page of a study. Nothing that it sends names a variant, a prompt or a file."""
     with gr.Blocks(title="Label images", analytics_enabled=False) as demo:
         Page(engine)
     return demo
 
 
 class Page:
-    """The components of the page, and what each event makes of them. The place lives in the session of a visitor."""
+    """The components of the page and their events. The place is kept in the session of a visitor."""
 
     def __init__(self, engine: Labelling) -> None:
         self.engine = engine
@@ -148,7 +148,7 @@ class Page:
         return [self.place, self.shown, *screens, *texts, self.back, self.forward, *self.choices]
 
     def _ask_name(self, said: str) -> list[Any]:
-        """The first screen again, with what was wrong."""
+        """Return the first screen again, with what was wrong."""
         screens = [gr.update(visible=visible) for visible in (True, False, False, False)]
         texts = [HTML.said(said), "", "", "", "", ""]
         return [None, "", *screens, *map(str, texts), gr.skip(), gr.skip(), *[gr.skip() for _ in self.choices]]
@@ -180,7 +180,7 @@ class Page:
 
 
 def _step(shown: object) -> int:
-    """The step that the visitor's page says it shows; -1, which is none, for what no page of ours says."""
+    """Return the step that the visitor's page shows; -1 for anything that is no step."""
     return int(shown) if isinstance(shown, str) and shown.isascii() and shown.isdigit() else -1
 
 
@@ -189,7 +189,7 @@ def _html(value: str = "", **settings: Any) -> gr.HTML:
 
 
 def serve_study(engine: Labelling, **where: Any) -> None:
-    """Say what there is to do, and serve the page until it is told to end; `where`: port and public.
+    """Print how much there is to label, and serve the page until it is stopped; `where`: port and public.
 
     Raises:
         OSError: the answers cannot be written, which is found out before anyone has answered anything.
@@ -223,5 +223,5 @@ def serve_study(engine: Labelling, **where: Any) -> None:
 
 
 def say_address(address: str) -> None:
-    """Tell whoever started the server where the page is."""
+    """Print the address of the page."""
     err.print(f"open {address} in a browser; Ctrl-C stops", highlight=False)

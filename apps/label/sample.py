@@ -20,7 +20,7 @@ ENDING = ".sample.json"
 def sampled(
     images: ImageFolder, question: Question, log: AnnotationLog, most: int | None, *, way: str = "auto", seed: int = 0
 ) -> ImageFolder | None:
-    """Return the sampled images with their weights; None where images are to be taken in turn.
+    """Return the sampled images with their weights; None if the prompts take turns.
 
     Args:
         images: all that may be labelled. question: what the judge was asked. log: the sample lies beside it.
@@ -36,7 +36,7 @@ def sampled(
     kept = log.path.with_suffix(ENDING)
     if way == "turn":
         if kept.is_file():
-            raise InvalidInputError(f"--sample turn: {kept} is a sample that was begun; choose another --out")
+            raise InvalidInputError(f"--sample turn: {kept} is a sample by the judge; choose another --out")
         return None
     there = LabelSample.read(kept) if kept.is_file() else None
     if there is None:
@@ -65,7 +65,7 @@ def sampled(
 
 
 def _draw(images: ImageFolder, question: Question, labels: int, seed: int) -> LabelSample | None:
-    """By the answers of the last judge; None where none answered, or every image is asked about anyway."""
+    """Sample by the answers of the last judge; None if none answered, or if every image is asked about."""
     if not (images.root / PLAN).is_file() or labels >= len(images.records):
         return None
     drawn = DrawnSet.open(images.root)

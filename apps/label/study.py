@@ -200,7 +200,9 @@ def questions_of(
         InvalidInputError: no attribute, one twice, more choices than attributes, or an attribute without values.
     """
     if not attributes:
-        raise InvalidInputError("say what is judged: --attribute gender, and --choices male,female if it is your own")
+        raise InvalidInputError(
+            "expected what is asked: --attribute gender, with --choices male,female if it is your own"
+        )
     if len(set(attributes)) < len(attributes) or len(choices) > len(attributes):
         raise InvalidInputError(
             f"expected different attributes and at most one --choices for each, in the same order; "

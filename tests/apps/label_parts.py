@@ -52,7 +52,6 @@ def draw(folder: Path, images: int = 3, **changes: Any) -> DrawnSet:
 
 
 def study(folder: Path, *questions: Any, out: Path | None = None, **options: Any) -> Any:
-    """The engine for a folder; its answers lie beside it."""
-    images = studies.ImageFolder.open(folder, **{k: options.pop(k) for k in ("part", "limit") if k in options})
+    """The engine for a folder; its answers lie in it."""
     log = AnnotationLog(out or folder / "answers.jsonl")
-    return engines.Labelling(images, questions or (GENDER,), log, **options)
+    return engines.Labelling(studies.ImageFolder.open(folder), questions or (GENDER,), log, **options)

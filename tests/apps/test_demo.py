@@ -35,16 +35,11 @@ def test_a_form_becomes_a_request() -> None:
     ("at", "value", "named"),
     [
         (0, "", "prompt"),
-        (0, "x" * 301, "prompt"),
-        (0, 5, "prompt"),
         (1, "height", "attribute"),
-        (1, ["gender"], "attribute"),
         (2, 5, "images"),
-        (3, 1.5, "strength"),
         (3, float("nan"), "strength"),
         (5, -1, "seed"),
         (6, 1000, "steps"),
-        (7, "3", "guidance"),
         (7, True, "guidance"),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from browsing import NARROW, WIDE, free_port, opened, served, shoot, sideways, violations
-from label_parts import AGE, GENDER, draw, study
+from label_parts import draw
 from PIL import Image
 
 from vldebias.evaluation.answers import NO_PERSON, Answer, read_log
@@ -148,22 +148,6 @@ def test_a_key_pressed_twice_answers_once(shared: tuple[str, Path], browser: Any
         assert [answer.attribute for answer in answers(out, "Twice")] == ["gender"]
 
 
-def test_two_people_at_once_do_not_mix(shared: tuple[str, Path], folder: Path, browser: Any) -> None:
-    address, out = shared
-    with opened(browser, address) as dora, opened(browser, address) as ben:
-        begin(dora, "Dora")
-        begin(ben, "Ben")
-        for _ in range(6):
-            press(dora, "1")
-            press(ben, "2")
-    given = {name: answers(out, name) for name in ("Dora", "Ben")}
-    assert [{a.value for a in row} for row in given.values()] == [{"male", "young"}, {"female", "old"}]
-    assert [a.image for a in given["Dora"]] != [a.image for a in given["Ben"]]
-    engine = study(folder, GENDER, AGE, out=out)
-    for name, row in given.items():
-        assert [a.image for a in row] == [engine._asked(name, step)[0].path for step in range(6)]
-
-
 def test_a_killed_server_goes_on_at_the_right_image(folder: Path, tmp_path: Path, browser: Any) -> None:
     out, port = tmp_path / "answers.jsonl", free_port()
     with opened(browser, f"http://127.0.0.1:{port}", go=False) as page:
@@ -185,30 +169,6 @@ def test_a_killed_server_goes_on_at_the_right_image(folder: Path, tmp_path: Path
             press(page, "2")
             assert [a.value for a in answers(out)] == ["male", "young", "male", "young", "male", "old"]
             assert {a.annotator for a in answers(out)} == {"Ada"}
-
-
-def test_odd_names_get_a_message_and_the_page_goes_on(shared: tuple[str, Path], browser: Any) -> None:
-    address, out = shared
-    with opened(browser, address, NARROW) as page:
-        for name, text in (
-            ("", "Type your name"),
-            ("../../etc/passwd", "leave out /"),
-            ("ada 😀", "leave out 😀"),
-            ("x" * 10_000, "at most 40 characters, this one has 10000"),
-            ("<img src=x onerror=alert(1)>", "leave out"),
-        ):
-            page.get_by_label("Your name").fill(name)
-            page.get_by_role("button", name="Start").click()
-            page.get_by_role("alert").filter(has_text=text).wait_for()
-        assert violations(page) == []
-        assert sideways(page) == 0
-        shoot(page, "label-odd-name-390")
-        page.get_by_label("Your name").fill("  Ζωή O'Neill-2 ")
-        page.keyboard.press("Enter")
-        page.locator("#where").get_by_text("Image 1 of 12").wait_for()
-        assert answers(out, "Ζωή O'Neill-2") == []
-        press(page, "3")
-        assert [answer.value for answer in answers(out, "Ζωή O'Neill-2")] == ["cannot tell"]
 
 
 def test_a_broken_image_and_a_right_to_left_attribute(tmp_path: Path, browser: Any) -> None:

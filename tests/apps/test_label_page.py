@@ -99,9 +99,3 @@ def test_minutes_are_told_from_the_pace(tmp_path: Path, monkeypatch: pytest.Monk
         clock[0] += 6
         place = engine.answer(place, 0)
     assert engine.view(place).minutes == round((80 - engines.PACE) * 6 / 60)
-
-
-def test_examples_are_two_pictures_of_the_study(engine: Any) -> None:
-    examples = engine.examples()
-    assert len(examples) == 2
-    assert all(one.startswith(b"\x89PNG") for one in examples)

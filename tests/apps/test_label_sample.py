@@ -95,7 +95,7 @@ def test_what_cannot_be_drawn_is_refused(folder: Path, options: dict[str, Any]) 
 
 @refused(
     ({"attributes": ["age"], "choices": ["young,old"]}, "by what reader says of gender, and age is asked for"),
-    ({"attributes": ["gender"], "sample": "turn"}, "is a sample that was begun; choose another --out"),
+    ({"attributes": ["gender"], "sample": "turn"}, "is a sample by the judge; choose another --out"),
 )
 def test_a_sample_that_was_begun_is_not_mixed(folder: Path, options: dict[str, Any]) -> None:
     label.open_study(folder, ["gender"], most=20)

@@ -14,9 +14,7 @@ from typing import Any
 import pytest
 from browsing import free_port, served
 from label_parts import draw
-from typer.testing import CliRunner
 
-from vldebias.cli import app
 from vldebias.cli.apps import page
 from vldebias.errors import InvalidInputError
 
@@ -82,14 +80,6 @@ def test_a_client_has_five_wrong_passwords_a_minute(monkeypatch: pytest.MonkeyPa
     assert ask(guard, **login) == 400
 
 
-def test_a_right_password_is_given_back() -> None:
-    async def right(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-
-    guard = serving.Guard(right)
-    assert {ask(guard, path="/login", method="POST", host="localhost") for _ in range(20)} == {200}
-
-
 def test_a_password_without_an_answer_is_counted() -> None:
     async def gone(scope: Any, receive: Any, send: Any) -> None:
         if receive is not None:
@@ -146,15 +136,6 @@ def test_credentials_have_two_halves_and_come_from_the_environment(monkeypatch: 
             serving.credentials(public=True)
     monkeypatch.delenv(serving.AUTH)
     assert serving.credentials(public=False) is None
-
-
-@pytest.mark.parametrize("command", [["demo"], ["label", "."]], ids=["demo", "label"])
-@pytest.mark.parametrize("port", ["-1", "0", "65536", "http"])
-def test_a_port_that_is_none_is_said(command: list[str], port: str) -> None:
-    done = CliRunner().invoke(app, [*command, "--port", port])
-    assert done.exit_code == 2
-    assert "Invalid value for '--port'" in done.output
-    assert "Traceback" not in done.output
 
 
 def status_of(address: str, **headers: str) -> int:

@@ -1,4 +1,4 @@
-"""`vldebias eval paper`: the paper's tables on real models, measured beside published."""
+"""`vldebias eval paper`: the paper's tables on real models, compared with the published figures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def paper_command(
     as_json: Json = False,
     **named: Any,
 ) -> None:
-    """Measure Tables 7.2 to 7.7 of the paper and set them beside the published figures, on one page.
+    """Measure Tables 7.2 to 7.7 of the paper and compare them with the published figures, on one page.
 
     First prints what each part needs, whether it is there, and how many hours it takes on this machine, from a timed
     sample. Runs what it can and loads each model once. A run that was stopped continues where it was.

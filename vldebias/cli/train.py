@@ -20,7 +20,7 @@ FLAGS = ("data", "split", "val_split", "label", "model", "pretrained", "tune", "
 
 
 def _list_settings(asked: bool) -> None:
-    """Print every setting with its default, and end."""
+    """Print every setting with its default, and exit."""
     if asked:
         for group, kind in GROUPS.items():
             said = {True: "not set", False: ""}

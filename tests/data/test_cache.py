@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import errno
-import json
-import os
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,16 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from data_parts import Counting, Stream, contents, embed, make_data, naive, shards
+from data_parts import Counting, contents, embed, make_data, naive, shards
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.refusals import refused
-from vldebias.data import Labels, cache, embed_images, prefetch, processes
+from vldebias.data import Labels, cache, prefetch, processes
 from vldebias.data.cache import Shard, ShardStore
 from vldebias.data.parallel import Processes
 from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.progress import SILENT
 
 Launched = Callable[..., list[Any]]
 HOW: dict[str, Any] = {"shard_size": 4, "batch_size": 3, "workers": 0}
@@ -74,23 +69,6 @@ def test_an_interrupted_run_goes_on_with_the_missing_shards(stop_at: int, shard_
         assert contents(Path(first)) == contents(Path(second))
 
 
-def test_an_error_of_the_model_leaves_complete_shards_only(tmp_path: Path) -> None:
-    before = threading.active_count()
-    with pytest.raises(RuntimeError):
-        embed(make_data(10), Counting(stop_at=7, stop_with=RuntimeError), tmp_path, shard_size=4, batch_size=1)
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["cache.json", "shard-00000.safetensors"]
-    assert threading.active_count() == before  # the reading threads have ended
-
-
-def test_one_shard_is_mapped_and_writing_to_it_leaves_the_file_alone(tmp_path: Path) -> None:
-    embed(make_data(5), Counting(), tmp_path)
-    before, found = contents(tmp_path), embed(make_data(5), Counting(), tmp_path)
-    maps = Path("/proc/self/maps")
-    assert not maps.exists() or str(shards(tmp_path)[0]) in maps.read_text()
-    found.features[:] = 0
-    assert contents(tmp_path) == before
-
-
 def flip(path: Path, place: int) -> None:
     content = bytearray(path.read_bytes())
     content[place] ^= 1
@@ -132,30 +110,13 @@ def test_a_damaged_shard_is_named_set_aside_and_computed_again(damage: str, tmp_
     assert contents(tmp_path) == before | {str(aside.relative_to(tmp_path)): wrong}
 
 
-def test_a_shard_of_another_size_is_set_aside_and_half_written_files_go(tmp_path: Path) -> None:
-    """Its last rows are those of the next one; another run may be writing the younger of two partial files."""
+def test_a_shard_of_another_size_is_set_aside(tmp_path: Path) -> None:
+    """Its last rows are those of the next one."""
     shard = Shard(torch.ones(2, 3), torch.tensor([0, 2]), 0, 4)
     ShardStore(tmp_path, 4, {}).write(0, shard)
     assert ShardStore(tmp_path, 4, {}).read(0) is not None
     with pytest.warns(VldebiasWarning, match=r"shard-00000.safetensors: .*damaged .*set aside"):
         assert ShardStore(tmp_path, 3, {}).read(0) is None
-    old, new = tmp_path / ".shard-00001.safetensors.ab.partial", tmp_path / ".shard-00001.safetensors.cd.partial"
-    for path in (old, new):
-        path.write_bytes(b"half")
-    os.utime(old, (time.time() - 7200,) * 2)
-    ShardStore(tmp_path, 3, {})
-    assert (old.exists(), new.exists()) == (False, True)
-
-
-def test_unreadable_images_are_told_without_paths_and_addresses(tmp_path: Path) -> None:
-    def error(index: int) -> OSError:
-        return FileNotFoundError(errno.ENOENT, "No such file or directory", f"/data/{index}.jpg")
-
-    reason = "FileNotFoundError: No such file or directory"
-    found = embed(make_data(5, {1, 3}, error=error), Counting(), tmp_path)
-    assert found.about["skipped"] == [{"id": "img1", "reason": reason}, {"id": "img3", "reason": reason}]
-    other = embed(make_data(5, {1}, fingerprint="other"), Counting(), tmp_path)
-    assert other.about["skipped"][0]["reason"] == "OSError: image 1 is truncated <_io.BytesIO object>"
 
 
 @pytest.mark.parametrize("workers", [0, 3])
@@ -178,15 +139,6 @@ def test_a_fault_of_the_machine_or_the_drive_is_not_put_down_to_the_image(tmp_pa
         embed(make_data(40, set(range(20, 40))), Counting(), tmp_path, shard_size=20)
     assert len(shards(tmp_path)) == 1  # nothing is written down about the others
     assert len(embed(make_data(40), Counting(), tmp_path, shard_size=20)) == 40
-
-
-@pytest.mark.parametrize(("dtype", "kept"), [("float16", "float16"), ("bfloat16", "float32"), ("float32", "float32")])
-@pytest.mark.parametrize("shard_size", [2, 100])
-def test_precisions(dtype: str, kept: str, shard_size: int, tmp_path: Path) -> None:
-    found = embed(make_data(5), Counting(scale=1.001), tmp_path, dtype=dtype, shard_size=shard_size)
-    exact = torch.from_numpy(naive(range(5))) * 1.001
-    assert found.features.dtype == kept
-    assert np.array_equal(found.features, exact.to(getattr(torch, dtype)).float().numpy().astype(kept))
 
 
 def test_features_that_half_precision_cannot_hold_are_refused(tmp_path: Path) -> None:
@@ -213,50 +165,6 @@ def test_whatever_changes_a_feature_has_a_folder_of_its_own_and_labels_do_not(tm
     found = embed(relabelled, encoder, tmp_path)
     assert encoder.images == 4
     assert (found.column("size").counts, found.captions) == ({"big": 2, "small": 1}, ())
-
-
-def test_about_says_what_the_features_are_of(tmp_path: Path) -> None:
-    encoder = Counting()
-    assert embed(make_data(4), encoder, tmp_path).about == {
-        "data": "tiny/set",
-        "split": "test",
-        "data_fingerprint": "4 pictures",
-        "model": "tiny",
-        "fingerprint": encoder.encoder.fingerprint,
-        "preprocessing": "2x2",
-        "dtype": "float16",
-        "images": 4,
-        "skipped": [],
-        "cache": str(shards(tmp_path)[0].parent),
-        "source": {"root": "here"},
-    }
-    card = json.loads((shards(tmp_path)[0].parent / "cache.json").read_text())
-    assert (card["model"], card["shard_size"]) == ("tiny", 1024)
-
-
-def test_the_folder_of_the_cache_and_what_is_said_on_stderr(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("VLDEBIAS_CACHE", str(tmp_path / "mine"))
-    embed_images(make_data(2), Counting().encoder, progress=SILENT)
-    assert len(shards(tmp_path / "mine")) == 1
-    with pytest.raises(KeyboardInterrupt):
-        embed_images(make_data(3), Counting(stop_at=2).encoder, tmp_path, batch_size=1)
-    assert "Complete shards are kept in" in capsys.readouterr().err
-    embed_images(make_data(3), Counting().encoder, tmp_path)
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "0 of 1 shards found" in captured.err
-    assert "3/3" in captured.err
-
-
-@refused(
-    ({"data": Stream(3)}, "got Stream; open the data without streaming"),
-    ({"dtype": "int8"}, "expected one of float16, bfloat16, float32, got 'int8'"),
-    ({"batch_size": 0}, "shard_size, batch_size, workers: got 1024, 0, 4"),
-)
-def test_what_cannot_be_embedded_is_refused(tmp_path: Path, given: dict[str, Any]) -> None:
-    embed(**{"data": make_data(3), "encoder": Counting(), "folder": tmp_path, **given})
 
 
 @given(n=st.integers(0, 30), workers=st.integers(0, 4), ahead=st.integers(1, 8))

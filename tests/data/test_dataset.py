@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -12,10 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from data_parts import picture, save
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.refusals import refused
 from vldebias.data import ImageData, Labels, check_images, describe, file_images
 from vldebias.data.dataset import fingerprint_files
 from vldebias.errors import InvalidInputError
@@ -61,16 +57,6 @@ def test_a_fingerprint_is_worked_out_once_and_only_if_asked_and_rows_have_their_
     assert data[[0, 1]].fingerprint == data[:2].fingerprint
 
 
-@refused(
-    ({"ids": ("a", "b", "a")}, "tiny: 1 ids are there more than once"),
-    ({"labels": {"label": Labels.of(["x"])}}, r"expected 3 rows in every column, got \{'label': 1\}"),
-    ({"captions": ("A",)}, r"expected 3 rows in every column, got \{'captions': 1\}"),
-    ({"more_captions": ((),)}, r"expected 3 rows in every column, got \{'more_captions': 1\}"),
-)
-def test_what_does_not_fit_is_refused(changes: dict[str, Any]) -> None:
-    make(**changes)
-
-
 # ---- files below a folder --------------------------------------------------------------------------------------------
 
 
@@ -101,20 +87,6 @@ def test_a_fingerprint_survives_copying_and_touching_and_notices_what_changes(tm
     assert len(set(seen)) == len(seen)
 
 
-def test_a_fingerprint_of_many_files_is_the_naive_twin(tmp_path: Path) -> None:
-    """The same bytes hashed one after another, in blocks of 512, of large files the ends."""
-    files = [f"{i}.bin" for i in range(1100)]
-    for i, file in enumerate(files):
-        (tmp_path / file).write_bytes(bytes([i % 251]) * (i * 17))
-    blocks = [b""] * 3
-    for i, file in enumerate(files):
-        content = (tmp_path / file).read_bytes()
-        ends = content if len(content) <= 8192 else content[:4096] + content[-4096:]
-        blocks[i // 512] += f"{len(file)} {file} {len(content)} ".encode() + ends
-    total = hashlib.sha256(b"".join(hashlib.sha256(block).digest() for block in blocks))
-    assert mark(tmp_path, files) == total.hexdigest()[:24]
-
-
 def test_files_are_read_by_row_when_they_are_asked_for(tmp_path: Path) -> None:
     root, files = folder(tmp_path)
     data = file_images("own", "test", root, files, {"x": Labels.of("123")})
@@ -135,18 +107,6 @@ def test_paths_that_lead_out_are_refused(tmp_path: Path, path: str) -> None:
     with pytest.raises(InvalidInputError, match=r"1 paths lead out of .* or are no local files, such as"):
         file_images("own", "test", tmp_path, ["fine.png", path], {})
     assert file_images("own", "test", tmp_path, ["fine.png", path], {}, allow_outside=True).ids[1] == path
-
-
-names = st.text(st.sampled_from("ab.: -_~"), min_size=1, max_size=8).filter(lambda s: s != "..")
-
-
-@given(st.lists(names, min_size=1, max_size=4).map("/".join))
-def test_paths_that_stay_below_are_taken(path: str) -> None:
-    if path[1:2] == ":" and path[0].isalpha():
-        return  # a drive of Windows
-    assert file_images("own", "test", Path("root"), [path], {}).ids == (path,)
-    with pytest.raises(InvalidInputError, match="own: no images in split 'val' of root"):
-        file_images("own", "val", Path("root"), [], {})
 
 
 # ---- what is in a data set -------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import pickle
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.refusals import refused
 from vldebias.data import UNKNOWN, Embeddings, Labels, load_embeddings, load_texts, save_embeddings
 from vldebias.errors import InvalidInputError
 
@@ -47,17 +45,6 @@ def test_rows_stay_together_copied_or_picked(data: st.DataObject) -> None:
     assert torch.equal(lazy.normalised(), some.normalised())
 
 
-def test_normalised_rows_have_length_one_or_are_named() -> None:
-    rows, whole = make().normalised(), torch.from_numpy(make().features).float()
-    assert (rows.dtype, torch.allclose(rows.norm(dim=1), torch.ones(5))) == (torch.float32, True)
-    assert torch.allclose(rows * whole.norm(dim=1, keepdim=True), whole, atol=1e-5)
-    for value in (0.0, np.nan, np.inf):
-        features = make().features.copy()
-        features[3] = value
-        with pytest.raises(InvalidInputError, match=r"1 rows are zero or not finite, such as \['i3'\]"):
-            make(features=features).normalised()
-
-
 def test_arrays_lists_and_tensors_make_embeddings() -> None:
     labels = {"gender": np.array(["f", "m"]), "age": torch.tensor([30, 4]), "smiling": [True, False]}
     found = Embeddings.of(torch.eye(2, 3, dtype=torch.bfloat16, requires_grad=True), labels, captions=["a", "b"])
@@ -66,22 +53,6 @@ def test_arrays_lists_and_tensors_make_embeddings() -> None:
     names = {name: found.column(name).names for name in labels}
     assert names == {"gender": ("f", "m"), "age": ("4", "30"), "smiling": ("no", "yes")}
     assert Embeddings.of([[1.0, 2.0]], ids=[7], about={"model": "m"}).ids == ("7",)
-
-
-@refused(
-    (lambda: make(features=np.ones(5)), r"floats \(n, d\), got \(5,\) of float64"),
-    (lambda: make(features=np.ones((5, 3), dtype=int)), r"floats \(n, d\), got \(5, 3\) of int64"),
-    (lambda: make(ids=("a",)), r"expected 5 rows in every column, got \{'ids': 1\}"),
-    (lambda: make(captions=("a", "b")), r"expected 5 rows in every column, got \{'captions': 2\}"),
-    (lambda: make(labels={"x": Labels.of(["a"])}), r"expected 5 rows in every column, got \{'x': 1\}"),
-    (lambda: make().column("gender"), r"no column 'gender'; there are \['parity'\]"),
-    (lambda: Embeddings.of([1, 2, 3]), r"floats \(n, d\), got \(3,\) of float64"),
-    *((lambda x=x: Embeddings.of(x), "expected numbers") for x in ("a folder", [[1.0], [1.0, 2.0]], [["a"]], {})),
-    (lambda: Embeddings.of(np.eye(2), {"age": [0.5, 1]}), r"labels\['age'\]: .* got float64"),
-    (lambda: Embeddings.of(np.eye(2), {"age": [1]}), r"expected 2 rows in every column, got {'age': 1}"),
-)
-def test_what_makes_no_embeddings_is_refused(call: Any) -> None:
-    call()
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -257,53 +228,3 @@ def test_files_that_are_none_are_refused(content: bytes, tmp_path: Path) -> None
     path.write_bytes(content)
     with pytest.raises(InvalidInputError, match=r"bad.npz: cannot be read .*expected a .npz file of arrays"):
         load_embeddings(path)
-
-
-@refused(
-    (lambda at: load_embeddings(at / "no.npz"), r"no.npz: no such file"),
-    (lambda at: load_embeddings(at / "mine.npy"), r"expected a file that ends in .npz"),
-    (lambda at: save_embeddings(at / "mine.pt", make()), r"expected a file that ends in .npz"),
-    (lambda at: save_embeddings(at / "a.npz", make(labels={"x\0y": Labels.of("abcde")})), "without a NUL character"),
-)
-def test_other_formats_no_file_and_columns_that_it_cannot_name_are_refused(tmp_path: Path, call: Any) -> None:
-    call(tmp_path)
-
-
-def header(shape: tuple[int, ...]) -> bytes:
-    file = io.BytesIO()
-    np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
-    return file.getvalue()
-
-
-def lie(archive: bytes, field: slice, value: int) -> bytes:
-    """The archive with other bytes in the first entry of its directory."""
-    at, entry = archive.index(b"PK\x01\x02"), bytearray(archive)
-    entry[at + field.start : at + field.stop] = value.to_bytes(field.stop - field.start, "little")
-    return bytes(entry)
-
-
-def archive(content: bytes) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as made:
-        made.writestr("features.npy", content)
-    return file.getvalue()
-
-
-LIES = {
-    "rows": archive(header((10**12, 512)) + b"few"),
-    "more rows": archive(header((10**30,)) + b"few"),
-    "fewer than none": archive(header((-5, 2)) + bytes(40)),
-    "size": lie(archive(header((10**8,)) + b"few"), slice(24, 28), 4 * 10**8 + 128),
-    "encrypted": lie(archive(header((2, 2)) + bytes(16)), slice(8, 10), 1),
-    "method": lie(archive(header((2, 2)) + bytes(16)), slice(10, 12), 99),
-    "cut off": archive(header((2, 2)) + np.random.default_rng(0).bytes(16))[:70] + bytes(40),
-    "no array": archive(b"no array"),
-    "empty": archive(b""),
-}
-
-
-@pytest.mark.parametrize("which", LIES)
-def test_archives_that_lie_are_refused(tmp_path: Path, which: str) -> None:
-    (tmp_path / "mine.npz").write_bytes(LIES[which])
-    with pytest.raises(InvalidInputError, match=r"mine.npz: .*cannot be read"):
-        load_embeddings(tmp_path / "mine.npz")

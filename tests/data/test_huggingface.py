@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from data_parts import as_bytes, picture, save
 
-from tests.refusals import refused
 from vldebias.data import ImageData, ImageStream, open_data
 from vldebias.errors import InvalidInputError
 
@@ -180,23 +179,6 @@ def test_paths_start_from_a_folder_and_stay_below(tmp_path: Path, streaming: boo
         reads_of(opened(outside, "test", streaming=streaming))
 
 
-@refused(
-    ("own", {"split": "dev2"}, "expected split train or validation or test or all, got 'dev2'"),
-    ("own", {"image": "photo", "labels": ["race"]}, r"expected columns \['photo', 'race'\]; there are \['image', 's"),
-    ("own.csv", {}, r"expected files ending in .parquet or .arrow or .tar, got .* open tables of paths as"),
-    ("empty", {}, r"cannot open '.*empty': .*Expected a dataset id, a folder of parquet"),
-    ("9*.tar", {}, "there is no such file"),
-    ("broken.tar", {}, "cannot open .*broken.tar"),
-)
-def test_what_does_not_fit_says_why(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
-    if name == "own":
-        saved(tmp_path / name)
-    (tmp_path / "own.csv").write_text("image\na.png\n")
-    (tmp_path / "broken.tar").write_bytes(b"no tar at all")
-    (tmp_path / "empty").mkdir()
-    opened(str(tmp_path / name), **options)
-
-
 # ---- tars, in the way of webdataset ----------------------------------------------------------------------------------
 
 
@@ -234,20 +216,6 @@ def test_images_and_captions_of_tars_are_found(tmp_path: Path, name: str, stream
     if streaming:
         assert [record.caption for record in data.records(4)] == ["text 4", "text 5"]
         assert [record.id for record in data.records(1, 1)] == (["1-00000001", "1-00000002"])
-
-
-@BOTH
-def test_one_tar_with_its_columns_named(tmp_path: Path, streaming: bool) -> None:
-    root = tars(tmp_path / "own")
-    options: dict[str, Any] = {"image": "png", "caption": "txt", "labels": {"odd": "cls"}}
-    data = opened(root / "001.tar", "train", streaming=streaming, **options)
-    assert data.name == "001"
-    assert rows_of(data) == [(f"{i:08d}", f"text {i + 3}", picture(i + 3)) for i in range(3)]
-    odd = [record.labels["odd"] for record in data.records()] if streaming else data.column("odd").codes.tolist()
-    assert list(map(str, odd)) == ["1", "0", "1"]
-    for wrong, match in (("image", r"\['jpg'\]; there are \['png', 'txt'"), ("caption", r"expected columns \['jpg'\]")):
-        with pytest.raises(InvalidInputError, match=match):
-            opened(root, streaming=streaming, **{wrong: "jpg"})
 
 
 @BOTH
@@ -311,14 +279,6 @@ def test_lists_of_captions(name: str, tmp_path: Path) -> None:
     assert (data.captions, data.more_captions) == (first, more)
     assert tuple(record.caption or "" for record in records) == first
     assert tuple(record.more_captions or () for record in records) == more
-
-
-@BOTH
-@pytest.mark.parametrize("cell", [[1, 2], [["a"]], {"raw": ["a"]}])
-def test_captions_that_are_neither_texts_nor_lists_are_refused(cell: Any, streaming: bool, tmp_path: Path) -> None:
-    path = parquet_of(tmp_path / "own.parquet", ["image"], caption=[cell] * 5)
-    with pytest.raises(InvalidInputError, match=r"column 'caption'.*expected (a text or a list|texts or numbers)"):
-        list(opened(path, caption="caption", streaming=streaming).records())
 
 
 def test_rows_of_one_path_become_one_with_several_captions(tmp_path: Path) -> None:

@@ -170,17 +170,6 @@ def test_two_workers_have_the_figures_of_one_array_also_when_one_is_killed(
     assert len(list(tmp_path.glob("*.killed"))) == deadly.passes
 
 
-@with_ray
-@of_ray
-def test_an_error_of_the_work_comes_back_as_it_is(two: OnRay) -> None:
-    broken = FEATURES.copy()
-    broken[700] = 0
-    with pytest.raises(InvalidInputError, match=r"1 rows are zero or not finite, such as \['row 700'\]"):
-        Shards(np.split(broken, CUTS), two).unit.products({"a": TEXTS})
-    with pytest.raises(ZeroDivisionError):
-        list(two.each(lambda n: 1 // n, [2, 0]))
-
-
 class Killed(Counting):
     """An encoder whose process is killed at its second batch, once."""
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vldebias.data.suspects import THUMB, Suspects, pictures_below, thumbnail
+from vldebias.data.suspects import Suspects, pictures_below, thumbnail
 from vldebias.errors import InvalidInputError
 
 
@@ -21,13 +21,6 @@ def test_pictures_that_are_gone_leave_a_note(read: Any, tmp_path: Path) -> None:
     assert thumbnail(read, 0).getpixel((0, 0)) == (0xEE, 0xF0, 0xF3)
     found = Suspects.by(np.arange(3.0), ("a", "b", "c"), read=read)
     assert found.page(tmp_path / "page.html", "gone", lambda row: ("", "")).read_text().count("<img") == 3
-
-
-@pytest.mark.parametrize("shape", [(500, 20), (20, 500), (1, 1), (160, 160), (32, 32)])
-def test_pictures_of_any_shape_fit(shape: tuple[int, int]) -> None:
-    thumb = thumbnail(lambda row: Image.new("L", shape), 0)
-    assert max(thumb.size) == THUMB
-    assert min(thumb.size) >= 1
 
 
 def test_the_table_has_the_lowest_first_and_what_has_no_score_last(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from tests.refusals import refused
 from vldebias.cli import app
-from vldebias.data import Embeddings, Labels, Shards, digest_of, open_embeddings, rows, save_embeddings
+from vldebias.data import Embeddings, Labels, Shards, open_embeddings, rows, save_embeddings
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.metrics.rankings import top_rankings
 
@@ -174,21 +174,6 @@ def test_a_gap_in_a_numbered_series_is_told(names: list[str], missing: str, tmp_
         np.save(tmp_path / f"{name}.npy", SMALL[:3])
     with pytest.warns(SuspectInputWarning, match=missing) if missing else contextlib.nullcontext():
         assert len(Shards.open(f"{tmp_path}/*.npy")) == 3 * len(names)
-
-
-def test_digests_change_with_numbers_order_and_choice(tmp_path: Path) -> None:
-    first, second = cut([150])
-    other = second.copy()
-    other[5, 5] += 1
-    several = [Shards([first, second]), Shards([second, first]), Shards([first, other])]
-    several.append(several[0].picked(np.arange(299)))
-    assert len({shards.digest() for shards in several}) == 4
-    assert several[0].digest() == Shards([first, second]).digest()
-    in_npy([first, second], tmp_path)
-    before = digest_of(f"{tmp_path}/*.npy")
-    assert len({before, *(digest_of(path) for path in tmp_path.glob("*.npy"))}) == 3
-    np.save(tmp_path / "1.npy", other)
-    assert digest_of(f"{tmp_path}/*.npy") != before
 
 
 @refused(

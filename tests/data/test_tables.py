@@ -20,7 +20,7 @@ from pyarrow import parquet
 from tests.refusals import refused
 from vldebias.data import UNKNOWN, Labels, cross, odd_values, read_table
 from vldebias.data.tables import as_labels, as_texts, check_captions, column_of, one_row_per_image, says_something
-from vldebias.errors import InvalidInputError, SuspectInputWarning, VldebiasWarning
+from vldebias.errors import InvalidInputError, SuspectInputWarning
 
 NAMES = ("a", "b", "c")
 values = st.lists(st.sampled_from([*NAMES, None, ""]), max_size=30)
@@ -85,23 +85,6 @@ def test_columns_as_people_have_them(column: object, names: tuple[str, ...], cod
     assert (labels.names, labels.codes.tolist()) == (names, codes)
 
 
-@pytest.mark.parametrize(
-    ("column", "unknown"),
-    [
-        ([1, 0, -1], -1),
-        ([1, 0, -1], "-1"),
-        ([1.0, 0.0, -1.0], np.float32(-1)),
-        (np.array([1, 0, 255], "u1"), (255, "?")),
-        (["1", "0", "?"], ["?", -1]),
-        (["1", "0", b"?"], b"?"),
-        (Labels(np.array([1, 0, 2]), ("0", "1", "nobody")), "nobody"),
-    ],
-)
-def test_unknown_is_what_the_user_says_it_is(column: object, unknown: object) -> None:
-    labels = Labels.of_array(column).without(unknown)
-    assert (labels.names, labels.codes.tolist()) == (("0", "1"), [1, 0, UNKNOWN])
-
-
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=20))
 def test_numbers_are_values_whatever_their_sign_and_may_index_names(column: list[int]) -> None:
     assert [int(name or "nothing") for name in back(Labels.of_array(column))] == column
@@ -159,20 +142,6 @@ def test_columns_that_look_like_a_slip_are_doubted(rows: list, said: list[str]) 
     assert len(found) == len(said)
     for one, pattern in zip(found, said, strict=True):
         assert re.search(pattern, one)
-
-
-@pytest.mark.parametrize(
-    ("rows", "flags"),
-    [
-        (["female"] * 3 + ["male"] * 3, []),
-        (["female", "male"] * 99 + ["femal"], ["--same femal=female", "--values"]),
-        (["female", "male"] * 99 + ["dog"], ["'dog' (1)", "--same dog=", "--unknown dog"]),
-    ],
-)
-def test_values_of_a_table_are_rare_by_their_share_and_the_flags_are_named(rows: list[str], flags: list[str]) -> None:
-    found = odd_values(Labels.of(rows), flags=True)
-    assert len(found) == bool(flags)
-    assert all(flag in found[0] for flag in flags)
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
@@ -281,16 +250,6 @@ def test_a_file_that_does_not_fit_says_why(tmp_path: Path, name: str, content: b
     read_table(tmp_path / name)
 
 
-@refused(
-    (lambda: column_of(pa.table({"a": [1]}), "b", "t.csv"), r"t.csv: expected a column 'b'; there are \['a'\]"),
-    (lambda: as_labels(pa.array(["x"]), ["a"], "t"), r"t: expected one of \['a'\], got \['x'\]"),
-    (lambda: as_labels(pa.array([{"a": 1}]), None, "t"), "t: expected texts or numbers, got a column of struct"),
-    (lambda: as_labels(pa.array(range(2001)), None, "t"), "t: 2001 different values in 2001 rows"),
-)
-def test_a_column_that_does_not_fit_says_why(call: Callable[[], object]) -> None:
-    call()
-
-
 # ---- captions --------------------------------------------------------------------------------------------------------
 
 IMAGES = ["a", "b", "a", "c", "b", "a"]
@@ -328,10 +287,3 @@ def test_what_stands_for_no_text() -> None:
 )
 def test_captions_that_say_nothing(captions: list[str]) -> None:
     check_captions("own", captions, "Do this")
-
-
-def test_a_few_are_told_with_their_share() -> None:
-    with pytest.warns(VldebiasWarning, match=r"own: 1 of 4 captions \(25%\) are numbers, such as \['17'\]"):
-        check_captions("own", ["17", "a dog", "a cat", "file.png is shown"], "Do this")
-    check_captions("own", ["a dog", "route 66", "a cat"], "Do this")
-    check_captions("own", ["a dog"], "Do this")  # of one pair all are the same

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from scipy.optimize import linprog
 from slow_losses import unit_rows
 from torch import Tensor
 
-from tests.refusals import refused
 from vldebias.errors import InvalidInputError
 from vldebias.losses import info_nce, mutual_information_bound, rince, wasserstein_dependency_bound
 
@@ -127,12 +125,3 @@ def test_a_steeper_head_bounds_less() -> None:
     one, two = (wasserstein_dependency_bound(torch.tensor(-3.0), lipschitz=k, **options) for k in (1.0, 2.0))
     assert one == pytest.approx(2 * two)
     assert one == pytest.approx(3 * 0.5 * math.exp(-2) / 0.8)
-
-
-@refused(
-    (lambda: mutual_information_bound(1.0, negatives=0), "negatives"),
-    (lambda: wasserstein_dependency_bound(1.0, negatives=9, temperature=1.0, lam=0.5, eta=1.0), "eta"),
-    (lambda: wasserstein_dependency_bound(1.0, negatives=9, temperature=1.0, lam=1.0), "lam"),
-)
-def test_what_the_bounds_refuse(call: Callable[[], object]) -> None:
-    call()

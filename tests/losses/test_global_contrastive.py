@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from slow_losses import GlobalContrast, total, unit_rows
 from torch import Tensor
 
-from tests.refusals import refused
-from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.losses import GlobalContrastiveLoss, estimate_popularity, info_nce
 
 N, B, TAU = 12, 5, 0.2
@@ -121,24 +115,6 @@ def test_the_average_over_visits_is_that_of_its_weights() -> None:
         assert float(loss.zeta_mean[0, item]) == pytest.approx(mean, abs=1e-12)
 
 
-def test_the_state_resumes_exactly(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"temperature": TAU, "popularity_lr": 0.5, "gamma": 0.5}
-    loss = GlobalContrastiveLoss(N, **settings)
-    batches = _batches(6)
-    for step, items in enumerate(batches[:3]):
-        loss(*_features(step), items)
-    save_file(loss.state_dict(), tmp_path / "state.safetensors")
-    resumed = GlobalContrastiveLoss(N, **settings)
-    resumed.load_state_dict(load_file(tmp_path / "state.safetensors"))
-    fresh = GlobalContrastiveLoss(N, **settings)
-    for step, items in enumerate(batches[3:], start=3):
-        values = [one(*_features(step), items) for one in (loss, resumed, fresh)]
-        assert torch.equal(values[0], values[1])
-    assert not torch.equal(values[0], values[2])
-    for name, value in loss.state_dict().items():
-        assert torch.equal(value, resumed.state_dict()[name]), name
-
-
 def test_the_state_stands_still_in_evaluation() -> None:
     loss = GlobalContrastiveLoss(N, temperature=TAU, popularity_lr=0.5)
     loss(*_features(0), torch.arange(B))
@@ -151,20 +127,6 @@ def test_the_state_stands_still_in_evaluation() -> None:
     loss.train()
     loss(*_features(1), torch.arange(B))
     assert not torch.equal(before["log_u"], loss.log_u)
-
-
-def test_what_it_refuses() -> None:
-    loss = GlobalContrastiveLoss(N, temperature=TAU)
-    for items, said in (
-        (torch.arange(8, 13), "index: expected 0 .. 11, got 8 .. 12"),
-        (torch.tensor([0, 1, 2, 3, 1]), "index: an item is twice"),
-        (torch.arange(4), "index: expected an integer tensor"),
-    ):
-        with pytest.raises(InvalidInputError, match=said):
-            loss(*_features(0), items)
-    for settings in ({"gamma": 0.0}, {"temperature": 0.0}, {"dataset_size": 1}):
-        with pytest.raises(InvalidInputError, match=next(iter(settings))):
-            GlobalContrastiveLoss(**({"dataset_size": N} | settings))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("chunk_size", [None, 2])
@@ -235,18 +197,3 @@ def test_the_true_popularity_is_found_where_it_can_be_computed() -> None:
     found = estimate_popularity(x @ y.T, temperature=TAU).log_popularity
     error, uniform_error = (found - true).std(), true.std()
     assert error < 0.2 * uniform_error
-
-
-def test_a_search_that_ends_too_early_says_so() -> None:
-    with pytest.warns(VldebiasWarning, match=r"gradient norm .* after 2 iterations, asked for 1.0e-12"):
-        found = estimate_popularity(_similarity(), temperature=0.05, max_iterations=2)
-    assert found.iterations == 2
-    assert found.gradient_norm > 1e-12
-
-
-@refused(
-    (torch.zeros(3, 4), r"similarity: expected shape \(n, n\) with n >= 2, got \(3, 4\)"),
-    (torch.full((3, 3), torch.nan), "similarity: some values are NaN or infinite"),
-)
-def test_similarities_that_do_not_fit(similarity: Tensor) -> None:
-    estimate_popularity(similarity, temperature=TAU)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.refusals import refused
 from vldebias.losses import GroupWeights
 
 LOSSES = torch.tensor([1.0, 3.0, 2.0, 5.0, 9.0], dtype=torch.float64)
@@ -37,13 +36,3 @@ def test_its_state_is_a_buffer_that_stands_still_in_evaluation() -> None:
     weights.eval()(LOSSES, GROUPS)
     assert torch.equal(weights.log_weights, before)
     assert before[2] > before[0] > before[1]
-
-
-@refused(
-    ({"groups": 1}, {}, r"groups: expected a number in \[2, inf\), got 1"),
-    ({"groups": 3, "step": 0.0}, {}, r"step: expected a number in \(0, inf\)"),
-    ({"groups": 2}, {}, "groups: expected at most 1, got 2"),
-    ({"groups": 3}, {"groups": GROUPS[:2]}, "groups: expected an integer tensor"),
-)
-def test_what_does_not_fit(made: dict[str, int], given: dict[str, torch.Tensor]) -> None:
-    GroupWeights(**made)(LOSSES, given.get("groups", GROUPS))  # type: ignore[arg-type]

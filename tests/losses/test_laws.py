@@ -188,14 +188,6 @@ def test_the_defaults_are_those_of_the_papers() -> None:
     assert float(module.temperature.log_temperature.detach().exp()) == pytest.approx(0.1)  # type: ignore[union-attr]
 
 
-def test_temperatures_that_make_no_sense() -> None:
-    with pytest.raises(InvalidInputError, match=r"at least the minimum 0\.01, got 0\.005"):
-        losses.InfoNCELoss(temperature=0.005, learnable_temperature=True)
-    for wrong in (-1, None):
-        with pytest.raises(InvalidInputError, match=f"temperature: .* got {wrong}"):
-            losses.info_nce(X, Y, temperature=wrong)  # type: ignore[typeddict-item]
-
-
 def test_q_and_beta_may_change_from_step_to_step() -> None:
     rince, hcl = losses.RINCELoss(q=0.01, temperature=0.2), losses.HardNegativeContrastiveLoss(temperature=0.2)
     rince.q, hcl.beta = losses.q_warmup(9, 10), 0.5

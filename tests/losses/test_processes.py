@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -133,27 +132,6 @@ def test_two_processes_are_one_on_the_joint_batch(name: str, outcomes: list[dict
 def test_rows_that_differ_in_number_are_refused_on_every_process(outcomes: list[dict[str, Any]]) -> None:
     expected = "gather: expected as many rows on every process, got [2, 3]; drop the last incomplete batch"
     assert [own["refusal"] for own in outcomes] == [expected] * WORLD
-
-
-@pytest.mark.parametrize("settings", [{}, {"chunk_size": 2}, {"within_view": True}], ids=["plain", "blocks", "within"])
-@pytest.mark.parametrize("kind", [losses.InfoNCELoss, losses.SpreadLoss])
-def test_each_half_of_a_joint_batch_has_the_samples_of_the_whole(
-    kind: Any, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The law above in one process: what the other one would send is handed in."""
-    joint = [unit_rows(N, D, seed=1), unit_rows(N, D, seed=2), *([LABELS] if kind is losses.SpreadLoss else [])]
-    whole = kind(reduction="none", temperature=0.3, **settings)(*joint)
-    module = kind(reduction="none", temperature=0.3, gather=True, **settings)
-    for own in (slice(0, N // 2), slice(N // 2, N)):
-
-        def gathered(rows: Tensor, own: slice = own) -> Tensor:
-            return next(every for every in joint if torch.equal(every[own], rows))
-
-        for name in ("contrast", "spread"):  # `vldebias.losses.spread` is the function
-            monkeypatch.setattr(sys.modules[f"vldebias.losses.{name}"], "gather_rows", gathered)
-        monkeypatch.setattr("vldebias.losses.contrast.own_rows", lambda n, joint, own=own: own)
-        half = module(*(rows[own] for rows in joint))
-        torch.testing.assert_close(half, whole[own])
 
 
 def test_gathered_rows_without_a_process_group_are_the_rows() -> None:

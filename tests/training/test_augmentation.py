@@ -14,7 +14,6 @@ from scipy.stats import ks_2samp
 from torch import Tensor
 from torchvision.transforms import v2
 
-from vldebias.errors import InvalidInputError
 from vldebias.training.augmentation import Augmentation, crop_box, mix_amplitudes, most_similar
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
@@ -156,9 +155,3 @@ def test_the_most_similar_is_the_row_of_largest_cosine_that_shows_another(images
     cosines = torch.nn.functional.cosine_similarity(features[:, None], features[None], dim=2)
     for k, partner in enumerate(found.tolist()):
         assert float(cosines[k, partner]) == pytest.approx(float(cosines[k][source != source[k]].max()), abs=1e-12)
-
-
-@pytest.mark.parametrize("given", [(torch.ones(1, 4),), (torch.ones(4, 2), torch.zeros(4, dtype=torch.long))])
-def test_what_has_no_partner_is_refused(given: tuple[Tensor, ...]) -> None:
-    with pytest.raises(InvalidInputError, match="two images or more"):
-        most_similar(*given)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_parts import NAMES, Stream, caption, image_data, jittered, number_of, plain, same, take, tokenize
 
-from tests.refusals import refused
 from vldebias.errors import VldebiasWarning
 from vldebias.training.batches import MapBatches, StreamBatches
 from vldebias.training.pairs import Pairs
@@ -68,12 +66,6 @@ def test_batches_of_an_epoch_follow_its_order_and_leave_out_the_rest(sizes: tupl
         assert {sampler.epoch(number) for number in numbers} == {epoch}
         rows = np.concatenate([sampler.rows(number) for number in numbers])
         assert rows.tolist() == epoch_order(items, 2, epoch)[: sampler.per_epoch * batch * world].tolist()
-
-
-def test_epochs_and_seeds_have_orders_of_their_own_with_uniform_first_places() -> None:
-    assert len({tuple(epoch_order(50, seed, epoch)) for seed in range(4) for epoch in range(4)}) == 16
-    first = np.bincount([epoch_order(5, seed, 0)[0] for seed in range(2000)], minlength=5)
-    assert abs(first - 400).max() < 4 * (2000 * 0.2 * 0.8) ** 0.5
 
 
 def test_generators_differ_by_purpose_and_place() -> None:
@@ -228,27 +220,3 @@ def test_another_row_takes_the_place_of_a_broken_one(kind: str, workers: int) ->
         assert kind == "stream" or len(set(rows)) == len(rows), "at most once in a batch"
         replaced += int(moved.sum())
     assert replaced > 5
-
-
-def test_broken_images_are_told_at_every_power_of_ten() -> None:
-    source, told = mapped(), []
-    for first in range(0, 120, 3):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            source._note({f"id{i}": "gone" for i in range(first, first + 3)} | {"id0": "gone"})
-        told += [str(one.message).rpartition("(")[2] for one in caught]
-    assert told == ["3 so far)", "12 so far)", "102 so far)"]
-
-
-@refused(
-    (lambda: take(mapped(broken=(5,), on_error="raise", workers=2), 0, 5), "^the image of 'id5' cannot be read"),
-    (lambda: take(streamed(Stream(N, broken=(5,)), batch_size=20, on_error="raise"), 0, 2), "'id5' cannot be read"),
-    (lambda: take(mapped(broken=tuple(range(N))), 0, 1), "nor those of 10 rows"),
-    (lambda: mapped(tokenize=None), "own: expected captions and tokenize"),
-    (lambda: mapped(batch_size=24), "has 23 rows, fewer than the 24 of one batch"),
-    (lambda: take(streamed(batch_size=24), 0, 1), "lower batch_size 24"),
-    (lambda: take(streamed(Stream(N, without_caption=range(N))), 0, 1), "Name their column"),
-    (lambda: streamed(label="race"), r"the classes of 'race' must be known .* \['kind'\]"),
-)
-def test_what_does_not_fit_says_why(call: Callable[[], object]) -> None:
-    call()

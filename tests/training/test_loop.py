@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +28,6 @@ from vldebias.training.loop import (
     Entry,
     InterruptedRunError,
     Run,
-    _signals,
     fit,
     make_accelerator,
     read_state,
@@ -145,24 +143,6 @@ def test_a_signal_lets_the_step_finish_and_saves_it(number: signal.Signals, tmp_
     assert same(weights(resumed), weights(whole))
 
 
-def test_a_second_signal_stops_at_once_and_other_threads_leave_signals_alone() -> None:
-    with _signals() as seen:
-        os.kill(os.getpid(), signal.SIGINT)
-        assert seen == [signal.SIGINT]
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-    before, handlers = signal.getsignal(signal.SIGINT), []
-
-    def run() -> None:
-        with _signals():
-            handlers.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert handlers == [before]
-
-
 def test_a_kill_while_the_state_is_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class KilledError(BaseException):
         pass
@@ -199,16 +179,6 @@ def test_the_history_beside_the_state_follows_it(tmp_path: Path) -> None:
         history = fit(trainee(), batches(), chosen, folder=tmp_path)
         assert [entry["step"] for entry in history] == list(range(STEPS))
         assert [json.loads(line) for line in path.read_text().splitlines()] == history
-
-
-def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:
-    fit(trainee(), batches(), settings(steps=None, epochs=0.5), folder=tmp_path, identity={"lr": 1e-3})
-    with pytest.raises(InvalidInputError, match=r"lr 0\.001 there and 0\.01 here"):
-        fit(trainee(), batches(), settings(steps=2), folder=tmp_path, identity={"lr": 1e-2})
-    with pytest.raises(InvalidInputError, match="steps 2 there and 9 here"):
-        fit(trainee(), batches(), settings(steps=9), folder=tmp_path, identity={"lr": 1e-3})
-    same_length = fit(trainee(), batches(), settings(steps=2), folder=tmp_path, identity={"lr": 1e-3})
-    assert len(same_length) == 2, "steps and epochs that mean the same are one run"
 
 
 def test_a_state_of_another_model_is_refused_and_changes_nothing(tmp_path: Path) -> None:
@@ -273,14 +243,6 @@ def test_the_average_is_what_is_scored_and_kept_and_a_short_run_is_scored_ten_ti
     assert [entry["step"] for entry in history if "score" in entry] == [1, 3, 5, 7, 9, 11, 13, 14]
 
 
-def test_autocast_leaves_weights_in_single_precision() -> None:
-    made = trainee()
-    history, plain = fit(made, batches(), settings(precision="bf16")), fit(trainee(), batches(), settings())
-    assert all(parameter.dtype == torch.float32 for parameter in made.parameters())
-    assert history[0]["loss"] != plain[0]["loss"]
-    assert history[0]["loss"] == pytest.approx(plain[0]["loss"], rel=0.05)
-
-
 def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_checkpoint(tmp_path: Path) -> None:
     broken = IMAGES.clone()
     broken[int(batches().sampler.rows(3)[0])] = torch.nan
@@ -321,22 +283,6 @@ def test_an_overflow_of_the_scale_costs_a_step_and_not_the_run() -> None:
     assert same(stayed.model.state_dict(), start)
     with pytest.raises(DivergedError, match="loss is inf"):
         half(1e9, steps=1)
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "alike"),
-    [
-        ({"clip_norm": None}, {"clip_norm": 1e9}, True),
-        ({"clip_norm": None}, {"clip_norm": 1e-9}, False),
-        ({"sharpness": "sam"}, {"sharpness": "sam", "rho": 0.3}, False),
-        ({"sharpness": "asam"}, {"sharpness": "asam", "rho": 0.3}, False),
-    ],
-)
-def test_limits_and_radius_move_the_weights(one: dict[str, Any], other: dict[str, Any], alike: bool) -> None:
-    first, second = trainee("info_nce"), trainee("info_nce")
-    fit(first, batches(), settings(steps=3, **one))
-    fit(second, batches(), settings(steps=3, **other))
-    assert same(weights(first), weights(second)) == alike
 
 
 def test_steps_follow_from_epochs() -> None:
@@ -470,9 +416,3 @@ def test_a_process_that_was_launched_as_one_of_several_and_is_alone_is_refused()
     assert done.returncode != 0
     assert "this one sees itself alone" in done.stderr
     assert "torchrun" in done.stderr
-
-
-def test_buffers_are_not_sent_around_and_precision_is_the_loop_s_own() -> None:
-    accelerator = make_accelerator(cpu=True)
-    assert accelerator.ddp_handler.broadcast_buffers is False
-    assert accelerator.mixed_precision == "no"

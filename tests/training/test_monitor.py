@@ -16,7 +16,7 @@ from torch import Tensor
 from training_parts import image_data, letters_of, plain, reader, tiny_image, tiny_towers
 
 from vldebias.data import Labels
-from vldebias.errors import InvalidInputError, PromptSetError, VldebiasWarning
+from vldebias.errors import VldebiasWarning
 from vldebias.projection import CalibratedProjection
 from vldebias.training.monitor import Monitor, held_out, worsened
 
@@ -119,17 +119,6 @@ def test_rows_without_a_caption_are_left_out_of_retrieval() -> None:
     assert found["positive_score"].nan_to_num(9).tolist() == [1, 9, 1, 9]
 
 
-def test_perfect_and_collapsed_models() -> None:
-    n = 40
-    captions, labels = [str(i) for i in range(n)], torch.arange(n) % 4
-    monitor = Monitor(places(n), captions=captions, labels=labels, class_texts="0123")
-    perfect = monitor(table(torch.eye(n), torch.eye(n)))
-    assert perfect["recall@1 image->text"] == perfect["recall@1 text->image"] == perfect["positive_score"] == 1
-    constant = monitor(table(torch.ones(n, 4), torch.ones(n, 4)))
-    assert constant["recall@10 image->text"] == constant["recall@10 text->image"] == 0.25  # ten of forty, no more
-    assert (constant["zero_shot_accuracy"], constant["zero_shot_worst_class"]) == (0.25, 0)
-
-
 @pytest.mark.parametrize("broken", ["image", "text"])
 def test_features_that_are_not_finite_give_nan_and_no_hits(broken: str) -> None:
     tables = {"image": torch.eye(4), "text": torch.eye(4)}
@@ -179,37 +168,6 @@ def test_what_cannot_be_read_is_left_out() -> None:
         found = held_out(data(broken=(3, 4)), plain, "label", workers=0)(tiny_towers())
     rest = data()[[i for i in range(20) if i not in (3, 4)]]
     assert found == held_out(rest, plain, "label")(tiny_towers())
-
-
-def test_nothing_readable_and_faults_of_the_machine_stop_it() -> None:
-    def denied(i: int) -> Any:
-        raise PermissionError(13, "Permission denied")
-
-    with pytest.raises(InvalidInputError, match="20 of 20 held-out images"):
-        held_out(data(broken=range(20)), plain, "label")
-    with pytest.raises(PermissionError):
-        held_out(data(read=denied), plain, "label")
-
-
-def test_a_limit_takes_the_same_rows_in_the_order_of_the_data() -> None:
-    first, again = (held_out(data(), plain, limit=8).captions for _ in range(2))
-    assert len(first) == 8
-    assert first == again
-    assert list(first) == [text for text in data().captions if text in set(first)]
-    assert len(held_out(data(), plain, limit=50).images) == 20
-
-
-def test_what_does_not_fit_says_why() -> None:
-    images = torch.zeros(2, 3, 4, 4)
-    with pytest.raises(InvalidInputError, match="no image has a known group"):
-        Monitor(images, captions=("a cat", "a dog"), groups=torch.tensor([-1, -1]))
-    for captions in ([], ["", " "]):
-        with pytest.raises(InvalidInputError, match="leave nothing to measure"):
-            Monitor(images, captions=captions)
-    with pytest.raises(InvalidInputError, match="no column 'kind'"):
-        held_out(data(), plain, "kind")
-    with pytest.raises(PromptSetError, match="'a photo'"):
-        held_out(data(), plain, "label", template="a photo")
 
 
 def test_what_is_worse_is_named_and_nothing_else() -> None:

@@ -11,7 +11,6 @@ from torch import Tensor
 from training_parts import SIZE, letters_of, tiny_towers
 
 from vldebias import losses
-from vldebias.errors import InvalidInputError
 from vldebias.losses import info_nce
 from vldebias.training.batches import Batch
 from vldebias.training.objective import Trainee, build_objective, unit
@@ -94,23 +93,6 @@ def test_schedules_move_the_loss() -> None:
     still.at(9, 10)
     still(X.clone().requires_grad_(), Y, BATCH)
     assert not still.loss.zeta.any(), "sogclr never moves its popularity"
-
-
-def test_rows_held_at_once_and_processes_reach_the_loss() -> None:
-    split = built("info_nce", chunk_size=3, gather=True)
-    assert (split.loss.chunk_size, split.loss.gather) == (3, True)
-    assert not built("info_nce").loss.gather
-
-
-def test_what_a_loss_cannot_do_without_is_said() -> None:
-    with pytest.raises(InvalidInputError, match="info_nce does not read lam, q"):
-        built("info_nce", q=0.3, lam=0.1)
-    with pytest.raises(InvalidInputError, match=r"sogclr: .*a stream"):
-        built("sogclr", items=None)
-    with pytest.raises(InvalidInputError, match="spread: reads the labels"):
-        built("spread")(X, Y, Batch(images=BATCH.images))
-    with pytest.raises(InvalidInputError, match="group_dro: reads the groups"):
-        built("info_nce", group_dro="place", groups=2)(X, Y, BATCH)
 
 
 def test_group_dro_weighs_the_losses_of_the_groups() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,9 @@ from PIL import Image
 from scipy.stats import binomtest, chisquare
 from training_parts import caption, image_data, picture
 
-from tests.refusals import refused
 from vldebias.data import ImageData, Labels
 from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.training.pairs import Pairs, caption_of, check_held_out, make_pairs, mixture_noise, open_images, present
+from vldebias.training.pairs import Pairs, check_held_out, make_pairs, mixture_noise, open_images
 from vldebias.training.settings import load_settings
 
 
@@ -44,41 +42,6 @@ def test_captions_from_labels_leave_out_unknown_rows() -> None:
     assert source.labels is not None
     assert source.labels.codes.tolist() == [2, 0]
     assert source.read(1) == picture(2)
-
-
-BARE = image_data(3, captions=())
-
-
-@refused(
-    (lambda: Pairs.of(BARE), "own: has no captions"),
-    (lambda: Pairs.of(BARE, caption_template="a {}"), "caption_template needs label"),
-    (lambda: caption_of("a photo", "cat"), r"\{\} where the class goes, got 'a photo'"),
-    (lambda: Pairs.of(BARE, label="race", caption_template="a {}"), "no column 'race'"),
-    (
-        lambda: Pairs.of(image_data(2, kinds=[None, None], captions=()), label="kind", caption_template="a {}"),
-        "not one",
-    ),
-    (lambda: Pairs.of(BARE, with_captions=False).with_noise(0.5, 0), "caption noise needs captions"),
-    (lambda: mixture_noise(3, 1.1, 0), "eta: .* got 1.1"),
-)
-def test_what_does_not_fit_says_why(call: Callable[[], object]) -> None:
-    call()
-
-
-def test_missing_images_are_left_out_and_many_are_refused(tmp_path: Path) -> None:
-    here = tmp_path / "here.png"
-    here.write_bytes(b"")
-
-    def data(missing: int) -> Any:
-        return image_data(20, path=lambda row: str(tmp_path / "gone.png") if row < missing else str(here))
-
-    assert len(present(data(0), load_settings())) == 20
-    with pytest.warns(VldebiasWarning, match=r"2 of 20 images \(10%\) are not there, such as .*gone.png"):
-        assert len(present(data(2), load_settings())) == 18
-    with pytest.raises(InvalidInputError, match=r"(?s)3 of 20 images .*image_root"):
-        present(data(3), load_settings())
-    with pytest.raises(InvalidInputError, match="1 of 20 images"):
-        present(data(1), load_settings(on_error="raise"))
 
 
 def test_held_out_data_that_are_learned_from_are_refused_and_some_are_told() -> None:
@@ -181,22 +144,6 @@ def test_noise_knows_which_captions_changed_and_follows_its_seed() -> None:
     assert some.wrong.tolist() == pairs.wrong[[3, 1]].tolist()  # type: ignore[union-attr]
 
 
-def test_an_equal_caption_of_another_row_is_not_wrong() -> None:
-    pairs = Pairs.of(image_data(200), label="kind", caption_template="a {}").with_noise(1.0, seed=0)
-    assert pairs.wrong is not None
-    assert 0.5 < pairs.wrong.mean() < 0.8  # two of three classes
-
-
-def test_noise_replaces_captions_one_by_one() -> None:
-    data = image_data(200, more_captions=tuple((f"also {i}", f"and {i}") for i in range(200)))
-    source = Pairs.of(data)
-    pairs = source.with_noise(0.3, seed=0)
-    assert {len(texts) for texts in pairs.captions} == {3}
-    both = zip(pairs.captions, source.captions, strict=True)
-    kept = np.mean([new == own for a, b in both for new, own in zip(a, b, strict=True)])
-    assert 0.65 < kept < 0.75
-
-
 N = 20_000
 # Some texts are frequent, as captions are.
 CAPTIONS = [f"text {int(k)}" for k in np.random.default_rng(0).geometric(0.2, N)]
@@ -204,15 +151,6 @@ CAPTIONS = [f"text {int(k)}" for k in np.random.default_rng(0).geometric(0.2, N)
 
 def fits(count: int, n: int, rate: float) -> bool:
     return bool(binomtest(count, n, rate).pvalue > 1e-4) if 0 < rate < 1 else count == n * rate
-
-
-@pytest.mark.parametrize("eta", [0.0, 0.2, 0.6, 1.0])
-def test_the_rate_of_wrong_captions(eta: float) -> None:
-    source = mixture_noise(N, eta, 7)
-    assert fits(int((source != np.arange(N)).sum()), N, eta * (1 - 1 / N))
-    wrong = sum(CAPTIONS[taken] != own for taken, own in zip(source, CAPTIONS, strict=True))
-    share = np.array(list(Counter(CAPTIONS).values())) / N
-    assert fits(wrong, N, eta * (1 - float((share**2).sum())))
 
 
 def test_replaced_captions_follow_the_captions_of_the_data_and_say_nothing_of_the_image() -> None:

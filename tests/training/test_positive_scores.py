@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import weakref
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 from training_parts import image_data, letters_of, plain, reader, tiny_image, tiny_towers
 
-from vldebias.data.tables import read_table
-from vldebias.errors import InvalidInputError, VldebiasWarning
+from vldebias.errors import VldebiasWarning
 from vldebias.training.pairs import Pairs, open_images
 from vldebias.training.settings import load_settings
 from vldebias.training.suspects import positive_scores, report_pairs
@@ -65,18 +63,6 @@ def test_images_that_cannot_be_read_have_no_score() -> None:
     assert found[rest] == pytest.approx(positive_scores(tiny_towers(), source())[rest], abs=1e-6)
 
 
-def test_what_cannot_be_scored_says_why() -> None:
-    diverged = tiny_towers()
-    diverged.model.image.weight.data[:] = torch.nan
-    for towers, pairs, said in (
-        (tiny_towers(), replace(source(), captions=()), "own: expected pairs of an image and a caption"),
-        (tiny_towers(), source(broken=range(23)), "none of 23 images"),
-        (diverged, source(), "not finite"),
-    ):
-        with pytest.raises(InvalidInputError, match=said):
-            positive_scores(towers, pairs)
-
-
 def test_memory_does_not_grow_with_the_pairs() -> None:
     """At most the batches that the threads are ahead are alive at a time."""
     alive, most = 0, 0
@@ -124,14 +110,6 @@ def test_the_table_lists_the_most_suspicious_first_and_says_how_well_that_works(
     assert {row["wrong"] for row in rows_of(tmp_path / "pairs.csv")} == {""}
 
 
-@pytest.mark.filterwarnings("ignore::vldebias.errors.SuspectInputWarning")  # of a caption on two lines
-def test_awkward_captions_survive_the_table_and_are_no_formulas(tmp_path: Path) -> None:
-    texts = ('say "cheese", please', "two\nlines", "猫 🐈", "=cmd|' /C calc'!A0", "+1 for the cat", "-")
-    report_pairs(source(captions=texts), -np.arange(6.0, dtype=np.float32)[::-1], tmp_path)
-    assert tuple(read_table(tmp_path / "pairs.csv")["caption"].to_pylist()) == texts
-    assert not [row for row in rows_of(tmp_path / "pairs.csv") if row["caption"][0] in "=+-@"]
-
-
 @pytest.mark.parametrize("several", [False, True])
 def test_what_is_kept_can_be_trained_on(several: bool, tmp_path: Path) -> None:
     scores = np.linspace(1, 0, 10, dtype=np.float32)
@@ -141,16 +119,3 @@ def test_what_is_kept_can_be_trained_on(several: bool, tmp_path: Path) -> None:
     images: Any = open_images(load_settings(data=str(tmp_path / "kept.parquet")))
     assert Pairs.of(images).captions == tuple(pairs.captions[i] for i in (0, 1, 2, 3, 5, 6))
     assert images.read(4).tobytes() == tiny_image(5).tobytes()
-
-
-def test_images_that_are_files_are_named_and_not_copied(tmp_path: Path) -> None:
-    for i in range(4):
-        tiny_image(i).save(tmp_path / f"{i}.png")
-    table = tmp_path / "table.csv"
-    table.write_text("image,caption\n" + "".join(f"{i}.png,caption {i}\n" for i in range(4)))
-    data: Any = open_images(load_settings(data=str(table)))
-    report_pairs(Pairs.of(data), np.arange(4, dtype=np.float32), tmp_path, keep=0.5)
-    assert [row["path"] for row in rows_of(tmp_path / "pairs.csv")] == [str(tmp_path / f"{i}.png") for i in range(4)]
-    assert (tmp_path / "kept.parquet").stat().st_size < 4000
-    kept: Any = open_images(load_settings(data=str(tmp_path / "kept.parquet")))
-    assert [kept.read(i).tobytes() for i in range(2)] == [tiny_image(i).tobytes() for i in (2, 3)]

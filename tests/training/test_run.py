@@ -5,9 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,10 +15,9 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor
-from training_parts import Stream, image_data, take, tiny_towers
+from training_parts import Stream, take, tiny_towers
 
-from vldebias.errors import InvalidInputError, PromptSetError, VldebiasWarning
-from vldebias.files import only_writer
+from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.hosts.towers import Towers, towers
 from vldebias.loading import load_host
 from vldebias.methods import load_edits
@@ -89,16 +86,6 @@ def test_it_leaves_what_it_says(folder: Path) -> None:
     assert 0.3 < outcome["wrong_pairs"]["wrong"] < 0.7
 
 
-def test_every_command_reads_the_model(folder: Path) -> None:
-    found = load_host(str(folder / "model"))
-    ids = found.tokenizer(["a photo of a landbird"])
-    with torch.no_grad():
-        trained, before = found.host.encode_text(ids), load_clip()[0].encode_text(ids)
-    assert not torch.allclose(trained, before)
-    assert torch.allclose(trained, before, atol=0.2)
-    assert float(found.host.logit_scale.detach().exp()) == pytest.approx(1 / 0.2)
-
-
 def logged(settings: TrainSettings, folder: Path) -> str:
     text = io.StringIO()
     train_model(settings, folder, cpu=True, progress=Progress.on(Console(file=text, width=200)))
@@ -163,34 +150,6 @@ def first(data: Any = None, **given: Any) -> Any:
     return take(source, 0, 1)[0]
 
 
-@pytest.mark.parametrize("given", [{"crop_scale": 0.3}, {"flip": True}, {"jitter": 0.5}])
-def test_augmentation_changes_the_images_and_nothing_else(given: dict[str, Any]) -> None:
-    plain, changed = first(), first(**given)
-    assert torch.equal(changed.index, plain.index)
-    assert torch.equal(changed.texts["ids"], plain.texts["ids"])
-    assert not torch.allclose(changed.images, plain.images)
-    assert torch.equal(first(**given).images, changed.images), "the same again"
-
-
-def test_on_error_is_obeyed() -> None:
-    broken = image_data(24, broken=range(0, 24, 2))
-    with pytest.warns(match="be read"):
-        assert all(first(broken).index % 2 == 1)
-    with pytest.raises(InvalidInputError, match="on_error='skip'"):
-        first(broken, on_error="raise")
-
-
-def test_a_stream_is_shuffled_within_its_buffer() -> None:
-    def index(**given: Any) -> list[int]:
-        stream: Any = Stream(24)
-        batches: Any = make_batches(stream, own(streaming=True, **given), tiny_towers())
-        found: list[int] = take(batches, 0, 1)[0].index.tolist()
-        return found
-
-    assert index(shuffle_buffer=1) == list(range(8))
-    assert index(shuffle_buffer=24) != list(range(8))
-
-
 def test_a_killed_run_goes_on_in_the_middle_of_its_stream(tmp_path: Path) -> None:
     chosen, at = own(streaming=True, steps=8, shuffle_buffer=4, accumulation=2, save_every=0), 5
 
@@ -213,21 +172,6 @@ def test_a_killed_run_goes_on_in_the_middle_of_its_stream(tmp_path: Path) -> Non
     assert again == losses
     assert all(torch.equal(found[name], tensor) for name, tensor in whole.items())
     assert len(stream.decoded) == (8 - at) * 2 * chosen.batch_size, "what was learned from before is not decoded"
-
-
-def test_held_out_data_are_at_most_as_many_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vldebias.training.run.open_images", lambda _, held_out: image_data(30))
-    monitor, classes = (
-        make_monitor(small(**given), world(), tiny_towers())
-        for given in ({"val_items": 7}, {"label": "kind", "caption_template": "one {} alone"})
-    )
-    assert monitor is not None
-    assert classes is not None
-    assert len(monitor.images) == 7
-    assert classes.class_texts == ("one cat alone", "one dog alone", "one owl alone")
-    assert make_monitor(own(), world(), tiny_towers()) is None, "no held-out data are named"
-    monkeypatch.setattr("vldebias.training.run.open_images", lambda _, held_out: image_data(30, captions=()))
-    assert make_monitor(small(), world(), tiny_towers()) is None, "nothing can be asked"
 
 
 def test_two_views_need_no_caption_and_score_no_pair(tmp_path: Path) -> None:
@@ -289,19 +233,6 @@ def test_what_cannot_go_is_said_before_the_first_step(given: dict[str, Any], sai
     with pytest.raises(InvalidInputError, match=said):
         train_model(small(**given), tmp_path / "run", cpu=True)
     assert not (tmp_path / "run" / "state.pt").exists()
-
-
-def test_a_prompt_set_that_there_is_not_stops_before_the_first_step(tmp_path: Path) -> None:
-    with pytest.raises(PromptSetError, match="'gendre'"):
-        train_model(small(debias="gendre"), tmp_path, cpu=True)
-    assert not (tmp_path / "history.jsonl").exists()
-
-
-def test_a_second_run_in_the_same_folder_is_refused_and_changes_nothing(tmp_path: Path) -> None:
-    with only_writer(tmp_path), ThreadPoolExecutor(1) as pool:
-        with pytest.raises(InvalidInputError, match=rf"got a second run; .* process {os.getpid()} "):
-            pool.submit(train_model, small(), tmp_path, cpu=True).result()
-        assert [path.name for path in tmp_path.iterdir()] == [".vldebias.lock"]
 
 
 def test_a_temperature_too_low_for_rince_is_told_to_who_chose_it() -> None:

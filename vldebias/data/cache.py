@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from vldebias.data.dataset import ImageData
 from vldebias.data.embeddings import Embeddings
-from vldebias.data.parallel import HERE, Here, OnRay, prefetch, processes
+from vldebias.data.parallel import OnRay, prefetch, processes
 from vldebias.errors import InvalidInputError, warn
 from vldebias.files import add_tensors, write_atomically
 from vldebias.pictures import why_unreadable
@@ -34,7 +33,6 @@ FORMAT = 2
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 _MANY = 16  # where not one of at least so many images can be read, the drive is gone and not the images
 _ENTRY = "vldebias"  # one entry, because safetensors writes several in any order
-_STALE = 3600.0  # seconds after which a half-written file belongs to a run that is no more
 
 
 def embed_images(
@@ -48,7 +46,7 @@ def embed_images(
     workers: int = 4,
     strict: bool = False,
     progress: Progress | None = None,
-    runner: Here = HERE,
+    runner: OnRay | None = None,
 ) -> Embeddings:
     """Return features of all images of `data`, from the cache where they are there, else computed and put there.
 
@@ -97,7 +95,7 @@ def embed_images(
     readable = re.sub(r"[^\w.-]+", "-", f"{data.name}-{data.split}").strip("-.")
     where = Path(cache_dir or os.environ.get("VLDEBIAS_CACHE") or Path.home() / ".cache" / "vldebias")
     folder = where / f"{readable}-{digest}"
-    store = ShardStore(folder if runner is HERE else folder.absolute(), shard_size, about | {"shard_size": shard_size})
+    store = ShardStore(folder if runner is None else folder.absolute(), shard_size, about | {"shard_size": shard_size})
     with progress or Progress.on() as display:
         run = _Run(store, encoder, dtype, batch_size, workers, strict, f"{data.name} {data.split}", display, runner)
         try:
@@ -146,10 +144,6 @@ class ShardStore:
     def __init__(self, folder: Path, shard_size: int, about: Mapping[str, Any]) -> None:
         self.folder, self.shard_size, self._about = folder, shard_size, dict(about)
         self._checked: set[tuple[int, int, int]] = set()
-        for path in self.folder.glob("*.partial"):
-            with suppress(FileNotFoundError):  # another run was faster
-                if time.time() - path.stat().st_mtime > _STALE:
-                    path.unlink()
 
     def path(self, index: int) -> Path:
         """Return where a shard is or will be."""
@@ -207,7 +201,7 @@ class _Run:
     strict: bool
     title: str
     progress: Progress
-    runner: Here
+    runner: OnRay | None
 
     def embeddings(self, data: ImageData) -> Embeddings:
         """Process 0 looks what is missing, all of them share that work, and each returns everything."""
@@ -219,8 +213,8 @@ class _Run:
         missing = missing[group.rank :: group.world]
         total = sum(min(size, len(data) - index * size) for index in missing)
         with (progress if total else SILENT).bar(self.title, total) as bar:
-            if isinstance(self.runner, OnRay) and missing:
-                away = replace(self, progress=SILENT, runner=HERE)
+            if self.runner is not None and missing:
+                away = replace(self, progress=SILENT, runner=None)
                 for images in self.runner.each(partial(away._shard, data), missing):
                     bar.advance(images)
             else:

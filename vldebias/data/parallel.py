@@ -76,18 +76,7 @@ def processes() -> Processes:
 # ---- passes over parts: here, or on Ray ------------------------------------------------------------------------------
 
 
-class Here:
-    """The runner of this process: parts one after another; `vldebias.data.OnRay` is another, with the same results."""
-
-    def map(self, work: Callable[[T], R], parts: Sequence[T]) -> Iterator[R]:
-        """Return `work` of each part, in their order."""
-        return map(work, parts)
-
-
-HERE = Here()
-
-
-class OnRay(Here):
+class OnRay:
     """A runner whose work is done by workers of a Ray cluster, or of this machine; functions and parts are pickled.
 
     Workers that die are replaced and their parts done again, by Ray. An error of the work itself is not tried again: it

@@ -17,20 +17,22 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from vldebias.data.parallel import HERE, Here
+from vldebias.data.parallel import OnRay
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.files import digest
 from vldebias.metrics.rankings import Leaders, Rows, check_top, leaders, tie_order
 
 Index = NDArray[np.int64]
 Places = slice | Index
+T = TypeVar("T")
+R = TypeVar("R")
 
 BLOCK = 1 << 10  # rows that are held at once: 2 MB of 512 float32, which stay in the cache of a core
 PART = 1 << 18  # rows: a larger file is several parts, so that several workers can read it
@@ -59,7 +61,7 @@ class Shards:
 
     Args:
         arrays: the parts, of one width and type; each gives an array for a slice or for indices.
-        runner: where passes over them run, such as `vldebias.data.OnRay()`.
+        runner: where passes over them run; None: here. Such as `vldebias.data.OnRay()`.
         index: which of the rows (n,), in this order; None: all. They are copied when they are read.
 
     Raises:
@@ -68,7 +70,7 @@ class Shards:
 
     ndim = 2
 
-    def __init__(self, arrays: Sequence[Any], runner: Here = HERE, index: Index | None = None) -> None:
+    def __init__(self, arrays: Sequence[Any], runner: OnRay | None = None, index: Index | None = None) -> None:
         self.arrays, self.runner, self.index = tuple(arrays), runner, index
         came = sorted({f"{np.dtype(one.dtype)} (n, {', '.join(map(str, one.shape[1:]))})" for one in self.arrays})
         if len(came) != 1 or self.arrays[0].ndim != 2 or np.dtype(self.arrays[0].dtype).kind != "f":
@@ -98,7 +100,7 @@ class Shards:
         except InvalidInputError as error:
             raise InvalidInputError(f"{paths}: {error}") from None
 
-    def on(self, runner: Here) -> Shards:
+    def on(self, runner: OnRay) -> Shards:
         """Return the same rows, over which passes run elsewhere, such as `vldebias.data.OnRay()`."""
         return Shards(self.arrays, runner, self.index)
 
@@ -111,16 +113,20 @@ class Shards:
         """The rows, L2-normalised a block at a time."""
         return UnitRows(self, RowNumbers(int(self.starts[-1]), before="row "))
 
+    def map(self, work: Callable[[T], R], parts: Sequence[T]) -> Iterator[R]:
+        """Return `work` of each part, in their order, done here or where the runner says."""
+        return map(work, parts) if self.runner is None else self.runner.map(work, parts)
+
     def digest(self) -> str:
         """Return a SHA-256 over that of every part: other for other numbers, another order or other cuts."""
         chosen = [] if self.index is None else [hashlib.sha256(self.index.tobytes()).hexdigest()]
-        return hashlib.sha256(" ".join([*self.runner.map(_digest, self.arrays), *chosen]).encode()).hexdigest()
+        return hashlib.sha256(" ".join([*self.map(_digest, self.arrays), *chosen]).encode()).hexdigest()
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __repr__(self) -> str:
-        return f"Shards({len(self.arrays)} shards, {self.shape} of {self.dtype}, {type(self.runner).__name__})"
+        return f"Shards({len(self.arrays)} shards, {self.shape} of {self.dtype})"
 
     def numbers(self, rows: Any) -> Index:
         """Return where the rows at a slice, at indices or under a mask lie among those of all parts."""
@@ -227,7 +233,7 @@ class UnitRows:
         products = {name: torch.empty(len(self), len(rows)) for name, rows in texts.items()}
         parts = self._parts()
         work = partial(_products, {name: rows.float() for name, rows in texts.items()})
-        found = self.features.runner.map(work, [rows for rows, _ in parts])
+        found = self.features.map(work, [rows for rows, _ in parts])
         for (_, places), scores in zip(parts, found, strict=True):
             for name, of in scores.items():
                 products[name][places] = of
@@ -246,7 +252,7 @@ class UnitRows:
         def merge(one: Leaders, other: Leaders) -> Leaders:
             return Leaders.merged([one, other], k=k)
 
-        first = reduce(merge, self.features.runner.map(work, parts)).places
+        first = reduce(merge, self.features.map(work, parts)).places
         return first if order is None else order[first]
 
     def _parts(self) -> list[tuple[UnitRows, Places]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain, count, islice
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -63,21 +63,10 @@ class Batch:
         return cls(torch.empty(sum(map(len, batches)), 0), **columns)
 
 
-class Batches(Protocol):
+class Batches:
     """Micro-batches by their number: the one of a number is the same whenever and how often it is asked for.
 
     items: images of the data set; per_epoch: micro-batches of this process in an epoch; None for a stream.
-    """
-
-    items: int | None
-    per_epoch: int | None
-
-    def starting(self, first: int) -> Generator[Batch, None, None]:
-        """Yield micro-batches `first`, `first` + 1, ... without end; closing it ends what reads ahead."""
-
-
-class Reader:
-    """Reads the rows of micro-batches, of pairs or of a stream.
 
     Args:
         batch_size, seed, rank, world: see `vldebias.training.sampling.Sampler`.
@@ -113,6 +102,10 @@ class Reader:
         self.world = world_size() if world is None else world
         self.unreadable: dict[str, str] = {}  # id -> reason
 
+    def starting(self, first: int) -> Generator[Batch, None, None]:
+        """Yield micro-batches `first`, `first` + 1, ... without end; closing it ends what reads ahead."""
+        raise NotImplementedError
+
     def _read(
         self, row: int, read: Callable[[int], T], spares: Iterator[int], ids: Callable[[int], str]
     ) -> tuple[int, T, dict[str, str]]:
@@ -132,7 +125,8 @@ class Reader:
                     ) from error
         first, reason = next(iter(failed.items()))
         raise InvalidInputError(
-            f"the image of {first!r} cannot be read ({reason}), nor those of {len(failed) - 1} rows in its place"
+            f"the image of {first!r} cannot be read ({reason}), nor those of {len(failed) - 1} rows in its place; of a "
+            "table of paths, name the folder that they start from (image_root)"
         )
 
     def _note(self, failed: Mapping[str, str]) -> None:
@@ -160,8 +154,8 @@ class Reader:
         return Batch(images=views[:, 0], views=second, index=index, **said, **columns)
 
 
-class MapBatches(Reader, Dataset[dict[str, Any]]):
-    """Micro-batches of pairs that are read at random; see `Batches` and `Reader`, which has the options.
+class MapBatches(Batches, Dataset[dict[str, Any]]):
+    """Micro-batches of pairs that are read at random; see `Batches`, which has the options.
 
     Signals to the process group do not end the workers: the run that they read for finishes its step and ends them.
     """
@@ -177,7 +171,7 @@ class MapBatches(Reader, Dataset[dict[str, Any]]):
         self.columns = {k: torch.from_numpy(labels.codes) for k, labels in columns.items() if labels is not None}
 
     def starting(self, first: int) -> Generator[Batch, None, None]:
-        """Yield micro-batches `first`, `first` + 1, ... without end; close the iterator to stop the workers."""
+        """Yield them as read by the workers; close the iterator to stop these."""
         closing = multiprocessing.RawValue("b", 0)
 
         def outlast_signals(_: int) -> None:
@@ -228,8 +222,8 @@ class MapBatches(Reader, Dataset[dict[str, Any]]):
         return {"index": torch.tensor(rows), "texts": texts, "views": torch.stack(views), "failed": failed}
 
 
-class StreamBatches(Reader):
-    """Micro-batches of a stream of pairs; see `Batches`, and `Reader` for the options.
+class StreamBatches(Batches):
+    """Micro-batches of a stream of pairs; see `Batches` for the options.
 
     Process r of w reads the shards r, r + w, ... and no others; a stream with fewer shards than processes is read whole
     by each, and row i is that of process i mod w. Each pass takes the shards in another order and shuffles their rows,
@@ -266,7 +260,7 @@ class StreamBatches(Reader):
             warn(f"{stream.name}: has {shards} shards for {self.world} processes, so each reads all of them")
 
     def starting(self, first: int) -> Generator[Batch, None, None]:
-        """Yield micro-batches `first`, `first` + 1, ... of this process without end."""
+        """Yield those of this process."""
         coming, size = islice(self._assembled(), first, None), self.batch_size
         tasks = ((rows, slot, epoch) for epoch, rows in coming for slot in range(size))
         read = prefetch(tasks, lambda task: self._slot(*task), self.workers, 2 * size)

@@ -60,14 +60,12 @@ def make_accelerator(**options: Any) -> Accelerator:
     before every forward pass: the state of a global loss is the same everywhere anyway.
 
     Raises:
-        InvalidInputError: FSDP; or a launch of several processes that do not know each other, as that of `accelerate
-            launch --cpu --num_processes 2`: each would train alone and write into the same folder.
+        InvalidInputError: a launch of several processes that do not know each other, as that of `accelerate launch
+            --cpu --num_processes 2`: each would train alone and write into the same folder.
     """
     accelerate = need("accelerate")
     alone = accelerate.DistributedDataParallelKwargs(broadcast_buffers=False)
     made: Accelerator = accelerate.Accelerator(mixed_precision="no", kwargs_handlers=[alone], **options)
-    if made.distributed_type.value == "FSDP":
-        raise InvalidInputError("FSDP: expected whole weights on every process; launch without it")
     told = os.environ.get("WORLD_SIZE", "")
     met = "MASTER_ADDR" in os.environ and "ACCELERATE_USE_CPU" in os.environ and not told
     if made.num_processes == 1 and (met or (told.isdecimal() and int(told) > 1)):

@@ -23,7 +23,7 @@ from vldebias.hosts.base import reading
 if TYPE_CHECKING:
     from vldebias.hosts.towers import Towers
 
-MANIFEST, ADAPTER = "vldebias.json", "adapter"
+MANIFEST = "vldebias.json"
 _NAME = "default"  # of the adapter in peft
 _STACKED = "in_proj_weight"
 
@@ -186,7 +186,7 @@ def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
     """Write the model into `folder`, whole or not at all; what was saved there before is replaced.
 
     Its own library reads it: open_clip as "local-dir:FOLDER", transformers, `vldebias.miniature.load_clip(folder)`.
-    Adapters are merged, and lie in adapter/ alone, as peft reads them. vldebias.json says what it was made of.
+    Adapters are merged. vldebias.json says what it was made of.
 
     scope: what learned, see `tune`. name: what the model was loaded by, see `vldebias.loading.load_host`.
     """
@@ -204,22 +204,9 @@ def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
             save_tokenizer(list(towers.tokenizer.bpe_ranks), beside)
         else:
             write_checkpoint(towers, plain, beside, name=name)
-        if hasattr(towers.model, "peft_config"):
-            (beside / ADAPTER).mkdir()
-            adapter = {key.replace(f".{_NAME}.", "."): t for key, t in held.items() if ".lora_" in key}
-            own = {f"base_model.model.{key}": t.clone().contiguous() for key, t in adapter.items()}
-            save_file(own, beside / ADAPTER / "adapter_model.safetensors", metadata={"format": "pt"})
-            config = towers.model.peft_config[_NAME].to_dict()
-            config |= {"base_model_name_or_path": name, "inference_mode": True}
-            _write_json(beside / ADAPTER / "adapter_config.json", config)
         family = "miniature" if _is_miniature(towers) else towers.library
         about = {"family": family, "base": name, "scope": scope, "vldebias_version": __version__}
-        _write_json(beside / MANIFEST, about)
-
-
-def _write_json(path: Path, values: dict[str, Any]) -> None:
-    plain = {key: sorted(value) if isinstance(value, set) else value for key, value in values.items()}
-    path.write_text(json.dumps(plain, indent=2, sort_keys=True, default=str) + "\n", encoding="utf-8")
+        (beside / MANIFEST).write_text(json.dumps(about, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def check_savable(towers: Towers, *, name: str) -> None:

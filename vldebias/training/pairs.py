@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -17,13 +16,12 @@ from vldebias.data.dataset import ImageData, ImageStream
 from vldebias.data.tables import Labels, check_captions, cross, says_something
 from vldebias.errors import InvalidInputError, warn
 from vldebias.training.sampling import numpy_generator
-from vldebias.training.settings import WORLDS, DataSettings, TrainSettings
+from vldebias.training.settings import WORLDS, TrainSettings
 
 if TYPE_CHECKING:
     from PIL import Image
 
 CAPTIONS_WANTED = "Name their column (caption), or make them from a label with label and caption_template"
-MISSING = 0.1  # share of images that are not there from which on it is an error
 _SPLIT = "split"  # the column of a table that names splits
 _WORLD_SPLITS = {"train": "reference", "val": "test", "test": "test"}  # of the shipped pictures
 
@@ -175,12 +173,9 @@ def open_images(settings: TrainSettings, *, held_out: bool = False) -> ImageData
     if _is_table(where):
         options |= {"split_column": _SPLIT} if split != "all" else {}
         options |= {"caption": (settings.caption or "caption") if captions else None}
-        opened = open_data("manifest", Path(where), split, allow_outside=settings.allow_outside, **options)
-    else:
-        options |= {"caption": settings.caption or "auto"} if captions else {}
-        streaming = settings.streaming and not held_out
-        opened = open_data("huggingface", where, split, streaming=streaming, **options)
-    return present(opened, settings) if isinstance(opened, ImageData) and not held_out else opened
+        return open_data("manifest", Path(where), split, allow_outside=settings.allow_outside, **options)
+    options |= {"caption": settings.caption or "auto"} if captions else {}
+    return open_data("huggingface", where, split, streaming=settings.streaming and not held_out, **options)
 
 
 def _is_table(where: str) -> bool:
@@ -199,21 +194,6 @@ def _is_one_split(where: str) -> bool:
 
 def _paths(data: ImageData) -> list[str]:
     return ["" if data.path is None else data.path(row) for row in range(len(data))]
-
-
-def present(data: ImageData, settings: DataSettings) -> ImageData:
-    """Return the rows whose image is there, with a warning; refuse where over a tenth are not, or on_error says so."""
-    paths = _paths(data)
-    there = np.array([not path or "://" in path or os.path.exists(path) for path in paths], dtype=bool)
-    if there.all():
-        return data
-    first, gone = paths[int(np.flatnonzero(~there)[0])], (~there).mean()
-    note = f"{data.name}: {(~there).sum()} of {len(data)} images ({gone:.0%}) are not there, such as {first}"
-    most = 0 if settings.on_error == "raise" else MISSING
-    if gone > most:
-        raise InvalidInputError(f"{note}; expected at most {most:.0%}. Name the folder of the paths (image_root)")
-    warn(f"{note}; they are left out")
-    return data[there]
 
 
 def check_held_out(held_out: ImageData, learned: ImageData) -> None:

@@ -44,7 +44,7 @@ def draw(folder: Path, images: int = 3, **changes: Any) -> DrawnSet:
     model = {"pipeline": "Painter", "id": "by hand", "fingerprints": {}}
     plan = make_plan(model, PEOPLE, {"cali": Variant(prompts=(PEOPLE,))}, **settings)
     folder.mkdir(parents=True, exist_ok=True)
-    plan.write(folder / "plan.json")
+    plan.settle(folder)
     drawn = DrawnSet.open(folder)
     for i, image in enumerate(drawn):
         write_png(Image.new("RGB", (8, 8), (40 + i, 90, 160)), drawn.path(image), {"prompt": image.prompt})

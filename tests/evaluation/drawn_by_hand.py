@@ -1,5 +1,6 @@
 """A folder of images painted by hand, whose colours say what they show: red the gender, green the concept."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def paint(folder: Path, rng: np.random.Generator, **changes: Any) -> tuple[Drawn
     model = {"pipeline": "Painter", "id": "by hand", "fingerprints": {}}
     plan = make_plan(model, PEOPLE, {"cali": Variant(prompts=(PEOPLE,))}, **settings)
     folder.mkdir(parents=True, exist_ok=True)
-    plan.write(folder / "plan.json")
+    plan.settle(folder)
     drawn = DrawnSet.open(folder)
     shows = {}
     for image in drawn:
@@ -50,6 +51,12 @@ def paint(folder: Path, rng: np.random.Generator, **changes: Any) -> tuple[Drawn
         shows[image.path] = shown
         repaint(drawn, image, shown)
     return drawn, shows
+
+
+def chosen(drawn: DrawnSet, *, stated: bool = False, **of: str) -> DrawnSet:
+    """The images of a variant=, part= or concept=, of prompts that state their attribute or that do not."""
+    own = [one for one in drawn if (one.stated is not None) == stated]
+    return replace(drawn, images=tuple(one for one in own if all(getattr(one, k) == v for k, v in of.items())))
 
 
 def repaint(drawn: DrawnSet, image: Drawn, shown: tuple[int, int, int]) -> None:

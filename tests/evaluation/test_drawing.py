@@ -16,6 +16,7 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
 
 from diffusers_tiny import gender, sd, sdxl
+from drawn_by_hand import chosen
 
 from vldebias import debias
 from vldebias.edit import Fingerprint
@@ -88,16 +89,16 @@ def test_every_image_is_what_the_pipeline_draws_from_its_noise(whole: DrawnSet) 
 
 
 def test_variants_change_images_and_differ_only_by_the_projection(whole: DrawnSet, tmp_path: Path) -> None:
-    none, cali = whole.select(variant="none"), whole.select(variant="cali")
+    none, cali = chosen(whole, variant="none"), chosen(whole, variant="cali")
     assert any((pixels(whole, a) != pixels(whole, b)).any() for a, b in zip(none, cali, strict=True))
     nothing = drawn_in(tmp_path, {"off": Variant(prompts=(PEOPLE,), strength=0.0)}, stated=False)
-    for a, b in zip(nothing.select(variant="none"), nothing.select(variant="off"), strict=True):
+    for a, b in zip(chosen(nothing, variant="none"), chosen(nothing, variant="off"), strict=True):
         assert (a.prompt, a.seed) == (b.prompt, b.seed)
         assert (pixels(nothing, a) == pixels(nothing, b)).all()
 
 
 def test_stated_prompts_are_left_alone_unless_told_otherwise(whole: DrawnSet) -> None:
-    by_variant = {name: whole.select(variant=name, stated=True) for name in whole.plan.variants}
+    by_variant = {name: chosen(whole, variant=name, stated=True) for name in whole.plan.variants}
     changed = 0
     for none, kept, bare in zip(*by_variant.values(), strict=True):
         assert (pixels(whole, none) == pixels(whole, kept)).all()
@@ -108,7 +109,7 @@ def test_stated_prompts_are_left_alone_unless_told_otherwise(whole: DrawnSet) ->
 
 
 def test_a_file_says_how_it_was_made(whole: DrawnSet) -> None:
-    image = whole.select(variant="cali").images[2]
+    image = chosen(whole, variant="cali").images[2]
     about = whole.about(image)
     expected = {"prompt": image.prompt, "seed": image.seed, "noise": image.noise, "variant": "cali", "method": "cali"}
     expected |= {"sets": {"people": PEOPLE.hash}, "lam": 500.0, "strength": 1.0, "keep_stated": True}
@@ -241,7 +242,7 @@ def test_one_fingerprint_stands_for_all_components() -> None:
 
 
 def test_settings_may_change_until_the_first_image_is_there(tmp_path: Path) -> None:
-    plan_for(sd(), batch_size=64).write(tmp_path / "plan.json")
+    plan_for(sd(), batch_size=64).settle(tmp_path)
     drawn = drawn_in(tmp_path, images=1, stated=False)
     assert DrawnSet.open(tmp_path).plan == drawn.plan
 
@@ -262,7 +263,7 @@ def test_a_pipeline_that_carries_a_projection_is_refused(tmp_path: Path) -> None
 def test_a_negative_prompt_is_one_text_for_all(tmp_path: Path, whole: DrawnSet) -> None:
     drawn = drawn_in(tmp_path, options=SIZE | {"negative_prompt": "blurry drawing"}, stated=False)
     assert any(
-        (pixels(drawn, a) != pixels(whole, b)).any() for a, b in zip(drawn.select(variant="none"), whole, strict=False)
+        (pixels(drawn, a) != pixels(whole, b)).any() for a, b in zip(chosen(drawn, variant="none"), whole, strict=False)
     )
 
 
@@ -270,7 +271,7 @@ def test_other_families_draw_too(tmp_path: Path) -> None:
     pipe = sdxl()
     drawn = draw(pipe, plan_for(pipe, images=1), VARIANTS, tmp_path)
     assert drawn.missing == []
-    none, bare = (drawn.select(variant=v, stated=True) for v in ("none", f"cali{NOT_KEPT}"))
+    none, bare = (chosen(drawn, variant=v, stated=True) for v in ("none", f"cali{NOT_KEPT}"))
     assert any((pixels(drawn, a) != pixels(drawn, b)).any() for a, b in zip(none, bare, strict=True))
 
 
@@ -322,7 +323,7 @@ def test_every_method_for_pipelines_is_a_variant(method: str, tmp_path: Path) ->
     variants = {method if method != "none" else "bare": Variant(prompts=(spurious,), method=method)}
     drawn = drawn_in(tmp_path, variants, images=1, stated=False)
     assert drawn.missing == []
-    none, other = (drawn.select(variant=name) for name in drawn.plan.variants)
+    none, other = (chosen(drawn, variant=name) for name in drawn.plan.variants)
     changed = any((pixels(drawn, a) != pixels(drawn, b)).any() for a, b in zip(none, other, strict=True))
     assert changed or method in ("none", "auto", "fair-diffusion")  # the last guides after more steps than are drawn
     expected = "balanced-prompts" if method == "default" else method  # the default of sets about persons
@@ -333,10 +334,10 @@ def test_shares_and_strength_of_a_balancing_variant_are_those_of_its_images(tmp_
     """All images of a prompt have a value at the share of one, and half of them at strength 0.5."""
     sure = {"sure": Variant(prompts=(PEOPLE,), method="balanced-prompts", shares={"male": 0.0, "female": 1.0})}
     drawn = drawn_in(tmp_path / "sure", sure, images=4, stated=False)
-    assert {drawn.about(image)["value"] for image in drawn.select(variant="sure")} == {"female"}
+    assert {drawn.about(image)["value"] for image in chosen(drawn, variant="sure")} == {"female"}
     half = {"half": Variant(prompts=(PEOPLE,), method="balanced-prompts", strength=0.5)}
     drawn = drawn_in(tmp_path / "half", half, images=4, stated=False)
-    told = [drawn.about(image) for image in drawn.select(variant="half")]
+    told = [drawn.about(image) for image in chosen(drawn, variant="half")]
     assert sorted(about["left_alone"] for about in told) == [False] * 4 + [True] * 4
     assert {about["value"] for about in told if about["left_alone"]} == {None}
     assert {about["value"] for about in told if not about["left_alone"]} == {"male", "female"}
@@ -349,15 +350,15 @@ def test_a_picture_carries_the_values_of_several_attributes_that_were_drawn_for_
     other = replace(PEOPLE, name="ages", groups=ages, attributes=words, stated_words=tuple(words))
     both = {"both": Variant(prompts=(PEOPLE, other), method="balanced-prompts")}
     drawn = drawn_in(tmp_path, both, stated_images=4)
-    told = [drawn.about(image) for image in drawn.select(variant="both")]
-    stated = [drawn.about(image) for image in drawn.select(variant="both", stated=True)]
+    told = [drawn.about(image) for image in chosen(drawn, variant="both")]
+    stated = [drawn.about(image) for image in chosen(drawn, variant="both", stated=True)]
     assert {tuple(about["value"]) for about in told} <= {(g, a) for g in ("male", "female") for a in words}
     assert {about["value"][1] for about in told} == {"young", "old"}
     assert {tuple(about["value"]) for about in stated} == {(None, "young"), (None, "old")}
     assert not any(about["left_alone"] for about in told + stated)
     twice = {"both": Variant(prompts=(PEOPLE, PEOPLE), method="balanced-prompts")}
     twins = drawn_in(tmp_path / "twice", twice)
-    alone = [twins.about(image) for image in twins.select(variant="both", stated=True)]
+    alone = [twins.about(image) for image in chosen(twins, variant="both", stated=True)]
     assert all(about["left_alone"] and about["value"] == [None, None] for about in alone)
 
 

@@ -102,7 +102,7 @@ def test_prompts_that_look_alike_in_a_path_have_different_files() -> None:
 
 def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
     made = plan(options={"height": 64, "negative_prompt": "blurry"})
-    made.write(tmp_path / "plan.json")
+    made.settle(tmp_path)
     assert Plan.read(tmp_path / "plan.json") == made
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawn_by_hand import GENDERS, JOBS, PEOPLE, UNCLEAR, UNSEEN, Reader, Shows, paint
+from drawn_by_hand import GENDERS, JOBS, PEOPLE, UNCLEAR, UNSEEN, Reader, Shows, chosen, paint
 from pydantic import ValidationError
 
 from vldebias import fit_projection, load_prompts
@@ -54,7 +54,7 @@ def value(parts: dict[str, TaskResult], block: str, metric: str, method: str, su
 
 def genders(painted: tuple[DrawnSet, Shows], variant: str, concept: str, stated: bool = False) -> np.ndarray:
     drawn, shows = painted
-    found = np.array([shows[i.path][0] for i in drawn.select(variant=variant, concept=concept, stated=stated)])
+    found = np.array([shows[i.path][0] for i in chosen(drawn, variant=variant, concept=concept, stated=stated)])
     return np.where(found == UNCLEAR, UNKNOWN, found)
 
 
@@ -72,7 +72,7 @@ def test_bias_is_what_is_counted_by_hand(
         assert value(parts, block, "discrepancy", method, job) == pytest.approx(found[job])
         assert value(parts, block, "share", method, f"{job}: male") == pytest.approx((codes == 0).mean())
     drawn, shows = painted
-    right = [shows[i.path][2] == JOBS.index(i.concept) for i in drawn.select(variant=method, part="unseen")]
+    right = [shows[i.path][2] == JOBS.index(i.concept) for i in chosen(drawn, variant=method, part="unseen")]
     assert 0 < np.mean(right) < 1
     for attribute in ("gender", "age", "gender x age"):
         assert value(parts, f"generation {attribute}", "recognised", method, subset) == pytest.approx(np.mean(right))
@@ -84,7 +84,7 @@ def test_intersections_are_counted_as_values_of_their_own(
     drawn, shows = painted
     found = []
     for job in UNSEEN:
-        shown = [shows[i.path] for i in drawn.select(variant="cali", concept=job)]
+        shown = [shows[i.path] for i in chosen(drawn, variant="cali", concept=job)]
         found.append(discrepancy([g * 3 + a for g, a, _ in shown if g != UNCLEAR], 6))
     assert value(parts, "generation gender x age", "discrepancy", "cali", "unseen jobs") == pytest.approx(
         np.mean(found)
@@ -99,7 +99,7 @@ def test_stated_prompts_are_right_where_they_show_what_they_state(
     painted: tuple[DrawnSet, Shows], parts: dict[str, TaskResult], method: str
 ) -> None:
     drawn, shows = painted
-    stated = drawn.select(variant=method, part="unseen", stated=True)
+    stated = chosen(drawn, variant=method, part="unseen", stated=True)
     right = np.array([shows[i.path][0] == GENDERS.index(str(i.stated)) for i in stated])
     male = np.array([i.stated == "male" for i in stated])
     block = "generation gender"

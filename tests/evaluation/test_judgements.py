@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drawn_by_hand import UNCLEAR, Reader, Shows, paint, repaint
+from drawn_by_hand import UNCLEAR, Reader, Shows, chosen, paint, repaint
 from PIL import Image
 
 from vldebias.data import UNKNOWN, cross
@@ -29,9 +29,9 @@ def test_answers_come_in_the_order_of_the_images_and_are_kept(tmp_path: Path) ->
     again = judge_images(judge, drawn)
     assert judge.asked == len(drawn)
     assert all(np.array_equal(again[attribute], found[attribute]) for attribute in judge.names)
-    part = drawn.select(variant="cali", part="unseen")
-    chosen = [list(drawn).index(image) for image in part]
-    np.testing.assert_array_equal(judge_images(judge, part)["gender"], found["gender"][chosen])
+    part = chosen(drawn, variant="cali", part="unseen")
+    places = [list(drawn).index(image) for image in part]
+    np.testing.assert_array_equal(judge_images(judge, part)["gender"], found["gender"][places])
 
 
 def test_another_judge_is_asked_for_itself(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:
     drawn, _ = few(tmp_path)
     judge = Reader()
     before = judge_images(judge, drawn, batch_size=10)
-    (path,) = (tmp_path / "judgements").glob("*/0.jsonl")
+    (path,) = (tmp_path / "judgements").glob("*/answers.jsonl")
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:20]) + lines[20][:30])
     after = judge_images(judge, drawn)

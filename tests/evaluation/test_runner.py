@@ -213,7 +213,8 @@ def test_options_take_the_place_of_the_suites(tmp_path: Path) -> None:
 
 GENERATED: dict[str, Any] = {
     "task": "generation", "name": "small gender", "title": "Gender", "attributes": ["gender"], "images": 2,
-    "judge": {"kind": "miniature"}, "stated_images": 1, "steps": 2, "guidance": 2.0, "clip_score": {}, "resamples": 20,
+    "judge": {"kind": "miniature"}, "stated_images": 1, "steps": 2, "guidance": 2.0, "clip_score": True,
+    "resamples": 20,
 }  # fmt: skip
 
 

@@ -21,7 +21,6 @@ import torch
 from pydantic import Field, ValidationError
 from torch import nn
 
-from vldebias.data.parallel import processes
 from vldebias.edit import Fingerprint
 from vldebias.errors import AlreadyAttachedError, InvalidInputError
 from vldebias.evaluation.result import TaskProvenance, TaskResult
@@ -136,7 +135,6 @@ class Plan(Strict):
     batch_size is part of it: the rounding of a batched product depends on the size of the batch.
     """
 
-    format: Literal[1] = 1
     model: dict[str, Any]
     prompt_set: str
     prompt_set_hash: str
@@ -198,52 +196,39 @@ class Plan(Strict):
             problem = explain(error)
             raise InvalidInputError(f"{path}: not a plan of images: {problem}; draw into an empty folder") from error
 
-    def settle(self, folder: Path, *, write: bool) -> Plan:
-        """Return the plan in force: that of the folder, if it says the same, else this one, which `write` puts there.
+    def settle(self, folder: Path) -> None:
+        """Put the plan into a folder; one that says the same stays.
 
         Raises:
             InvalidInputError: the folder holds images of another plan, or images without one.
         """
         path, begun = folder / PLAN, any(folder.glob("*/*/*.png"))
-        before = Plan.read(path) if path.exists() else None
-        differences = [] if before is None else self.differences(before)
-        if before is not None and not differences:
-            return before
-        if begun and before is None:
+        if begun and not path.exists():
             raise InvalidInputError(f"{folder}: holds images but no {PLAN}; draw into an empty folder")
-        if begun:
+        differences = self.differences(Plan.read(path)) if path.exists() else ["no plan"]
+        if begun and differences:
             raise InvalidInputError(
                 f"{folder}: holds images that were drawn with other settings: {'; '.join(differences)}. Draw into "
                 "another folder, repeat the settings to go on with these images, or delete the folder"
             )
-        if write:
-            self.write(path)
-        return self
-
-    def write(self, path: Path) -> None:
-        """Write as JSON."""
-        write_atomically(path, self.model_dump_json(indent=1) + "\n")
+        if differences:
+            write_atomically(path, self.model_dump_json(indent=1) + "\n")
 
     def differences(self, before: Plan) -> list[str]:
         """Return what differs from an earlier plan, a text for each setting. Weights may differ by rounding."""
-
-        def flat(plan: Plan) -> dict[str, Any]:
-            content = json.loads(plan.model_dump_json())
-            return {"fingerprints": {}, **content.pop("model"), **content}
-
-        def change(key: str, old: Any, new: Any) -> str:
-            texts = json.dumps(old), json.dumps(new)
-            if max(map(len, texts)) > 120:
-                return f"{key} differ" if key.endswith("s") else f"{key} differs"
-            return f"{key} was {texts[0]} and is {texts[1]} now"
-
-        old, new = flat(before), flat(self)
-        was, now = old.pop("fingerprints"), new.pop("fingerprints")
-        changes = [change(key, old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)]
-        if was.keys() != now.keys():
-            return [*changes, change("components", sorted(was), sorted(now))]
-        same = {name: (a := Fingerprint.of(was[name])) is None or a.matches(Fingerprint.of(now[name])) for name in now}
-        return changes + [f"the weights of {name} are others" for name, matches in same.items() if not matches]
+        old, new = (json.loads(plan.model_dump_json()) for plan in (before, self))
+        old, new = ({**one.pop("model"), **one} for one in (old, new))
+        was, now = (one.pop("fingerprints", {}) for one in (old, new))
+        changes = []
+        for key in (key for key in {**old, **new} if old.get(key) != new.get(key)):
+            texts = json.dumps(old.get(key)), json.dumps(new.get(key))
+            short = max(map(len, texts)) <= 120
+            changes.append(f"{key} was {texts[0]} and is {texts[1]} now" if short else f"{key} differ")
+        for name in sorted({**was, **now}):
+            one, other = (Fingerprint.of(prints.get(name)) for prints in (was, now))
+            if (name in was) != (name in now) or (one is not None and not one.matches(other)):
+                changes.append(f"the weights of {name} are others")
+        return changes
 
 
 # ---- from a prompt set to a plan ---------------------------------------------------------------------------
@@ -374,21 +359,6 @@ class DrawnSet:
         """What the file itself says about how it was made; OSError where it cannot be read."""
         return read_png(self.path(image), pixels=False)[1]
 
-    def select(self, *, stated: bool = False, **of: str) -> DrawnSet:
-        """Return the images of a variant=, part= or concept=, of prompts that state their attribute or that do not.
-
-        Raises:
-            InvalidInputError: none is left.
-        """
-        chosen = [one for one in self.images if (one.stated is not None) == stated]
-        chosen = [one for one in chosen if all(getattr(one, key) == value for key, value in of.items())]
-        if not chosen:
-            raise InvalidInputError(
-                f"{self.folder}: no images of {of} with stated={stated}; there are the variants "
-                f"{list(self.plan.variants)}"
-            )
-        return DrawnSet(self.folder, self.plan, tuple(chosen))
-
     def result(self, *, settings: Mapping[str, Any], **fields: Any) -> TaskResult:
         """An empty block about these images; fields: task, title, description, ... Rows carry lam and strength."""
         plan = self.plan
@@ -417,10 +387,10 @@ class DrawnSet:
 # ---- whose images --------------------------------------------------------------------------------------------
 
 
-def identity(pipe: Any, name: str | None = None) -> dict[str, Any]:
+def identity(pipe: Any) -> dict[str, Any]:
     """What tells one pipeline from another: class, origin, weights of every component, scheduler, adapters, precision.
 
-    Fingerprints are None where weights are offloaded to meta tensors. `name` stands for where it came from.
+    Fingerprints are None where weights are offloaded to meta tensors.
     """
     modules = {n: getattr(m, "_orig_mod", m) for n, m in pipe.components.items() if isinstance(m, nn.Module)}
     # Private entries say which values were defaults, in an order that changes from process to process.
@@ -428,7 +398,7 @@ def identity(pipe: Any, name: str | None = None) -> dict[str, Any]:
     adapters = {name for module in modules.values() for name in getattr(module, "peft_config", None) or ()}
     return {
         "pipeline": type(pipe).__name__,
-        "id": name or str(getattr(pipe, "name_or_path", None) or "") or None,
+        "id": str(getattr(pipe, "name_or_path", None) or "") or None,
         "fingerprints": {name: (f := weights_fingerprint(module)) and f.to_dict() for name, module in modules.items()},
         "scheduler": f"{type(pipe.scheduler).__name__} {hash_of(json.dumps(scheduler, sort_keys=True, default=str))}",
         "adapters": sorted(adapters),
@@ -459,16 +429,13 @@ def draw(
     """Draw what `plan` says and `folder` does not hold yet.
 
     Every image has a generator of its own and the plan fixes the batches, so the pixels are the same however often a
-    run was killed and on however many processes it runs (`accelerate launch` or `torchrun`; each process loads the
-    pipeline and takes its share of the batches). Missing and damaged files are drawn again. Images of prompts that a
-    variant leaves alone are those of "none" and copied.
+    run was killed. Missing and damaged files are drawn again. Images of prompts that a variant leaves alone are those
+    of "none" and copied.
 
     Args:
         pipe: any diffusers text-to-image pipeline that `vldebias.debias` takes, without an attachment.
-        plan: from `make_plan`.
-        variants: the variants of the plan by name.
+        plan, variants: from `make_plan`, and what it was made of.
         folder: made where it is missing; may hold an interrupted run of the same plan.
-        progress: where to show how far it is.
 
     Raises:
         AlreadyAttachedError: the pipeline carries an attachment, so there would be no image without one.
@@ -479,24 +446,18 @@ def draw(
             f"{type(pipe).__name__} carries {attachment_of(pipe)!r}: call .remove() on it first; images are drawn "
             "without any projection and with those of the variants"
         )
-    here, folder = processes(), Path(folder)
-    plan = plan.settle(folder, write=here.rank == 0)
-    here.wait()
-    if here.world > 1 and pipe.device.type != "cpu":  # all load to the first device; an offloaded one says cpu
-        pipe.to(torch.device(pipe.device.type, torch.accelerator.current_device_index()))
-    drawn = DrawnSet(folder, plan, plan.all_images)
-    # Batches are those of "none" for every variant, so a process copies only what it has drawn itself.
-    shares = {name: list(plan.batches(name))[here.rank :: here.world] for name in plan.variants}
-    todo = {
-        name: [(batch, [i for i, image in enumerate(batch) if not _whole(drawn, image)]) for batch in batches]
-        for name, batches in shares.items()
-    }
+    plan.settle(Path(folder))
+    drawn = DrawnSet.open(folder)
+    plan = drawn.plan
+    todo: dict[str, list[tuple[list[Drawn], list[int]]]] = {name: [] for name in plan.variants}
+    for name, tasks in todo.items():
+        for batch in plan.batches(name):
+            if places := [i for i, image in enumerate(batch) if not _whole(drawn, image)]:
+                tasks.append((batch, places))
     left = sum(len(places) for tasks in todo.values() for _, places in tasks)
-    own = sum(len(batch) for batches in shares.values() for batch in batches)
-    shown = progress if here.rank == 0 else SILENT
-    with without_own_bar(pipe), shown.bar("drawing", left, there=own - left) as bar:
+    with without_own_bar(pipe), progress.bar("drawing", left, there=len(drawn) - left) as bar:
         for name, tasks in todo.items():
-            if not any(places for _, places in tasks):
+            if not tasks:
                 continue  # nothing needs to be fitted either
             variant, kept = variants.get(name.removesuffix(NOT_KEPT)), name.endswith(NOT_KEPT)
             attached: AbstractContextManager[Attachment | None] = nullcontext()
@@ -510,10 +471,8 @@ def draw(
                 attached = variant.attach(pipe, keep_stated=variant.keep_stated and not kept)
             with attached as attachment:
                 for batch, places in tasks:
-                    if places:
-                        _draw_batch(pipe, attachment, drawn, batch, places, balanced)
-                        bar.advance(len(places))
-    here.wait()
+                    _draw_batch(pipe, attachment, drawn, batch, places, balanced)
+                    bar.advance(len(places))
     return drawn
 
 

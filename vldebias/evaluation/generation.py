@@ -30,7 +30,7 @@ from vldebias.evaluation.judges import (
     stated_attribute,
 )
 from vldebias.evaluation.result import TaskResult
-from vldebias.evaluation.scores import ClipScore, Fid
+from vldebias.evaluation.scores import clip_score, fid
 from vldebias.evaluation.shares import add_shares
 from vldebias.evaluation.task import Count, Name, Options, Prompts, Session, Share, Task, Texts, one_of, register_task
 from vldebias.evaluation.variants import NONE, Variant, is_for_pipelines
@@ -142,8 +142,8 @@ class GenerationTask(Task):
     batch_size: Count = 8
     options: dict[str, Any] = Field(default_factory=dict)
     sure: Share = SURE
-    clip_score: ClipScore | None = None
-    fid: Fid | None = None
+    clip_score: bool = False
+    fid: bool = False
 
     @classmethod
     def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
@@ -251,11 +251,9 @@ class GenerationTask(Task):
         return session.image_text(model, pretrained)
 
     def _scorer(self, session: Session) -> Loaded | None:
-        """The model of CLIPScore and FID, as far as asked for: the task's, else the user's, else that of the judge."""
-        if self.clip_score is None and self.fid is None:
+        """The model of CLIPScore and FID, as far as asked for: the user's, else that of the judge."""
+        if not (self.clip_score or self.fid):
             return None
-        if self.clip_score is not None and self.clip_score.model is not None:
-            return session.image_text(self.clip_score.model, self.clip_score.pretrained)
         return session.model if session.options.model is not None else self.judging_model(session)
 
     # ---- drawing and measuring ---------------------------------------------------------------------------------
@@ -270,8 +268,6 @@ class GenerationTask(Task):
         progress: Progress = SILENT,
     ) -> list[TaskResult]:
         """Draw, judge and measure: a result for each attribute, for the distances of pairs, CLIPScore and FID.
-
-        In several processes all return the same: let the first one write it.
 
         Args:
             images: the folder that images are drawn into; what lies there already is not drawn again (see
@@ -300,18 +296,18 @@ class GenerationTask(Task):
 
     def _scored(self, drawn: DrawnSet, scorer: Loaded | None, progress: Progress) -> list[TaskResult]:
         """CLIPScore and FID of the images of plain prompts, as far as the task asks for them."""
-        if self.clip_score is None and self.fid is None:
+        if not (self.clip_score or self.fid):
             return []
         if scorer is None:
             raise InvalidInputError(f"{self.name}: expected scorer=, the image-text model of CLIPScore and FID")
         results, encoder = [], image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
         with progress.step(f"{self.name}: CLIPScore, FID"):
-            if self.clip_score is not None:
+            if self.clip_score:
                 own: dict[str, Any] = {"resamples": self.resamples, "seed": self.seed}
                 texts = Texts(scorer.host, scorer.tokenizer)
-                results.append(self.clip_score.measure(drawn, encoder, texts, task=f"{self.name}: CLIPScore", **own))
-            if self.fid is not None:
-                results.append(self.fid.measure(drawn, encoder, task=f"{self.name}: FID"))
+                results.append(clip_score(drawn, encoder, texts, task=f"{self.name}: CLIPScore", **own))
+            if self.fid:
+                results.append(fid(drawn, encoder, task=f"{self.name}: FID"))
         return results
 
     def _judged(self, drawn: DrawnSet, judge: Judge, progress: Progress) -> list[TaskResult]:

@@ -22,7 +22,6 @@ from pydantic import Field, PrivateAttr
 from torch.nn.functional import normalize
 
 from vldebias.data import UNKNOWN, Labels, cross
-from vldebias.data.parallel import processes
 from vldebias.edit import Fingerprint
 from vldebias.errors import InvalidInputError, need
 from vldebias.evaluation.drawing import DrawnSet, folder_slug
@@ -144,10 +143,7 @@ def digest_of(*parts: Any) -> str:
 
 
 class JudgeSpec(Strict, ABC):
-    """A judge as a suite names it; subclasses name their kind, `kind: Literal["clip"] = "clip"`.
-
-    Once it is ready it answers as a `Judge`.
-    """
+    """A judge as a suite names it, `kind: Literal["clip"] = "clip"`; once it is ready it answers as a `Judge`."""
 
     kind: str
     _name: str = ""
@@ -424,26 +420,23 @@ class Kept:
         return path, file_digest(file)[:24] if file.is_file() else "-"
 
     def read(self) -> dict[tuple[str, str], dict[str, list[float]]]:
-        """Key -> attribute -> probabilities, from the files of all processes."""
-        found = {}
-        for path in sorted(self.home.glob("*.jsonl")):
-            for line in path.read_text(encoding="utf-8").splitlines():
-                try:
-                    read = json.loads(line)
-                except ValueError:
-                    continue  # half a line of a run that was killed: the image is asked about again
-                if isinstance(read, dict) and {"image", "sha", "answer"} <= read.keys():
-                    found[read["image"], read["sha"]] = read["answer"]
+        """Key -> attribute -> probabilities."""
+        found, path = {}, self.home / "answers.jsonl"
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+            try:
+                read = json.loads(line)
+            except ValueError:
+                continue  # half a line of a run that was killed: the image is asked about again
+            if isinstance(read, dict) and {"image", "sha", "answer"} <= read.keys():
+                found[read["image"], read["sha"]] = read["answer"]
         return found
 
-    def begin(self) -> None:
-        """Write whose answers these are."""
-        about = {"name": self.name, "names": {attribute: list(values) for attribute, values in self.names.items()}}
-        write_atomically(self.home / "judge.json", json.dumps(about, indent=1) + "\n")
-
-    def add(self, rank: int, keys: Sequence[tuple[str, str]], said: Probabilities) -> None:
+    def add(self, keys: Sequence[tuple[str, str]], said: Probabilities) -> None:
         """Append a line for each answer; a kill can leave half a line, and the next must not grow out of it."""
-        path, lines = self.home / f"{rank}.jsonl", []
+        path, lines = self.home / "answers.jsonl", []
+        if not path.exists():
+            about = {"name": self.name, "names": {attribute: list(values) for attribute, values in self.names.items()}}
+            write_atomically(self.home / "judge.json", json.dumps(about, indent=1) + "\n")
         for i, (image, sha) in enumerate(keys):
             answer = {attribute: np.round(rows[i], _DIGITS).tolist() for attribute, rows in said.items()}
             lines.append(json.dumps({"image": image, "sha": sha, "answer": answer}) + "\n")
@@ -466,8 +459,7 @@ class Kept:
 def judge_images(judge: Judge, drawn: DrawnSet, *, batch_size: int = 64, progress: Progress = SILENT) -> Probabilities:
     """Attribute -> probabilities (n, values) for the n images of `drawn`, in their order.
 
-    Answers are `Kept` in the folder: an image that was drawn anew is judged anew, all others are read. Each process
-    judges its share.
+    Answers are `Kept` in the folder: an image that was drawn anew is judged anew, all others are read.
 
     Raises:
         InvalidInputError: images are missing, or the judge answers in a wrong shape.
@@ -477,19 +469,14 @@ def judge_images(judge: Judge, drawn: DrawnSet, *, batch_size: int = 64, progres
             f"{drawn.folder}: {len(drawn.missing)} of {len(drawn)} images are missing, such as "
             f"{drawn.missing[0].path}; draw again, which goes on where it stopped"
         )
-    here, kept = processes(), Kept.of(judge, drawn)
-    if here.rank == 0:
-        kept.begin()
-    here.wait()
-    keys = {image: kept.key(image.path) for image in drawn}
-    known, share = kept.read(), list(drawn)[here.rank :: here.world]
-    todo = [image for image in share if keys[image] not in known]
-    with (progress if here.rank == 0 else SILENT).bar("judging", len(todo), there=len(share) - len(todo)) as bar:
+    kept = Kept.of(judge, drawn)
+    keys, known = {image: kept.key(image.path) for image in drawn}, kept.read()
+    todo = [image for image in drawn if keys[image] not in known]
+    with progress.bar("judging", len(todo), there=len(drawn) - len(todo)) as bar:
         for start in range(0, len(todo), batch_size):
             batch = todo[start : start + batch_size]
-            kept.add(here.rank, [keys[image] for image in batch], predict(judge, [drawn.read(i) for i in batch]))
+            kept.add([keys[image] for image in batch], predict(judge, [drawn.read(image) for image in batch]))
             bar.advance(len(batch))
-    here.wait()
     known = kept.read()
     for image, key in keys.items():
         if key not in known:

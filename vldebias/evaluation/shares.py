@@ -285,7 +285,7 @@ class SharesTask(Task):
     def measured(self, session: Session) -> list[TaskResult]:
         """Measure the table, or what people say of drawn images; no block where nobody labelled the attribute."""
         if self.table is not None:
-            return super().measured(session)
+            return self.measure(self.table)
         files, folder = self._files(session)
         results = self.labelled(DrawnSet.open(folder), files)
         if not results:
@@ -448,10 +448,8 @@ class SharesTask(Task):
         own = {"method": "method", "weight": "weight", "unknown": tuple(KINDS)}
         alone = self.model_copy(update={**own, "value": "people"})
         (result,) = alone.measure(_some(table, list(map(bool, said))), drawn=drawn)
-        masks = {m: np.array(table["method"]) == m for m in dict.fromkeys(table["method"])}
-        told = self._add_agreement(result, votes.codes, {EVERYTHING: np.ones(len(images), dtype=bool), **masks})
-        about = {"attribute": self.attribute, "annotators": votes.annotators, "agreement": told}
-        result.provenance.settings |= about
+        about = {"attribute": self.attribute, "annotators": votes.annotators}
+        result.provenance.settings |= about | {"agreement": self._add_agreement(result, votes.codes)}
         if judge is None:
             return [result]
         result.provenance.settings["judge"] = judge.name
@@ -460,21 +458,16 @@ class SharesTask(Task):
         asked = _some(table, [image.part in parts for image in images])
         return [result, *both.measure(asked, drawn=drawn)[1:]]
 
-    def _add_agreement(
-        self, result: TaskResult, codes: Codes, parts: Mapping[str, NDArray[np.bool_]]
-    ) -> dict[str, str]:
-        """Add alpha and percent agreement of all images and of each method; return why where there is none."""
-        about = {"level": "nominal; 'cannot tell' and 'no person' are answers too", "resampled": "images"}
-        for method, columns in parts.items():
-            try:
-                agreed = agreement(codes[:, columns], missing=NOT_ANSWERED, resamples=self.resamples, seed=self.seed)
-            except InvalidInputError as error:
-                about[method] = f"not measured: {error}"
-                continue
-            n = {"images with two answers": agreed.alpha.n, "annotators": len(codes), "answers": agreed.answers}
-            for metric, one in (("alpha", agreed.alpha), ("percent_agreement", agreed.percent)):
-                result.add(metric, method, one.value, (one.low, one.high), n=n, lam=None, strength=None)
-        return about
+    def _add_agreement(self, result: TaskResult, codes: Codes) -> str:
+        """Add alpha and percent agreement of all images; return what they are of, or why there are none."""
+        try:
+            agreed = agreement(codes, missing=NOT_ANSWERED, resamples=self.resamples, seed=self.seed)
+        except InvalidInputError as error:
+            return f"not measured: {error}"
+        n = {"images with two answers": agreed.alpha.n, "annotators": len(codes), "answers": agreed.answers}
+        for metric, one in (("alpha", agreed.alpha), ("percent_agreement", agreed.percent)):
+            result.add(metric, EVERYTHING, one.value, (one.low, one.high), n=n)
+        return "nominal; 'cannot tell' and 'no person' are answers too; resampled over images"
 
 
 def _some(table: Mapping[str, Sequence[Any]], rows: Sequence[bool]) -> dict[str, list[Any]]:

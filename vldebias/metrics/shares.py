@@ -1,8 +1,8 @@
 """Shares of values and their distance from even, corrected by people's labels, and the agreement of annotators.
 
-Discrepancy is eq. 7.2 of the thesis. `corrected_shares` joins a judge's answers about all images and people's of some:
-Angelopoulos et al., "Prediction-Powered Inference" (2023), with the power tuning of Angelopoulos, Duchi and Zrnic,
-"PPI++" (2023), section 6. For indicators with powers by least squares that is post-stratification,
+`corrected_shares` joins a judge's answers about all images and people's of some: Angelopoulos et al.,
+"Prediction-Powered Inference" (2023), with the power tuning of Angelopoulos, Duchi and Zrnic, "PPI++" (2023), section
+6. For indicators with powers by least squares that is post-stratification,
 
     share_a = sum_j P(judge says j) P(people say a | judge says j),
 
@@ -168,8 +168,6 @@ class CorrectedShares:
         Raises:
             InvalidInputError: people could tell the value of no labelled image.
         """
-        if not 2 <= values <= len(self.shares):
-            raise InvalidInputError(f"values: expected 2 .. {len(self.shares)}, got {values}")
         named = float(self.shares[:values].sum())
         if named <= 0:
             raise InvalidInputError("people could tell the value of no labelled image; label more")
@@ -291,8 +289,6 @@ def rated(people: Values, answers: int) -> Floats:
     """Return (n, answers) shares of raters from codes (n,), of which NOT_LABELLED gives zeros, or from themselves."""
     array = np.asarray(people)
     if array.ndim == 2 and array.shape[1] == answers:
-        if not np.isfinite(array).all() or (array < 0).any():
-            raise InvalidInputError("people: expected numbers of answers from 0 on")
         total = array.sum(1, keepdims=True)
         return np.divide(array, total, out=np.zeros(array.shape, np.float64), where=total > 0)
     column = vector(people, "people")

@@ -88,15 +88,6 @@ def test_every_image_is_what_the_pipeline_draws_from_its_noise(whole: DrawnSet) 
         assert np.abs(pixels(whole, image) - np.asarray(expected).astype(int)).max() <= 1  # batched here, single there
 
 
-def test_variants_change_images_and_differ_only_by_the_projection(whole: DrawnSet, tmp_path: Path) -> None:
-    none, cali = chosen(whole, variant="none"), chosen(whole, variant="cali")
-    assert any((pixels(whole, a) != pixels(whole, b)).any() for a, b in zip(none, cali, strict=True))
-    nothing = drawn_in(tmp_path, {"off": Variant(prompts=(PEOPLE,), strength=0.0)}, stated=False)
-    for a, b in zip(chosen(nothing, variant="none"), chosen(nothing, variant="off"), strict=True):
-        assert (a.prompt, a.seed) == (b.prompt, b.seed)
-        assert (pixels(nothing, a) == pixels(nothing, b)).all()
-
-
 def test_stated_prompts_are_left_alone_unless_told_otherwise(whole: DrawnSet) -> None:
     by_variant = {name: chosen(whole, variant=name, stated=True) for name in whole.plan.variants}
     changed = 0
@@ -163,15 +154,6 @@ def test_an_interrupted_run_goes_on(whole: DrawnSet, tmp_path: Path) -> None:
     assert 0 < len(contents(tmp_path)) < len(contents(whole.folder))
     drawn_in(tmp_path)
     assert contents(tmp_path) == contents(whole.folder)
-
-
-def test_nothing_is_fitted_or_drawn_where_all_is_there(whole: DrawnSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*_: Any, **__: Any) -> None:
-        raise AssertionError("asked for")
-
-    monkeypatch.setattr(Variant, "attach", never)
-    monkeypatch.setattr(drawing, "through", never)
-    assert drawn_in(whole.folder).images == whole.images
 
 
 @pytest.mark.parametrize(
@@ -241,30 +223,11 @@ def test_one_fingerprint_stands_for_all_components() -> None:
     assert joint_fingerprint({}) is None
 
 
-def test_settings_may_change_until_the_first_image_is_there(tmp_path: Path) -> None:
-    plan_for(sd(), batch_size=64).settle(tmp_path)
-    drawn = drawn_in(tmp_path, images=1, stated=False)
-    assert DrawnSet.open(tmp_path).plan == drawn.plan
-
-
-def test_images_without_a_plan_are_not_ours(tmp_path: Path) -> None:
-    write_png(Image.new("RGB", (4, 4)), tmp_path / "none" / "a" / "0.png", {})
-    with pytest.raises(InvalidInputError, match=r"holds images but no plan.json; draw into an empty folder"):
-        drawn_in(tmp_path)
-
-
 def test_a_pipeline_that_carries_a_projection_is_refused(tmp_path: Path) -> None:
     pipe = sd()
     with debias(pipe, gender()), pytest.raises(AlreadyAttachedError, match=r"carries .*call .remove\(\) on it first"):
         draw(pipe, plan_for(pipe), VARIANTS, tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_negative_prompt_is_one_text_for_all(tmp_path: Path, whole: DrawnSet) -> None:
-    drawn = drawn_in(tmp_path, options=SIZE | {"negative_prompt": "blurry drawing"}, stated=False)
-    assert any(
-        (pixels(drawn, a) != pixels(whole, b)).any() for a, b in zip(chosen(drawn, variant="none"), whole, strict=False)
-    )
 
 
 def test_other_families_draw_too(tmp_path: Path) -> None:
@@ -341,25 +304,6 @@ def test_shares_and_strength_of_a_balancing_variant_are_those_of_its_images(tmp_
     assert sorted(about["left_alone"] for about in told) == [False] * 4 + [True] * 4
     assert {about["value"] for about in told if about["left_alone"]} == {None}
     assert {about["value"] for about in told if not about["left_alone"]} == {"male", "female"}
-
-
-def test_a_picture_carries_the_values_of_several_attributes_that_were_drawn_for_it(tmp_path: Path) -> None:
-    """Of a prompt that states one of them the others, and none where it states all."""
-    words = {"young": ("young",), "old": ("old",)}
-    ages = tuple((f"a photo of a young {job}", f"a photo of an old {job}") for job in JOBS)
-    other = replace(PEOPLE, name="ages", groups=ages, attributes=words, stated_words=tuple(words))
-    both = {"both": Variant(prompts=(PEOPLE, other), method="balanced-prompts")}
-    drawn = drawn_in(tmp_path, both, stated_images=4)
-    told = [drawn.about(image) for image in chosen(drawn, variant="both")]
-    stated = [drawn.about(image) for image in chosen(drawn, variant="both", stated=True)]
-    assert {tuple(about["value"]) for about in told} <= {(g, a) for g in ("male", "female") for a in words}
-    assert {about["value"][1] for about in told} == {"young", "old"}
-    assert {tuple(about["value"]) for about in stated} == {(None, "young"), (None, "old")}
-    assert not any(about["left_alone"] for about in told + stated)
-    twice = {"both": Variant(prompts=(PEOPLE, PEOPLE), method="balanced-prompts")}
-    twins = drawn_in(tmp_path / "twice", twice)
-    alone = [twins.about(image) for image in chosen(twins, variant="both", stated=True)]
-    assert all(about["left_alone"] and about["value"] == [None, None] for about in alone)
 
 
 def test_a_saved_edit_is_a_variant_and_another_is_another(whole: DrawnSet, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.drawing import NOT_KEPT, DrawnSet, Plan, make_plan
+from vldebias.evaluation.drawing import DrawnSet, Plan, make_plan
 from vldebias.evaluation.variants import NONE, Variant, is_for_pipelines
 from vldebias.methods import METHODS
 from vldebias.prompts import PromptSet, load_prompts, make_prompt_set
@@ -39,15 +39,6 @@ def test_every_prompt_has_its_images_under_every_variant() -> None:
         ("cali, stated not kept", True): stated,
     }
     assert {image.seed for image in made.all_images if image.stated is None} == {0, 1, 2, 40_000, 40_001, 40_002}
-
-
-@pytest.mark.parametrize(
-    ("concepts", "parts"), [("train", {"train"}), ("unseen", {"unseen"}), ("both", {"train", "unseen"})]
-)
-def test_concepts_choose_the_parts(concepts: str, parts: set[str]) -> None:
-    made = plan(concepts=concepts)
-    assert {p.part for p in made.prompts} == parts
-    assert len([p for p in made.prompts if p.stated is None]) == {"train": 80, "unseen": 20, "both": 100}[concepts]
 
 
 def test_noise_is_the_same_under_every_variant_and_different_for_every_prompt_and_seed() -> None:
@@ -81,12 +72,6 @@ def test_stated_prompts_know_their_value_and_concept(name: str, part: str) -> No
     ]
     made = plan(prompts, concepts=part)
     assert [(p.prompt, p.stated, p.concept) for p in made.prompts if p.stated] == expected
-
-
-def test_only_variants_that_keep_stated_prompts_have_a_twin_that_does_not() -> None:
-    kept, bare = Variant(), Variant(keep_stated=False)
-    assert list(plan(variants={"a": kept, "b": bare}).variants) == ["none", "a", "b", f"a{NOT_KEPT}"]
-    assert list(plan(variants={"a": kept}, stated=False).variants) == ["none", "a"]
 
 
 def test_prompts_that_look_alike_in_a_path_have_different_files() -> None:
@@ -125,24 +110,6 @@ def test_errors_say_what_was_expected(changes: dict[str, Any], message: str) -> 
         plan(**changes)
 
 
-def test_a_set_without_unseen_classes_or_with_two_values_in_a_prompt_is_refused() -> None:
-    words = {"male": ("male",), "female": ("female",)}
-    seen = PromptSet(
-        "seen", (("a male vet", "a female vet"),), classes=("a vet",), class_names=("vet",), attributes=words
-    )
-    with pytest.raises(InvalidInputError, match="seen: has no unseen classes, so there is no prompt to draw"):
-        plan(seen)
-    both = PromptSet(
-        "both", (("a male or female vet", "a vet"),), classes=("a vet",), class_names=("vet",), attributes=words
-    )
-    with pytest.raises(InvalidInputError, match=r"names \['male', 'female'\] of the values .* draw with stated=False"):
-        plan(both, concepts="train")
-    assert plan(both, concepts="train", stated=False).prompts
-    bare = PromptSet("bare", (("a", "b"),), classes=("a vet",), class_names=("vet",))
-    with pytest.raises(InvalidInputError, match="bare: 'a' names none of the values"):
-        plan(bare, concepts="train")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -162,11 +129,6 @@ def test_a_set_without_unseen_classes_or_with_two_values_in_a_prompt_is_refused(
 def test_a_variant_that_cannot_be_fitted_is_refused_at_once(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Variant(**arguments)
-
-
-def test_a_variant_without_sets_is_fitted_on_what_is_drawn() -> None:
-    assert plan(FEW, {"cali": Variant()}, concepts="train").variants["cali"]["sets"] == {"few": FEW.hash}
-    assert Variant(prompts="gender") == Variant(prompts=("gender",))
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != NONE and is_for_pipelines(name)])

@@ -13,7 +13,7 @@ from vldebias import fit_projection, load_prompts
 from vldebias.data import UNKNOWN
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.drawing import OTHERS, DrawnSet
-from vldebias.evaluation.generation import GenerationTask, stated_attribute
+from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.grids import CELL, GAP, HEAD, LABEL
 from vldebias.evaluation.judges import MiniatureJudge
 from vldebias.evaluation.result import Result, TaskResult
@@ -129,20 +129,6 @@ def test_parts_methods_and_changes(painted: tuple[DrawnSet, Shows], parts: dict[
     assert by["discrepancy", "none", "unseen jobs"].n == {"jobs": 4, "images each": 10}
 
 
-def test_what_others_report_is_measured_on_the_same_counts(parts: dict[str, TaskResult]) -> None:
-    """Of two values the deviation ratio of a prompt is sqrt(2) times its discrepancy, and so are the means."""
-    by = {(f.metric, f.method, f.subset): f for f in parts["generation gender"].rows}
-    for method in ("none", "cali"):
-        for subset in ("train jobs", "unseen jobs"):
-            discrepancy, ratio, kl = (
-                by[metric, method, subset] for metric in ("discrepancy", "deviation_ratio", "kl_from_uniform")
-            )
-            assert ratio.value == pytest.approx(2**0.5 * discrepancy.value)
-            assert ratio.interval == pytest.approx([2**0.5 * bound for bound in discrepancy.interval])
-            assert 2 * (ratio.value / 2) ** 2 <= kl.value <= np.log(2) * ratio.value + 1e-12  # Pinsker, and convexity
-            assert kl.interval[0] <= kl.value <= kl.interval[1]
-
-
 def test_a_picture_shows_the_same_seeds(parts: dict[str, TaskResult]) -> None:
     plots = parts["generation gender"].pictures
     assert set(plots) == {f"generation-gender-{part}-side-by-side" for part in ("train", "unseen")}
@@ -165,14 +151,6 @@ def test_prompts_of_which_nothing_can_be_told_count_most_and_are_counted(tmp_pat
             assert figure.interval == pytest.approx((0, 0.5**0.5))
     told = part.provenance.settings["prompts where nothing can be told, with the largest discrepancy"]
     assert told["unseen professions"] == {"none": 4, "cali": 4}
-
-
-@pytest.mark.parametrize(("name", "called"), [("gender", "gender"), ("generation", "generation gender")])
-def test_a_task_that_is_called_like_its_attribute_is_not_called_so_twice(
-    painted: tuple[DrawnSet, Shows], name: str, called: str
-) -> None:
-    (part,) = task(name=name, noun="jobs").measure(painted[0].folder, Reader())
-    assert {part.provenance.task, *(figure.task for figure in part.rows)} == {called}
 
 
 def test_prompts_of_one_concept_are_resampled_together(painted: tuple[DrawnSet, Shows]) -> None:
@@ -203,12 +181,6 @@ def test_what_does_not_fit_is_refused_before_anything_is_drawn(painted: tuple[Dr
     with pytest.raises(ValidationError, match="attributes"):
         task(attributes="gender")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_stated_values_are_found_by_their_words(painted: tuple[DrawnSet, Shows]) -> None:
-    assert stated_attribute(PEOPLE, Reader()) == ("gender", {"male": 0, "female": 1})
-    tones = {"pale": 0, "light": 1, "tan": 2, "brown": 3, "dark": 4}
-    assert stated_attribute(load_prompts("skin-tone"), MiniatureJudge()) == ("tone", tones)
 
 
 def test_the_whole_way_on_the_miniature(tmp_path: Path) -> None:

@@ -64,15 +64,6 @@ def test_texts_come_from_the_set() -> None:
     assert (cell(picture, 0, 0) != cell(picture, 0, 1)).any()
 
 
-def test_names_stand_beside_the_rows() -> None:
-    named, bare = (
-        grid(load_pipeline(), "gender", methods={name: "none"}, seeds=[1], texts=TEXT, **FAST)
-        for name in ("$x_1$ 猫", " ")
-    )
-    assert (np.asarray(named)[:, :LABEL] != np.asarray(bare)[:, :LABEL]).any()
-    assert (np.asarray(named)[:, LABEL:] == np.asarray(bare)[:, LABEL:]).all()
-
-
 def test_what_cannot_be_drawn_is_refused() -> None:
     pipe = sd()
     with pytest.raises(InvalidInputError, match=r"grid: expected texts, methods and seeds, got .* and \[\]"):

@@ -34,14 +34,6 @@ def test_answers_come_in_the_order_of_the_images_and_are_kept(tmp_path: Path) ->
     np.testing.assert_array_equal(judge_images(judge, part)["gender"], found["gender"][places])
 
 
-def test_another_judge_is_asked_for_itself(tmp_path: Path) -> None:
-    drawn, _ = few(tmp_path)
-    one, two = Reader(), Reader("2")
-    judge_images(one, drawn)
-    judge_images(two, drawn)
-    assert one.asked == two.asked == len(drawn)
-
-
 def test_an_image_that_was_drawn_anew_is_judged_anew(tmp_path: Path) -> None:
     drawn, shows = few(tmp_path)
     judge = Reader()

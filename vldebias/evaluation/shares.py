@@ -307,10 +307,11 @@ class SharesTask(Task):
                 than two values, no prompt that every method has.
         """
         where = str(table) if isinstance(table, (str, Path)) else "table"
+        data = {}
         if isinstance(table, (str, Path)):
-            columns, data = read_table(Path(table)), {Path(table).name: digest(Path(table))}
+            columns, data = read_table(Path(table)), {Path(table).name: digest(table)}
         else:
-            columns, data = need("pyarrow").table({name: list(column) for name, column in dict(table).items()}), {}
+            columns = need("pyarrow").table({name: list(column) for name, column in dict(table).items()})
         if not columns.num_rows:
             raise InvalidInputError(f"{where}: expected a row for each image, got none")
 
@@ -335,14 +336,12 @@ class SharesTask(Task):
         methods = np.array(self._methods(None if self.method is None else texts_of(self.method), len(texts)))
         weights = np.ones(len(texts)) if self.weight is None else _numbers(texts_of(self.weight), where, self.weight)
         order = sorted(dict.fromkeys(methods.tolist()), key=lambda name: name != NONE)
-        every: dict[str, set[str]] = {}
-        for prompt, method in zip(texts, methods.tolist(), strict=True):
-            every.setdefault(prompt, set()).add(method)
-        prompts = [prompt for prompt, there in every.items() if len(there) == len(order)]
+        pd = need("pandas")
+        every = pd.Series(methods).groupby(texts, sort=False).nunique()
+        prompts = every.index[every == len(order)].tolist()
         if not prompts:
             raise InvalidInputError(f"{where}: no prompt is there under every method, {sorted(order)}")
-        place = {prompt: i for i, prompt in enumerate(prompts)}
-        at = np.array([place.get(prompt, -1) for prompt in texts])
+        at = pd.Index(prompts).get_indexer(texts)
         rows = {method: (methods == method) & (at >= 0) for method in order}
         boot: dict[str, Any] = {"resamples": self.resamples, "seed": self.seed}
         result = self._result(

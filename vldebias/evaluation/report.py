@@ -319,32 +319,17 @@ def markdown_table(result: Result, measures: Sequence[tuple[str, ...]] = ()) -> 
 # ---- how it was made -----------------------------------------------------------------------------------------
 
 
-def evidence(result: Result) -> list[tuple[str, str]]:
-    """Return what an auditor asks first, by name: when, by which command, with what, on which weights and data."""
-    about = result.provenance
-    seconds = f", {round(result.seconds):,} s" if result.seconds else ""
-    named = {
-        "measured": [f"{result.date or 'date not recorded'}{seconds}"],
-        "command": [result.command or "not recorded"],
-        "machine": [result.platform or "not recorded"],
-        "code": [f"commit {result.commit}" if result.commit else "commit not recorded"],
-        "packages": [", ".join(f"{name} {version}" for name, version in result.versions.items())],
-        "weights": [f"{p.model}: {_structure(p)}" for p in about],
-        "prompts": [f"{p.prompts} {p.prompts_hash[:12]}" for p in about],
-        "data": [f"{name}: {digest[:12]}" for p in about for name, digest in p.data.items()],
-        "counted": [f"{p.split}: " + ", ".join(f"{n:,} {unit}" for unit, n in p.n.items() if n) for p in about],
-    }
-    return [(name, "; ".join(dict.fromkeys(texts)) or "no digest recorded") for name, texts in named.items()]
+def evidence(result: Result) -> list[tuple[str, Any]]:
+    """Return how the run was made, by name: when, by which command, where, with what."""
+    names = {"measured": "date", "machine": "platform", "packages": "versions"}
+    said = {name: getattr(result, names.get(name, name)) for name in (*names, "seconds", "command", "commit")}
+    return [(name, value or "not recorded") for name, value in said.items()]
 
 
-def _structure(provenance: TaskProvenance) -> Any:
-    return (provenance.fingerprint or {}).get("structure", "fingerprint not known")
-
-
-def facts(provenance: TaskProvenance) -> list[tuple[str, Any]]:
-    """Return what a reader needs to repeat a task, by name; settings come one by one."""
-    own = provenance.model_dump(exclude={"task", "title", "description", "settings"})
-    own |= {"fingerprint": _structure(provenance), **provenance.settings}
+def facts(about: TaskProvenance) -> list[tuple[str, Any]]:
+    """Return what a reader needs to repeat a task, by name; of the weights the hash of their structure."""
+    own = about.model_dump(exclude={"task", "title", "description", "settings", "fingerprint"}) | about.settings
+    own |= {"weights fingerprint": (about.fingerprint or {}).get("structure", "not known")}
     return [(name.replace("_", " "), value) for name, value in own.items() if value and name != "advice"]
 
 
@@ -548,40 +533,29 @@ class Comparison:
         return f"Comparison({self.a!r}, {self.b!r}): {self.sentence}"
 
     def __str__(self) -> str:
-        """Return the sentence, the line of warnings, and the wholes of each task, unless all figures are the same."""
-        out = [self.sentence, *([f"warning: {self.warned}"] if self.warned else [])]
-        whole = self.frame[self.frame.whole]
-        for task, rows in () if self.same else (whole if len(whole) else self.frame).groupby("task", sort=False):
+        """Return the sentence, the first of the warnings, and the wholes of each task that moved."""
+        more = f" (and {len(self.warnings) - 1} more)" if len(self.warnings) > 1 else ""
+        out = [self.sentence, *(f"The two differ in more than the figures: {one}{more}" for one in self.warnings[:1])]
+        moved = self.frame[self.frame.verdict != "equal"]
+        for task, rows in (moved[moved.whole] if moved.whole.any() else moved).groupby("task", sort=False):
             out += [f"\n{task}: A is {self.a}, B is {self.b}"]
             out += [f"  {r.measure}, {r.name}: A {r.number_a}, B {r.number_b}, {r.moved} {r.verdict}"
                     for r in rows.itertuples()]  # fmt: skip
         for name, some in self.only.items():
             more = f"; and {len(some) - 8} more" if len(some) > 8 else ""
             out += [f"\nonly in {name}: {'; '.join(some[:8])}{more}"]
-        return "\n".join(out if self.same else [*out, f"\n{COMPARED}"])
-
-    @property
-    def same(self) -> bool:
-        """Tell whether both have the same figures, every one the same number with the same interval."""
-        return not self.only and bool((self.frame.verdict == "equal").all())
+        return "\n".join([*out, f"\n{COMPARED}"] if len(moved) else out)
 
     @property
     def sentence(self) -> str:
-        """Return what a reader asks first."""
-        if self.same:
+        """Return what a reader asks first: how many figures moved, and which way."""
+        counts, alone = self.frame.verdict.value_counts().to_dict(), sum(map(len, self.only.values()))
+        if set(counts) == {"equal"} and not alone:
             return f"Same: all {len(self.frame)} figures are equal."
-        counts = self.frame.verdict.value_counts().to_dict()
         order = ("better", "worse", "changed", "unclear", "same", "equal")
         said = ", ".join(f"{counts[name]} {name}" for name in order if name in counts)
-        alone = sum(map(len, self.only.values()))
         end = f"; {alone} in one alone." if alone else "."
         return f"Of {len(self.frame)} figures that both have, {said} in B{end}"
-
-    @property
-    def warned(self) -> str:
-        """Return one line about what differs beyond the figures; "" where nothing does."""
-        more = f" (and {len(self.warnings) - 1} more)" if len(self.warnings) > 1 else ""
-        return f"The two differ in more than the figures: {self.warnings[0]}{more}" if self.warnings else ""
 
     def to_pandas(self) -> pd.DataFrame:
         """Return names, both values with their intervals, difference and verdict, a row for each that both have."""
@@ -591,7 +565,7 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         figures = self.to_pandas().astype(object)
-        about = {"same": self.same, "a": self.a, "b": self.b, "method": COMPARED, "warnings": list(self.warnings)}
+        about = {"a": self.a, "b": self.b, "method": COMPARED, "warnings": list(self.warnings)}
         return {**about, "figures": figures.where(figures.notna(), None).to_dict("records"), "only": dict(self.only)}
 
 

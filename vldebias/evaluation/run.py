@@ -280,23 +280,17 @@ def _titled(provenance: TaskProvenance, title: str, pipeline: str | None) -> Tas
 
 @contextmanager
 def _warnings_said(session: Session) -> Iterator[None]:
-    """The first warning of each kind above the progress display instead of through it, and how many were like it.
-
-    A sweep fits dozens of methods, and what they cost is measured: one warning is news, dozens hide it.
-    """
+    """The first warning of each kind above the progress display instead of through it: dozens of a sweep hide it."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", VldebiasWarning)
         yield
-    alike: dict[type[Warning], list[warnings.WarningMessage]] = {}
+    said = set[type[Warning]]()
     for one in caught:
-        if issubclass(one.category, VldebiasWarning):
-            alike.setdefault(one.category, []).append(one)
-        else:
+        if not issubclass(one.category, VldebiasWarning):
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
-    for first, *more in alike.values():
-        session.say(f"warning: {first.message}")
-        if more:
-            session.say(f"{len(more)} more warnings like this: what they warn of is among the figures")
+        elif one.category not in said:
+            session.say(f"warning: {one.message}")
+            said.add(one.category)
 
 
 # ---- the files of a run --------------------------------------------------------------------------------------
@@ -319,15 +313,13 @@ def verify(result: str | Path) -> dict[str, list[str]]:
     """
     place = Path(result)
     folder = place if place.is_dir() else place.parent
-    if not place.exists() or not (folder / MANIFEST).is_file():
+    manifest = read_json(folder / MANIFEST) if place.exists() and (folder / MANIFEST).is_file() else None
+    files = manifest.get("files") if isinstance(manifest, dict) else None
+    if not isinstance(files, dict):
         raise InvalidInputError(
             f"{place}: expected the folder of a run, with its {MANIFEST}; without one nothing can be verified: "
             "ask for the whole folder, or run the suite again"
         )
-    manifest = read_json(folder / MANIFEST)
-    files = manifest.get("files") if isinstance(manifest, dict) else None
-    if not isinstance(files, dict) or not all(isinstance(one, str) for one in files.values()):
-        raise InvalidInputError(f"{folder / MANIFEST}: expected `files`, a SHA-256 for every name; run the suite again")
     there = {path.relative_to(folder).as_posix(): path for path in _evidence(folder)}
     return {
         "changed": sorted(name for name, path in there.items() if name in files and digest(path) != files[name]),

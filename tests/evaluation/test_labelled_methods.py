@@ -7,7 +7,7 @@ from any_method_parts import GENDER, part, texts
 
 from eval.experiments.rivals import ZeroShotLabels
 from vldebias.evaluation import Result, evaluate
-from vldebias.methods import LEACE, SFID, Problem, load_edit
+from vldebias.methods import Problem, get_method, load_edit
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning"),
@@ -49,7 +49,7 @@ def test_what_acts_on_images_shows_in_their_cosine_and_not_in_that_of_queries(re
 
 
 def test_a_side_that_is_asked_for_goes_before_that_of_the_method() -> None:
-    result = measured(side="text", methods=("cali", "roboshot", SFID()))
+    result = measured(side="text", methods=("cali", "roboshot", get_method("sfid")))
     assert not [row for row in result.rows if row.metric == "image_cosine"]
     same = [result.row("retrieval gender", "max_skew@20", name).value for name in ("none", "roboshot")]
     assert same[0] == same[1]  # nothing of it is for texts
@@ -66,7 +66,7 @@ def test_groups_take_them_too_and_a_saved_edit_gives_the_same(tmp_path: Path) ->
     assert (edit.side, edit.provenance.labels) == ("image", "given")
     result = evaluate(
         texts(), gallery, prompts=GENDER, task="groups", label="job", spurious="gender", resamples=20,
-        methods={"leace": LEACE(), "saved": edit}, reference=reference,
+        methods={"leace": get_method("leace"), "saved": edit}, reference=reference,
     )  # fmt: skip
     for metric in ("worst_group", "average"):
         rows = [result.row("groups", metric, name) for name in ("leace", "saved")]

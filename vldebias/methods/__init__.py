@@ -8,24 +8,9 @@ from pathlib import Path
 
 from vldebias.edit import CONFIG, WEIGHTS, Edit, find_folder
 from vldebias.errors import InvalidInputError
-from vldebias.methods.auto import Auto as Auto
+from vldebias.methods import auto as auto
+from vldebias.methods import baselines as baselines
 from vldebias.methods.balanced import Balanced as Balanced
-from vldebias.methods.baselines.bend import BendVLM as BendVLM
-from vldebias.methods.baselines.erasure import (
-    LEACE as LEACE,
-)
-from vldebias.methods.baselines.erasure import (
-    SFID as SFID,
-)
-from vldebias.methods.baselines.erasure import (
-    SPD as SPD,
-)
-from vldebias.methods.baselines.erasure import (
-    FairImagen as FairImagen,
-)
-from vldebias.methods.baselines.erasure import (
-    RoboShot as RoboShot,
-)
 from vldebias.methods.baselines.half_way import Lian as Lian
 from vldebias.methods.baselines.wording import Suffix as Suffix
 from vldebias.methods.bounded import Bound as Bound
@@ -33,21 +18,11 @@ from vldebias.methods.closed_form import ClosedForm as ClosedForm
 from vldebias.methods.closed_form import Term as Term
 from vldebias.methods.diagnostics import Diagnostics as Diagnostics
 from vldebias.methods.labelled import labelled as labelled
-from vldebias.methods.method import (
-    METHODS as METHODS,
-)
-from vldebias.methods.method import (
-    Method as Method,
-)
-from vldebias.methods.method import (
-    Need as Need,
-)
-from vldebias.methods.method import (
-    get_method as get_method,
-)
-from vldebias.methods.method import (
-    register_method as register_method,
-)
+from vldebias.methods.method import METHODS as METHODS
+from vldebias.methods.method import Method as Method
+from vldebias.methods.method import Need as Need
+from vldebias.methods.method import get_method as get_method
+from vldebias.methods.method import register_method as register_method
 from vldebias.methods.presets import resolved as resolved
 from vldebias.methods.presets import rewriter as rewriter
 from vldebias.methods.problem import Problem as Problem

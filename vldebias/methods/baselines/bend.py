@@ -14,6 +14,8 @@ from vldebias.methods.labelled import labelled
 from vldebias.methods.method import Method, Need, register_method
 from vldebias.methods.problem import Problem
 
+_NEAR = 100  # images of each value that are relevant to a query, as the authors take for gender
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Bend(Edit):
@@ -75,16 +77,11 @@ class BendVLM(Method):
 
     The authors augment a query with each value by a language model. Here the group of the prompt set that is nearest to
     the query takes the place of its augmentations, which it is where the set is about the query's concept.
-
-    near: images of each value that are relevant to a query; the authors take 100 for gender and 10 for race.
     """
 
     name, title, source = "bend-vlm", "BendVLM", "Gerych et al., 2024, steps 1 and 2"
     color, pipelines = "#666666", False
     needs = frozenset({Need.LABELS, Need.VALUES, Need.PAIRS})
-
-    def __init__(self, near: int = 100) -> None:
-        self.near = near
 
     def fit(self, problem: Problem, role: str) -> Edit:
         """Keep the texts by concept and the images by value; several attributes count as their combinations."""
@@ -101,7 +98,7 @@ class BendVLM(Method):
             differences=torch.nn.utils.rnn.pad_sequence([rows[1:] - rows[0] for rows in groups], batch_first=True),
             images=images.rows[known],
             codes=joint[known],
-            near=self.near,
+            near=_NEAR,
         )
 
 

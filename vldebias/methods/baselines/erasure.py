@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from vldebias.methods.method import Method, Need, register_method
 from vldebias.methods.problem import Problem
 from vldebias.projection import CalibratedProjection, span_of
 
+_SURE = 0.7  # probability of a value, of SFID's authors
 _KEPT = 1800 / 2048  # of the width: what FairImagen's authors keep of the pooled states of Stable Diffusion 3
 
 
@@ -123,79 +124,69 @@ def leace(rows: Tensor, one_hot: Tensor, shrinkage: float | None = None) -> Affi
     return Affine(left, right, left @ (right.T @ mean))
 
 
-class LEACE(Method):
+class _Eraser(Method):
+    """Fit `erased` to images with labels and, where it acts on both towers, to the texts that state a value."""
+
+    pipelines, needs = False, frozenset({Need.LABELS, Need.VALUES, Need.PAIRS})
+
+    def erased(self, given: Labelled) -> Affine:
+        """Return the map of rows with labels."""
+        raise NotImplementedError
+
+    def fit(self, problem: Problem, role: str) -> Edit:
+        """Fit the maps, each to rows of its own tower."""
+        texts = self.erased(stated_texts(problem, role)) if self.side == "both" else None
+        return TwoTowers.of_maps(texts, self.erased(labelled(problem, role)))
+
+
+class LEACE(_Eraser):
     """Erase a concept from images with labels; see `leace`."""
 
     name, title, source = "leace", "LEACE of images", "Belrose et al., 2023, Theorem 4.3"
-    color, needs, pipelines, side = "#66c2a5", frozenset({Need.LABELS, Need.VALUES}), False, "image"
+    color, needs, side = "#66c2a5", frozenset({Need.LABELS, Need.VALUES}), "image"
 
-    def fit(self, problem: Problem, role: str) -> Edit:
-        """Fit the eraser of images."""
-        return TwoTowers.of_maps(None, leace(*labelled(problem, role).one_hot()))
+    def erased(self, given: Labelled) -> Affine:
+        """Return the eraser."""
+        return leace(*given.one_hot())
 
 
-class SFID(Method):
+class SFID(_Eraser):
     """Give the dimensions that a random forest reads the attribute from their mean over the rows it is unsure of.
 
-    Of images with labels, and of the texts of the prompt set that state a value.
-
-    dims: how many are replaced; the authors take 100 of CLIP's 512 or more. A narrower space gives up a fifth, which
-    100 are of 512. confidence: a row counts as unsure where no value is more probable, by the trees that have not seen
-    it; where there is no such row, the mean is that of all.
+    The authors replace 100 of CLIP's 512 dimensions or more; a narrower space gives up a fifth, which 100 are of 512.
     """
 
     name, title, source = "sfid", "selective feature imputation", "Jung et al., 2024"
-    color, pipelines, side = "#e7298a", False, "both"
-    needs = frozenset({Need.LABELS, Need.VALUES, Need.PAIRS})
+    color, side = "#e7298a", "both"
 
-    def __init__(self, dims: int = 100, confidence: float = 0.7) -> None:
-        if dims < 1:
-            raise InvalidInputError(f"dims: expected a number of dimensions, at least 1, got {dims}")
-        self.dims, self.confidence = dims, confidence
-
-    def fit(self, problem: Problem, role: str) -> Edit:
-        """Fit the maps of both towers, each from a forest of its own."""
-        return _both_towers(self._imputed, problem, role)
-
-    def _imputed(self, given: Labelled) -> Affine:
+    def erased(self, given: Labelled) -> Affine:
+        """Return the map that replaces dimensions."""
         width = given.rows.shape[1]
-        importance, neutral = _read_by_forests(given, self.confidence)
-        dims = importance.argsort(descending=True, stable=True)[: min(self.dims, max(1, width // 5))]
+        importance, neutral = _read_by_forests(given)
+        dims = importance.argsort(descending=True, stable=True)[: min(100, max(1, width // 5))]
         return Affine.replacing(torch.eye(width, dtype=torch.float64)[:, dims], neutral)
 
 
-class SPD(Method):
+class SPD(_Eraser):
     """Project out what probes read, and put the mean of unsure rows back there.
 
     With B an orthonormal basis of the rows of `null_space_probes` and m the mean of the rows that a forest is unsure of
-    (those of SFID), x -> x - B B^T (x - m), for images by their labels and for texts by the value that they state. By
-    the formula of the paper (2511.18123); its code is not public.
-
-    rounds: of probes for each attribute, at most; the authors take 5. confidence: as of SFID.
+    (those of SFID), x -> x - B B^T (x - m). By the formula of the paper (2511.18123); its code is not public.
     """
 
     name, title, source = "spd", "subspace projection and neutral mean", "Zhao et al., 2026"
-    color, pipelines, side = "#b15928", False, "both"
-    needs = frozenset({Need.LABELS, Need.VALUES, Need.PAIRS})
+    color, side = "#b15928", "both"
 
-    def __init__(self, rounds: int = 5, confidence: float = 0.7) -> None:
-        self.rounds, self.confidence = rounds, confidence
-
-    def fit(self, problem: Problem, role: str) -> Edit:
-        """Fit the maps of both towers, each from probes and a forest of its own."""
-        return _both_towers(self._projected, problem, role)
-
-    def _projected(self, given: Labelled) -> Affine:
-        basis = span_of(null_space_probes(given.known(), self.rounds))
-        return Affine.replacing(basis, _read_by_forests(given, self.confidence)[1])
+    def erased(self, given: Labelled) -> Affine:
+        """Return the map that replaces what probes read."""
+        return Affine.replacing(span_of(null_space_probes(given.known())), _read_by_forests(given)[1])
 
 
-def _both_towers(fit: Callable[[Labelled], Affine], problem: Problem, role: str) -> TwoTowers:
-    return TwoTowers.of_maps(fit(stated_texts(problem, role)), fit(labelled(problem, role)))
+def _read_by_forests(given: Labelled) -> tuple[Tensor, Tensor]:
+    """Importance (d,) of each dimension to forests that read the values, and the mean row (d,) they are unsure of.
 
-
-def _read_by_forests(given: Labelled, confidence: float) -> tuple[Tensor, Tensor]:
-    """Importance (d,) of each dimension to forests that read the values, and the mean row (d,) they are unsure of."""
+    Unsure are rows where no value has more than `_SURE`, by the trees that have not seen it; without any, all are.
+    """
     ensemble, width = need("sklearn.ensemble"), given.rows.shape[1]
     importance, unsure = torch.zeros(width, dtype=torch.float64), []
     for rows, codes in given.known():
@@ -203,12 +194,12 @@ def _read_by_forests(given: Labelled, confidence: float) -> tuple[Tensor, Tensor
         forest.fit(rows.numpy(), codes.numpy())
         importance += torch.from_numpy(forest.feature_importances_)
         sure = torch.from_numpy(forest.oob_decision_function_).nan_to_num(0).amax(1)
-        unsure.append(rows[sure <= confidence])
+        unsure.append(rows[sure <= _SURE])
     neutral = torch.cat(unsure) if any(len(one) for one in unsure) else given.rows
     return importance, neutral.mean(0)
 
 
-def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int) -> Tensor:
+def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int = 5) -> Tensor:
     """Return rows (r, d) of all probes that were read off and removed, in turn, from rows and codes per attribute.
 
     Ravfogel et al. (2020), Algorithm 1. A round ends an attribute where its probe does no better than a constant.
@@ -312,21 +303,10 @@ class FairImagen(Method):
     This approximates the authors' method: each tensor of a pipeline has a projection of its own, fitted to the states
     at the end of the stated prompts at length 1, where theirs is fitted to the pooled ones of Stable Diffusion 3 and
     applied to both; and their noise along a sampled group is left out, so that the edit is deterministic.
-
-    keep: dimensions that are kept; None: seven eighths, as the authors keep 1800 of 2048.
     """
 
     name, title, source = "fair-pca", "fair PCA", "Fu et al., 2025 (FairImagen)"
     color, needs, models = "#cc79a7", frozenset({Need.PAIRS, Need.VALUES}), False
-
-    def __init__(self, *, keep: int | None = None) -> None:
-        if keep is not None and keep < 1:
-            raise InvalidInputError(f"keep: expected a number of dimensions, at least 1, got {keep}")
-        self.keep = keep
-
-    def settings(self) -> dict[str, Any]:
-        """Return how many dimensions are kept."""
-        return {"keep": self.keep}
 
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the projection to the states of the prompts that state a value, of one attribute.
@@ -337,8 +317,7 @@ class FairImagen(Method):
         if len(problem.attributes) > 1:
             raise InvalidInputError(f"{self.name}: expected one attribute, got {len(problem.attributes)}")
         rows, groups = stated_texts(problem, role).one_hot()
-        keep = round(_KEPT * rows.shape[1]) if self.keep is None else self.keep
-        dropped = fair_pca(rows, groups, keep)
+        dropped = fair_pca(rows, groups, round(_KEPT * rows.shape[1]))
         return CalibratedProjection.of(dropped, dropped, Provenance(self.name), dropped.shape[1])
 
 

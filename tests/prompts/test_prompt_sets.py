@@ -194,7 +194,7 @@ def test_a_made_set_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("description: !!python/object/apply:os.system ['true']", r"os\.system in line 1"),
+        ("description: !!python/object/apply:os.system ['true']", r"os\.system.* line 1"),
         (LISTED | {"group": []}, "group: .*did you mean 'groups'"),
         (MADE | {"concepts": {"trian": ["a"]}}, r"concepts.trian: "),
         (LISTED | {"groups": "a"}, r"groups: "),

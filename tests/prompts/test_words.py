@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vldebias.errors import InvalidInputError, PromptSetError
-from vldebias.prompts.stated_words import PERSON_WORDS, StatedWords, before_person
+from vldebias.prompts.stated_words import StatedWords
 from vldebias.prompts.templates import article, check_slots, fill
 
 WORDS = ("man", "woman", "African American", "dark-skinned", "white woman", "year old")
@@ -92,14 +92,6 @@ def test_clip_ids_tell_the_same_as_the_text(text: str) -> None:
     assert decoded.strip() != text  # else this test shows nothing
     stated = StatedWords((*WORDS, "male"))
     assert stated.find(decoded) == stated.find(text) != ()
-
-
-def test_a_colour_states_something_only_before_a_person() -> None:
-    stated = StatedWords(before_person(["white"], ["police officer"]))
-    assert stated.find("a white police officer") == ("white police officer",)
-    assert stated.match("white police officers, white people, a white elderly man")
-    assert not stated.match("a police officer in a white car")
-    assert set(before_person(["x"])) == {f"x {word}" for word in PERSON_WORDS}
 
 
 def test_bad_entries_are_refused() -> None:

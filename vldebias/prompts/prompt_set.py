@@ -25,7 +25,7 @@ from pydantic import (
 
 from vldebias.errors import InvalidInputError, PromptSetError, did_you_mean, shortened
 from vldebias.files import prompt_file, prompt_names, read_yaml
-from vldebias.prompts.stated_words import StatedWords, before_person
+from vldebias.prompts.stated_words import StatedWords
 from vldebias.prompts.templates import check_slots, fill
 
 Prompts = tuple[str, ...]
@@ -34,6 +34,14 @@ MAX_PAIRS = 200_000
 _LISTS = ("classes", "class_names", "spurious", "held_out_classes", "held_out_class_names")
 _GROUPS = ("groups", "held_out_groups")
 _ENDINGS = (".yaml", ".yml")
+# Of which a colour word in front says something about a person; professions are added.
+_PEOPLE = """
+    person people human humans adult adults individual man men woman women boy boys girl girls child children kid
+    kids baby babies teenager teenagers guy guys lady ladies gentleman gentlemen family families couple couples
+    student students worker workers colleague colleagues friend friends neighbor neighbors customer customers
+    patient patients citizen citizens parent parents father mother husband wife son daughter celebrity celebrities
+    male female young old elderly middle-aged
+"""
 
 
 @dataclass(frozen=True)
@@ -121,31 +129,30 @@ class PromptSet:
         Whole words from left to right, the longest phrase first (`StatedWords`), so that "an East Asian man" does not
         name "Asian" as well. A text states a value if it names this one alone.
         """
-        words, owners = self._owners
-        named = {value for word in words.find(text) for value in owners[word]}
-        return tuple(value for value in self._values if value in named)
+        words, values = self._owners
+        named = set(words.find(text))
+        return tuple(value for value, own in values.items() if own & named)
 
     def by_value(self, texts: Iterable[str] | None = None) -> dict[str, Prompts]:
         """Return value of the attribute -> the texts that name it and no other: those of a zero-shot classifier.
 
-        Args:
-            texts: to choose from; a value may then be left without one. None: the spurious prompts where they cover
-                every value, since they are about the attribute alone, else the groups.
+        texts: to choose from; a value may then be left without one. None: the spurious prompts where they cover every
+        value, since they are about the attribute alone, else the groups.
 
         Raises:
             PromptSetError: without `texts`, and there is no single attribute, or a value has no prompt of its own.
         """
         if texts is None:
-            empty = [value for value, own in self._by_value.items() if not own]
             if not self.names_values:
+                empty = [value for value, own in self._by_value.items() if not own]
                 raise PromptSetError(
                     f"prompt set {self.name!r}: expected one attribute with words for each value, and a prompt that "
-                    f"names it alone; got {max(1, len(self.parts))} attributes of {len(self._values)} values, no "
+                    f"names it alone; got {max(1, len(self.parts))} attributes of {len(self._by_value)} values, no "
                     f"prompt for {empty}; add one under `spurious`, or use the sets of one attribute"
                 )
             return dict(self._by_value)
         named = [(text, self.values_in(text)) for text in dict.fromkeys(texts)]
-        return {value: tuple(text for text, hit in named if hit == (value,)) for value in self._values}
+        return {value: tuple(text for text, hit in named if hit == (value,)) for value in self._owners[1]}
 
     @property
     def names_values(self) -> bool:
@@ -158,21 +165,13 @@ class PromptSet:
         return own if all(own.values()) else self.by_value(chain(*self.groups))
 
     @cached_property
-    def _values(self) -> dict[str, Prompts]:
-        """Value -> words, of all parts."""
-        values: dict[str, Prompts] = {}
-        for value, words in chain(*(part.attributes.items() for part in self.parts or (self,))):
-            values[value] = (*values.get(value, ()), *words)
-        return values
-
-    @cached_property
-    def _owners(self) -> tuple[StatedWords, dict[str, list[str]]]:
-        """The words of all values, and the values that each stands for; equal but for their case, they are one."""
-        words = StatedWords(chain(*self._values.values()))
-        owners: dict[str, list[str]] = {word: [] for word in words.words}
-        for value, word in ((value, word) for value, own in self._values.items() for word in own):
-            owners[words.find(word)[0]].append(value)
-        return words, owners
+    def _owners(self) -> tuple[StatedWords, dict[str, set[str]]]:
+        """The words of all values of all parts, and value -> its words; equal but for their case, words are one."""
+        pairs = [(v, word) for part in self.parts or (self,) for v, own in part.attributes.items() for word in own]
+        words, values = StatedWords(word for _, word in pairs), dict[str, set[str]]()
+        for value, word in pairs:
+            values.setdefault(value, set()).update(words.find(word)[:1])
+        return words, values
 
     def __repr__(self) -> str:
         counts = f"{len(self.classes)} classes, {len(self.spurious)} spurious, {len(self.pairs)} pairs"
@@ -202,24 +201,20 @@ def list_prompts() -> list[str]:
 def load_prompts(name_or_path: str | Path | Mapping[str, Any] | PromptSet) -> PromptSet:
     """Return a prompt set by its name or from a YAML file; a PromptSet comes back unchanged.
 
-    Args:
-        name_or_path: a name from `list_prompts`; or a path: a Path, or a text with a folder or .yaml in it; or what
-            such a file holds, as a mapping, with a `name` beside it ("custom" without one).
+    name_or_path: a name from `list_prompts`; or a path: a Path, or a text with a folder or .yaml in it; or what such a
+    file holds, as a mapping, with a `name` beside it ("custom" without one).
 
     Raises:
-        PromptSetError: unknown name, or a file that cannot be read or does not follow the schema; the message
-            names file and key, what came, what was expected and what to do.
+        PromptSetError: unknown name, or a file that cannot be read or does not follow the schema.
     """
     if isinstance(name_or_path, PromptSet):
         return name_or_path
     if isinstance(name_or_path, Mapping):
-        content = dict(name_or_path)
-        name = str(content.pop("name", "custom"))
-        return _made(content, name)
+        return _made({k: v for k, v in name_or_path.items() if k != "name"}, str(name_or_path.get("name", "custom")))
     if not isinstance(name_or_path, (str, Path)):
         raise PromptSetError(
-            f"prompts: got {name_or_path!r} ({type(name_or_path).__name__}); expected a path, a PromptSet, a mapping "
-            f"with the keys of a file, or one of {', '.join(list_prompts())}."
+            f"prompts: got {name_or_path!r}; expected a path, a PromptSet, a mapping with the keys of a file, or one "
+            f"of {', '.join(list_prompts())}."
         )
     path = Path(name_or_path)
     if not isinstance(name_or_path, Path) and path.suffix not in _ENDINGS and len(path.parts) < 2:
@@ -302,7 +297,6 @@ _Group = Annotated[_Any, Field(min_length=2)]
 _Pair = Annotated[_Any, Field(min_length=2, max_length=2)]
 _Groups = Annotated[tuple[_Group, ...], Field(min_length=1), AfterValidator(_pairs_once)]
 _Named = Annotated[dict[_Text, _Text], Field(min_length=1)]
-_GENERATED, _LISTED = ("templates", "concepts"), ("pairs", "groups")
 
 
 class _Schema(BaseModel):
@@ -356,18 +350,17 @@ class Recipe(_Schema):
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         """Refuse a file that writes its pairs in no way or in two: listed, made from words, or taken from parts."""
-        keys = self.model_fields_set
-        ways = [way for way in (_LISTED, _GENERATED, ("parts",)) if keys.intersection(way)]
+        keys, made, listed = self.model_fields_set, ("attribute", "templates", "concepts"), ("pairs", "groups")
+        ways = [way for way in (listed, made[1:], ("parts",)) if keys.intersection(way)]
         if len(ways) != 1:
             came = " and ".join(key for way in ways for key in way if key in keys) or "no pairs"
-            choice = "pairs or groups; or attribute, templates and concepts; or parts"
-            raise ValueError(f"pairs: got {came}; expected one way to write them: {choice}")
-        generated = ways[0] is _GENERATED
-        missing = [key for key in ("attribute", *_GENERATED) if generated and key not in keys]
+            raise ValueError(f"pairs: got {came}; expected pairs or groups; or {', '.join(made)}; or parts")
+        generated = ways[0] == made[1:]
+        missing = [key for key in made if generated and key not in keys]
         others = ("classes", "held_out_classes", "held_out_groups") if generated else ("class_template", "pairing")
         for key in (*missing, *keys.intersection(others)):
             came = "no such key" if key in missing else "this key"
-            raise ValueError(f"{key}: got {came}; expected attribute, templates and concepts together, or none of them")
+            raise ValueError(f"{key}: got {came}; expected {', '.join(made)} together, or none of them")
         return self
 
 
@@ -390,18 +383,14 @@ def _validated(model: type[BaseModel], content: Any) -> Any:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
     key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
-    said = str(first["msg"]).removeprefix("Value error, ")
-    if first["type"] == "extra_forbidden":
-        inner: dict[Any, type[BaseModel]] = {"concepts": Concepts, "stated_words": Stated}
-        known = (inner.get(first["loc"][0], model) if len(first["loc"]) > 1 else model).model_fields
-        remedy = did_you_mean(first["loc"][-1], known, "take it out.")
-        raise PromptSetError(f"{key}: unknown key; expected one of {', '.join(sorted(known))}; {remedy}")
+    said, came = str(first["msg"]).removeprefix("Value error, "), shortened(repr(first["input"]), 60)
     if first["type"] == "value_error" and not key:
         raise PromptSetError(f"{said}.")
-    said = "text without spaces at either end" if first["type"] == "string_pattern_mismatch" else said
-    quoted = ' (put quotes around what YAML reads as something else: "no")' if first["type"] == "string_type" else ""
-    came = shortened(repr(first["input"]), 60)
-    raise PromptSetError(f"{key or 'file'}: got {came}; expected: {said}{quoted}; see prompts/README.md.")
+    if first["type"] == "extra_forbidden":
+        said = f"a known key; {did_you_mean(first['loc'][-1], Recipe.model_fields, 'take it out')}"
+    elif first["type"] in ("string_type", "string_pattern_mismatch"):
+        said = "text without spaces at either end, in quotes where YAML reads it as something else"
+    raise PromptSetError(f"{key or 'file'}: got {came}; expected: {said}; see prompts/README.md.")
 
 
 def _recipe(path: Path) -> Recipe:
@@ -454,9 +443,10 @@ def _stated(own: Stated) -> Prompts:
         raise PromptSetError("stated_words: got no words; expected words, before_person or like.")
     other = _borrowed(own.like, "stated_words") if own.like else Stated()
     words, adjectives = [*own.words, *other.words], [*own.before_person, *other.before_person]
-    if adjectives:
-        professions = _borrowed("professions-gender", "concepts")
-        words += before_person(adjectives, [*professions.train, *professions.test])
+    if adjectives:  # "white" states a race in "a white doctor", not in "a doctor in a white coat"
+        concepts = _borrowed("professions-gender", "concepts")
+        nouns = [form for noun in (*concepts.train, *concepts.test) for form in (noun, f"{noun}s")]
+        words += [f"{one} {noun}" for one in adjectives for noun in dict.fromkeys((*_PEOPLE.split(), *nouns))]
     return tuple(dict.fromkeys(words))
 
 

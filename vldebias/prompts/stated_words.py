@@ -6,17 +6,6 @@ from collections.abc import Iterable, Iterator
 
 from vldebias.errors import InvalidInputError
 
-# Nouns and adjectives of which a colour word in front says something about a person: "a white woman", not
-# "a white car". Professions are added by the prompt sets, which know them.
-_PEOPLE = """
-    person people human humans adult adults individual man men woman women boy boys girl girls child children kid
-    kids baby babies teenager teenagers guy guys lady ladies gentleman gentlemen family families couple couples
-    student students worker workers colleague colleagues friend friends neighbor neighbors customer customers
-    patient patients citizen citizens parent parents father mother husband wife son daughter celebrity celebrities
-    male female young old elderly middle-aged
-"""
-PERSON_WORDS = tuple(_PEOPLE.split())
-
 # A word is a run of letters and digits; Han and kana, written without spaces, are one word per character.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W_\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
 
@@ -48,9 +37,6 @@ class StatedWords:
             self._entries.setdefault(key, word)
         self._longest = max(map(len, self._entries), default=0)
 
-    def __repr__(self) -> str:
-        return f"StatedWords({len(self.words)} words)"
-
     def match(self, text: str) -> bool:
         """Whether `text` names at least one of the words."""
         return next(self._found(text), None) is not None
@@ -74,16 +60,6 @@ class StatedWords:
                     break
             else:
                 start += 1
-
-
-def before_person(adjectives: Iterable[str], nouns: Iterable[str] = ()) -> tuple[str, ...]:
-    """Phrases that put each adjective before each word for a person.
-
-    For words that describe things as well: "white" states a race in "a white doctor", not in "a doctor in a white
-    coat". nouns: for people besides `PERSON_WORDS`, such as professions; taken with and without a final s.
-    """
-    people = dict.fromkeys((*PERSON_WORDS, *(form for noun in nouns for form in (noun, f"{noun}s"))))
-    return tuple(f"{adjective} {noun}" for adjective in adjectives for noun in people)
 
 
 def _split(text: str) -> tuple[str, ...]:

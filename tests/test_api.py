@@ -14,7 +14,6 @@ from vldebias.errors import (
     AlreadyAttachedError,
     ClassSignalWarning,
     InvalidInputError,
-    ProjectionMismatchError,
     PromptSetError,
     UnsupportedHostError,
 )
@@ -106,23 +105,6 @@ def test_every_prompt_is_embedded_once() -> None:
     assert len(host.seen) == len(set(host.seen))
 
 
-def test_the_projection_says_where_it_belongs() -> None:
-    host = Words()
-    host.model_id = "words-1"
-    projection = vldebias.fit_projection(host, GENDER)
-    assert (projection.space, projection.model_id) == ("words.joint", "words-1")
-    origin = projection.provenance
-    assert (origin.prompts_hash, origin.fingerprint) == (GENDER.hash, host.fingerprint(host.roles[0]))
-
-
-def test_roles() -> None:
-    host = Words(roles=("sequence", "pooled"))
-    assert set(vldebias.fit_projections(host, GENDER)) == {"sequence", "pooled"}
-    assert vldebias.fit_projection(host, GENDER, role="pooled").space == "words.pooled"
-    with pytest.raises(InvalidInputError, match=r"has the roles \['sequence', 'pooled'\]: choose one with role="):
-        vldebias.fit_projection(host, GENDER)
-
-
 def test_a_fitted_projection_attaches_with_its_gate() -> None:
     host = Words()
     projection = vldebias.fit_projection(host, GENDER)
@@ -131,14 +113,6 @@ def test_a_fitted_projection_attaches_with_its_gate() -> None:
         assert attachment.stated(["a male cook", "a cook"]) == [True, False]
     with vldebias.debias(host, {"joint": projection}, keep_stated=False) as attachment:
         assert attachment.stated(["a male cook"]) == [False]
-
-
-def test_a_projection_of_other_weights_is_refused() -> None:
-    projection = vldebias.fit_projection(Words(seed=1), GENDER)
-    with pytest.raises(ProjectionMismatchError, match="fitted on other weights"):
-        vldebias.debias(Words(seed=2), projection)
-    with pytest.raises(ProjectionMismatchError, match=r"'words\.pooled', here it is 'words\.joint'"):
-        vldebias.debias(Words(seed=1), projection.stamped(space="words.pooled"))
 
 
 def test_a_missing_role_is_named() -> None:

@@ -197,12 +197,6 @@ def test_edits_by_role_go_together(hub: Path) -> None:
     assert {role: edit.provenance for role, edit in back.items()} == {r: edit.provenance for r, edit in edits.items()}
 
 
-@pytest.mark.parametrize("given", [{}, {"joint": 3}])
-def test_what_is_no_edit_is_not_pushed(given: Any, hub: Path) -> None:
-    with pytest.raises(InvalidInputError, match="fitted edits"):
-        vldebias.push_to_hub(given, "user/mine")
-
-
 def test_a_damaged_edit_stays_here(hub: Path, folder: Path) -> None:
     weights = folder / "projection.safetensors"
     content = bytearray(weights.read_bytes())

@@ -161,13 +161,6 @@ def test_what_is_logged_to_the_root_is_told_once_and_the_root_left_as_it_was() -
         root.handlers = before
 
 
-@pytest.mark.parametrize("name", ["a" * 5000, "a/" + "b" * 5000, "/" + "c" * 5000])
-def test_a_text_that_is_too_long_for_a_name_is_no_edit(name: str) -> None:
-    with pytest.raises(InvalidInputError) as told:
-        load_edit(name)
-    assert len(str(told.value)) < 1000
-
-
 # ---- files of strangers
 
 PICKLE = r"it holds Python objects beside its tensors \(a pickle\).* convert it .* safetensors\.torch\.save_file"

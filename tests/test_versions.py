@@ -27,16 +27,6 @@ def needed(*extras: str) -> dict[str, str]:
     return found
 
 
-def test_a_bound_is_the_version_that_is_tried() -> None:
-    """After a bound has moved: `.ci/environments lock`; where another package asks for more, so does the bound."""
-    lines = (line.partition("==") for line in (ROOT / ".ci/lowest.txt").read_text().splitlines())
-    lowest = {plain(name): version for name, _, version in lines}
-    core = dict(one.split(">=") for one in PROJECT["dependencies"])
-    bounds = {plain(name): bound for name, bound in core.items()} | needed("all") | needed("dev")
-    release = lambda version: re.sub(r"(\.0)+$", "", version)  # noqa: E731
-    assert {name: lowest[name] for name in bounds if release(lowest[name]) != release(bounds[name])} == {}
-
-
 def test_the_core_needs_eight_packages_and_all_brings_the_extras_of_users() -> None:
     expected = {"torch", "numpy", "safetensors", "pydantic", "pyyaml", "typer", "rich", "huggingface-hub"}
     assert {plain(one.partition(">=")[0]) for one in PROJECT["dependencies"]} == expected

@@ -16,9 +16,8 @@ import vldebias
 from tests.methods.test_auto import world
 from vldebias.api import debias, fit_projections
 from vldebias.errors import AutoDeclinedWarning, InvalidInputError, WideEditWarning
-from vldebias.evaluation.variants import Variant
 from vldebias.hosts import Host, TextTable, resolve
-from vldebias.methods import Problem, presets, resolved
+from vldebias.methods import Problem, presets
 from vldebias.methods.auto import FEWEST
 from vldebias.methods.closed_form import CALI, EQUALISE, pair_scatter
 from vldebias.methods.diagnostics import WIDE
@@ -132,13 +131,6 @@ def test_a_lam_belongs_to_a_method_that_has_one(method: str | None) -> None:
             vldebias.fit_projection(table, "gender", method=method, lam=lam)
 
 
-def test_what_a_reference_changes_is_in_the_name() -> None:
-    images = torch.ones(3, 4)
-    for method, name in {"cali": "cali+equalise", "cali+equalise": "cali+equalise", "leace": "leace"}.items():
-        assert resolved(method, reference=images).name == name
-        assert resolved(method).name == method
-
-
 # --- pipelines
 
 
@@ -189,14 +181,6 @@ def test_what_is_asked_for_by_name_is_the_papers(host: Host) -> None:
     paper = CalibratedProjection.solve([scatter], None, LAM_OF_PIPELINES).matrix()
     for method in ("cali", "paper"):
         assert torch.equal(only(fit_projections(host, SET, method=method)).matrix(), paper)
-
-
-def test_what_is_measured_as_default_is_what_is_attached(host: Host) -> None:
-    """A variant has the paper's lam where none is named; the default's is its own."""
-    variant = Variant(prompts=(SET,), method="default")
-    assert variant.fitted(host, host.roles[0]).lam == only(fit_projections(host, SET)).lam
-    assert variant.planned["lam"] is None
-    assert Variant(prompts=(SET,), method="cali").planned["lam"] == LAM_OF_PIPELINES
 
 
 @pytest.mark.parametrize("method", ["cali", "orth-cali"])

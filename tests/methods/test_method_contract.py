@@ -25,9 +25,7 @@ from vldebias.methods import (
     Method,
     Need,
     Problem,
-    get_method,
     load_edit,
-    register_method,
 )
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import load_prompts
@@ -241,47 +239,6 @@ def test_terms_are_summed_in_any_order_and_once() -> None:
 
 
 # --- a method of one's own
-
-
-class Halve(Method):
-    name, title, source = "halve", "half of the calibration", "a test"
-    needs, has_lam = frozenset({Need.PAIRS}), True
-
-    def fit(self, problem: Problem, role: str) -> Edit:
-        return METHODS["cali"].fit(problem, role).at_strength(0.5)
-
-
-def test_a_method_of_ones_own_is_fitted_without_registering(cases: dict[str, Case]) -> None:
-    host = cases["model"].host
-    half, whole = (vldebias.fit_projection(host, SET, method=method) for method in (Halve(), "cali"))
-    rows = torch.randn(3, half.dim)
-    torch.testing.assert_close(half(rows), whole(rows, 0.5))
-    assert half.space == whole.space
-
-
-def test_what_cannot_be_registered() -> None:
-    class Nameless(Method):
-        def fit(self, problem: Problem, role: str) -> Edit:
-            raise AssertionError
-
-    with pytest.raises(InvalidInputError, match="with a name, got Nameless"):
-        register_method(Nameless())
-    with pytest.raises(InvalidInputError, match="got <function"):
-        register_method(lambda problem, role: None)  # type: ignore[arg-type]
-    Nameless.name, Nameless.title, Nameless.source = "cali", "another", ""
-    with pytest.raises(InvalidInputError, match=r"method 'cali': there is one of this name, ClosedForm"):
-        register_method(Nameless())
-    assert METHODS["cali"].title == "calibration"
-    assert register_method(METHODS["cali"]) is METHODS["cali"]
-
-
-@pytest.mark.parametrize("given", ["cail", "Cali", 3, None, ["cali"]])
-def test_an_unknown_name_is_told_with_all_of_them(given: Any) -> None:
-    with pytest.raises(InvalidInputError, match=r"method: expected one of none, orth, .*, target-shares.*, got"):
-        get_method(given)
-    if isinstance(given, str):
-        with pytest.raises(InvalidInputError, match="did you mean 'cali'"):
-            get_method(given)
 
 
 def test_entry_points_of_other_packages_are_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

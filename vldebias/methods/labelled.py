@@ -44,11 +44,10 @@ def labelled(problem: Problem, role: str) -> Labelled:
     any labels an image has the value of the nearest text, if that is as probable as `Reference.confidence` asks for.
 
     Raises:
-        InvalidInputError: no reference, labels about none of the attributes, of another length, or of one value alone.
+        InvalidInputError: labels about none of the attributes, of another length, or of one value alone.
     """
     reference = problem.reference
-    if reference is None:
-        raise InvalidInputError("labelled images: pass reference=, image features (n, d) of this model")
+    assert reference is not None  # a method that needs labels has refused that
     rows, codes = torch.cat(list(reference.batches())), []
     for prompts in problem.attributes:
         if reference.labels:
@@ -100,13 +99,11 @@ def place_of(name: str, prompts: PromptSet) -> int | None:
 
 def stated_texts(problem: Problem, role: str) -> Labelled:
     """Return the texts of the groups of every attribute, each with the one value that it names."""
-    rows, codes = [], []
-    for k, prompts in enumerate(problem.attributes):
-        values = list(prompts.attributes)
-        texts = [text for group in prompts.groups for text in group if len(prompts.values_in(text)) == 1]
-        rows.append(problem.embed(texts, role))
-        own = torch.full((len(problem.attributes), len(texts)), -1)
-        own[k] = torch.tensor([values.index(prompts.values_in(text)[0]) for text in texts])
-        codes.append(own)
-    values_of = tuple(tuple(prompts.attributes) for prompts in problem.attributes)
-    return Labelled(torch.cat(rows), tuple(torch.cat(codes, 1)), values_of)
+    attributes, rows, codes = problem.attributes, list[Tensor](), list[Tensor]()
+    for k, prompts in enumerate(attributes):
+        named = [(text, prompts.values_in(text)) for group in prompts.groups for text in group]
+        stated = [(text, list(prompts.attributes).index(own[0])) for text, own in named if len(own) == 1]
+        rows.append(problem.embed([text for text, _ in stated], role))
+        codes.append(torch.full((len(attributes), len(stated)), -1))
+        codes[-1][k] = torch.tensor([code for _, code in stated])
+    return Labelled(torch.cat(rows), tuple(torch.cat(codes, 1)), tuple(tuple(s.attributes) for s in attributes))

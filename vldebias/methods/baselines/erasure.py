@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,8 +22,7 @@ _SURE = 0.7  # probability of a value, of SFID's authors
 _KEPT = 1800 / 2048  # of the width: what FairImagen's authors keep of the pooled states of Stable Diffusion 3
 
 
-@dataclass(frozen=True, eq=False)
-class Affine:
+class Affine(NamedTuple):
     """Map rows x (..., d) to x - (x right) left^T + |x| shift: fitted at length 1, applied at any.
 
     left, right: (d, rank) float64; shift: (d,) float64.
@@ -73,8 +72,7 @@ class TwoTowers(Edit):
         assert given is not None
         nothing = Affine(given.left[:, :0], given.left[:, :0], torch.zeros_like(given.shift))
         first, second = texts or nothing, images or nothing
-        each = (first.left, first.right, first.shift, second.left, second.right, second.shift)
-        return cls(*each, Provenance("two-towers"))
+        return cls(*first, *second, Provenance("two-towers"))
 
     @property
     def side(self) -> str:

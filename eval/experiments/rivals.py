@@ -178,7 +178,7 @@ def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Metho
             edits = split.fit(methods)
             result = split.measure(edits)
         for row in result.rows:
-            if not row.subset and row.metric.partition("@")[0] in KEPT and row.method != "random":
+            if not row.subset and row.metric.partition("@")[0] in KEPT and row.method in ("none", *edits):
                 gathered.setdefault((row.metric, row.method), []).append(row)
         for method, value in split.order_kept(edits).items():
             orders.setdefault(method, []).append(value)

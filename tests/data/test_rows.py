@@ -157,6 +157,17 @@ def test_a_file_that_was_changed_meanwhile_is_refused(n: int, tmp_path: Path) ->
     assert np.array_equal(shards[:40], first[:40])  # the others are as they were
 
 
+def test_a_digest_reads_every_row_in_its_order() -> None:
+    first, second = cut([150])
+    others = [second.copy() for _ in range(3)]
+    for other, row in zip(others, (0, 5, -1), strict=True):
+        other[row, 5] += 1
+    several = [Shards([first, second]), Shards([second, first]), *(Shards([first, other]) for other in others)]
+    several.append(several[0].picked(np.arange(299)))
+    assert len({shards.digest() for shards in several}) == 6
+    assert several[0].digest() == Shards([first, second]).digest()
+
+
 @pytest.mark.parametrize(
     ("names", "missing"),
     [

@@ -108,6 +108,11 @@ def test_a_value_is_stated_in_the_subject_and_told():
     assert out.reasons == [None, "stated", "no person"]
 
 
+def test_the_reason_tells_a_word_for_a_person_who_is_not_shown_from_none() -> None:
+    out = balance_prompts(["A statue of a soldier.", "A photo of a red car."], "gender")
+    assert out.reasons == ["no person in the picture", "no person"]
+
+
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 10, 101])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_even_shares_differ_by_one_at_most(n, seed):

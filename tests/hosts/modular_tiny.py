@@ -106,7 +106,7 @@ def read_once(pipe, prompt, state, call):
     for name, value in (defaults | {"prompt": prompt} | call).items():
         state.set(name, value)
     for name, block in pipe._blocks.sub_blocks.items():
-        if name == "text_encoder" or type(block).__name__ == "DebiasBlock":
+        if name == "text_encoder":
             for step in _without_images(block):
                 step(pipe, state)
     return {name: value for name, value in state.values.items() if "embeds" in name and value is not None}

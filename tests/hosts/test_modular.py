@@ -108,12 +108,14 @@ def test_what_is_not_served_says_why(name):
         resolve(cls())
 
 
-def test_a_pipeline_of_one_block_is_refused():
+def test_a_pipeline_of_one_block_is_attached():
     from diffusers.modular_pipelines.stable_diffusion_xl.encoders import StableDiffusionXLTextEncoderStep
 
     pipe = modular.make("StableDiffusionXL", StableDiffusionXLTextEncoderStep())
-    with pytest.raises(UnsupportedHostError, match="SequentialPipelineBlocks"):
-        debias(pipe, tiny.gender(), method="cali")
+    bare = pipe(prompt=PLAIN, output="prompt_embeds")
+    with debias(pipe, tiny.gender(), method="cali"):
+        assert not torch.equal(pipe(prompt=PLAIN, output="prompt_embeds"), bare)
+    assert torch.equal(pipe(prompt=PLAIN, output="prompt_embeds"), bare)
 
 
 def test_tokens_of_an_image_stay():

@@ -71,8 +71,9 @@ def refuse_second(host: Host) -> None:
             f"{host.name}: the model was compiled in place, and compiled code may not notice an attachment. Attach to "
             "a fresh model, or attach, .merge() and compile then"
         )
-    own = host.exclusive_modules
-    models = [part for one in own for part in (one, *getattr(one, "components", {}).values())]
+    models = list(host.exclusive_modules)
+    if host.generative and host.library:
+        models += models[0].components.values()  # type: ignore[attr-defined]
     notes = [getattr(getattr(model, "config", None), _MARKER, None) for model in models]
     note = next((one for one in notes if isinstance(one, str)), None)
     if note is not None or any(occupied in _MERGED for occupied in host.exclusive_modules):
@@ -284,12 +285,13 @@ class Attachment:
 
         Public for a plan of many calls that is balanced at once. An attachment of edits gives the prompts themselves.
         """
-        if not self.acts or self._rewrite is None:
-            self.sampled = [None] * len(prompts) if self.state == "attached" else self.sampled
+        if self.state != "attached" or self._rewrite is None:
             return list(prompts)
-        balanced = self._rewrite.next(prompts)
-        self.sampled = list(balanced.values)
-        return list(balanced.prompts)
+        self.sampled = [None] * len(prompts)
+        if self._strength:
+            balanced = self._rewrite.next(prompts)
+            self.sampled, prompts = list(balanced.values), balanced.prompts
+        return list(prompts)
 
     def _again(self, prompts: Sequence[str]) -> list[str]:
         """Other texts of the images of the last call, with the same values."""

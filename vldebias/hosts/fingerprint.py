@@ -38,17 +38,13 @@ def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
     if not tensors or any(p.is_meta for p in sample):
         return None
     names = "".join(f"{name}{tuple(p.shape)}" for (name, _), p in zip(parameters, tensors, strict=True))
-    # Of a large tensor about 65536 values: of the sample the first ones, and of each one by an odd step, lest it sees
-    # the same columns of each row.
-    few = (_numbers(one[:: max(1, len(one) // _VALUES)][:_VALUES]) for one in map(_flat, sample))
-    norms, waves = zip(*few, strict=True)
-    whole = map(_flat, [] if any(p.is_meta for p in tensors) else tensors)
+    norms, waves = zip(*(_numbers(one, few=True) for one in sample), strict=True)
     return Fingerprint(
         hashlib.sha256(names.encode()).hexdigest()[:16],
         norms,
         waves,
         adapters=round(adapters_length(modules), 6),
-        tensors=tuple(_numbers(one if len(one) <= _WHOLE else one[:: len(one) // _VALUES | 1]) for one in whole),
+        tensors=() if any(p.is_meta for p in tensors) else tuple(map(_numbers, tensors)),
     )
 
 
@@ -65,16 +61,21 @@ def text_numbers(mark: Fingerprint, rows: Tensor) -> Fingerprint:
     return replace(mark, texts=tuple(tuple(round(x, 5) for x in row) for row in numbers.tolist()))
 
 
-def _flat(parameter: Tensor) -> Tensor:
+def _numbers(parameter: Tensor, few: bool = False) -> tuple[float, float]:
+    """Length, and product with the wave: in float64, so that sums in another order are the same when rounded.
+
+    Of a large tensor about 65536 values: the first ones if `few`, else by an odd step, lest it sees the same columns of
+    each row.
+    """
     whole = parameter.detach()
     if type(whole) is not Tensor and hasattr(type(whole), "dequantize"):  # torchao: a tensor of its own kind
         whole = whole.dequantize()
-    return whole.flatten()
-
-
-def _numbers(values: Tensor) -> tuple[float, float]:
-    """Length, and product with the wave: in float64, so that sums in another order are the same when rounded."""
-    wide = values.to("cpu", torch.float64)
+    flat = whole.flatten()
+    if few:
+        flat = flat[:: max(1, len(flat) // _VALUES)][:_VALUES]
+    elif len(flat) > _WHOLE:
+        flat = flat[:: len(flat) // _VALUES | 1]
+    wide = flat.to("cpu", torch.float64)
     product = sum(float(part @ _WAVE[: len(part)]) for part in wide.split(_VALUES))
     return round(float(wide.norm()), 6), round(product, 6)
 

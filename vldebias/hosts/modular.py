@@ -1,9 +1,8 @@
 """Modular Diffusers: edits and rewritten prompts around the block that encodes text.
 
 A modular pipeline has no `encode_prompt`. What it has is a state that its blocks hand on, and one block that puts the
-embeddings of the prompt there, which names them in its `intermediate_outputs`. `vldebias.debias` inserts a block before
-that one, where the prompt is rewritten, and one behind it, where embeddings are edited; `attachment.remove()` takes
-both out again.
+embeddings of the prompt there, which names them in its `intermediate_outputs`. That one block object gets a class of
+its own, which rewrites the prompt before and edits embeddings behind; `attachment.remove()` gives it its class back.
 """
 
 from __future__ import annotations
@@ -11,14 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, need
-from vldebias.hosts.base import INSIDE, Apply, Seam, installed
+from vldebias.hosts.base import INSIDE, Apply, Seam, during, installed
 from vldebias.hosts.diffusers import SHARED, DiffusersHost, Rewrite, listed, rewrite_call
 from vldebias.hosts.pipelines import EMBEDDING, Source, Trace
 
@@ -90,102 +88,65 @@ class ModularHost(DiffusersHost):
         return masks[0].bool().flip(1).cumsum(1).flip(1) > 0 if masks else None
 
     def install(self, apply: Apply, rewrite: Rewrite | None = None, again: Rewrite | None = None) -> Callable[[], None]:
-        """Insert blocks before and behind the one that encodes text; the returned function takes them out."""
-        seam = _StateSeam(self.name, apply, self, rewrite, again)
-        setattr(self._pipe, _MARK, seam)
-        return installed([seam])
+        """Stand around the block that encodes text; the returned function lets it go."""
+        return installed([_BlockSeam(self.name, apply, self, rewrite, again)])
 
 
 @dataclass(eq=False, repr=False)
-class _StateSeam(Seam):
-    """The two blocks of one pipeline, and what they do."""
+class _BlockSeam(Seam):
+    """Stands around the block that encodes text, or a conditional one that holds it: a copy of the block has none."""
 
     host: ModularHost
     rewrite: Rewrite | None
     again: Rewrite | None
 
     def __post_init__(self) -> None:
-        self._blocks, name = _place(self.host)
-        place = list(self._blocks).index(name)
-        self._names = {"debias_prompt": self._before, "debias_embeddings": self._behind}
-        for (own, run), at in zip(self._names.items(), (place, place + 2), strict=True):
-            self._blocks.insert(own, _block_class()(self, run), at)
-        self._call: dict[str, Any] = {}
+        sequential, block = need("diffusers").SequentialPipelineBlocks, self.host._pipe._blocks
+        while isinstance(block, sequential):
+            inside = block.sub_blocks.values()
+            block = next(one for one in inside if any(leaf is self.host.block for leaf in leaves(one)))
+        self.block, self.kind = block, type(block)
+
+        @torch.no_grad()
+        def call(one: Any, components: Any, state: Any) -> Any:
+            if one is not self.block or components is not self.host._pipe or not self.active:
+                return self.kind.__call__(one, components, state)
+            return self._around(components, state)
+
+        own = {"__call__": call, "__module__": self.kind.__module__, "__qualname__": self.kind.__qualname__}
+        self.block.__class__ = type(self.kind.__name__, (self.kind,), own)
+        vars(self.host._pipe)[_MARK] = self  # so that a copy of the pipeline is refused
 
     def take_off(self) -> None:
-        """Take the blocks out of the pipeline."""
+        """Give the block its class back."""
         super().take_off()
-        for name in self._names:
-            self._blocks.pop(name, None)
+        self.block.__class__ = self.kind
         vars(self.host._pipe).pop(_MARK, None)
 
-    def _before(self, state: Any) -> None:
-        names = [one.name for one in self.host.block.inputs if one.name]
-        call = {name: state.get(name) for name in names}
-        self._call = {name: list(one) if isinstance(one, list) else one for name, one in call.items()}
-        INSIDE.set(True)  # until the block behind the encoder
-        if self.rewrite is None or call.get("prompt") is None:
-            return
+    def _around(self, components: Any, state: Any) -> Any:
+        host, prompt = self.host, state.get("prompt")
+        call = {one.name: state.get(one.name) for one in host.block.inputs if one.name}
+        call = {name: list(one) if isinstance(one, list) else one for name, one in call.items()}
         counts = [name for name in ("num_images_per_prompt", "num_videos_per_prompt") if state.get(name)]
-        if self.host.single:
-            state.set("prompt", self.rewrite([call["prompt"]])[0])
+        if self.rewrite is not None and prompt is not None and host.single:
+            state.set("prompt", self.rewrite([prompt])[0])
             attachment: Any = getattr(self.apply, "__self__", None)
             if attachment is not None and any(state.get(name) > 1 for name in counts):
                 attachment.warn_once(SHARED.format(count=counts[0]))
-            return
-        given = call | {name: state.get(name) for name in counts[:1]}
-        rewrite_call(given, self.rewrite, self.again)
-        for name, value in given.items():
-            state.set(name, value)
-
-    def _behind(self, state: Any) -> None:
-        INSIDE.set(False)
-        if self.rewrite is not None or not listed(self._call.get("prompt")):
-            return
-        result = tuple(state.get(name) for name in self.host.source.returns)
-        first = self.host.parts[0]
+        elif self.rewrite is not None and prompt is not None:
+            given = call | {name: state.get(name) for name in counts[:1]}
+            rewrite_call(given, self.rewrite, self.again)
+            for name, value in given.items():
+                state.set(name, value)
+        with during(INSIDE):
+            components, state = self.kind.__call__(self.block, components, state)
+        if self.rewrite is not None or not listed(prompt):
+            return components, state
+        result, first = tuple(state.get(name) for name in host.source.returns), host.parts[0]
         if result[first.index] is None:
             raise InvalidInputError(f"{self.name}: there is a prompt and no {first.name!r} behind the encoder's block")
-        changed = self.host.project(self.apply, result, self._call, False, self.host.shown(None, result))
-        for name, before, now in zip(self.host.source.returns, result, changed, strict=True):
+        changed = host.project(self.apply, result, call, False, host.shown(None, result))
+        for name, before, now in zip(host.source.returns, result, changed, strict=True):
             if now is not before:
                 state.set(name, now)
-
-
-def _place(host: ModularHost) -> tuple[Any, str]:
-    """The blocks among which the one that encodes text stands, or a conditional one around it, and its name there."""
-    sequential, inside = need("diffusers").SequentialPipelineBlocks, host._pipe._blocks
-    if not isinstance(inside, sequential):
-        raise UnsupportedHostError(
-            f"{host.name}: it consists of one block, {type(inside).__name__}, and an edit stands behind that; make the "
-            "pipeline of SequentialPipelineBlocks.from_blocks_dict({'text_encoder': block})"
-        )
-    while True:
-        holds = ((n, b) for n, b in inside.sub_blocks.items() if any(leaf is host.block for leaf in leaves(b)))
-        name, child = next(holds)
-        if child is host.block or not isinstance(child, sequential):
-            return inside.sub_blocks, name
-        inside = child
-
-
-@cache
-def _block_class() -> Any:
-    """A block that does one thing for one pipeline; in a copy of the blocks, which is of no pipeline yet, nothing."""
-    base = need("diffusers").ModularPipelineBlocks
-
-    def init(self: Any, seam: _StateSeam | None = None, run: Callable[[Any], None] | None = None) -> None:
-        base.__init__(self)
-        self.seam, self.run = seam, run
-
-    @torch.no_grad()
-    def call(self: Any, components: Any, state: Any) -> tuple[Any, Any]:
-        if self.seam is not None and self.seam.active and self.seam.host._pipe is components:
-            self.run(state)
         return components, state
-
-    def copied(self: Any, memo: object) -> Any:
-        return type(self)()
-
-    about = {"__module__": __name__, "__init__": init, "__call__": call, "__deepcopy__": copied, "model_name": None}
-    about |= {"expected_components": [], "inputs": [], "description": "Mitigates a bias in prompts (vldebias)."}
-    return type("DebiasBlock", (base,), about)

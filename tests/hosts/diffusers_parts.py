@@ -117,7 +117,3 @@ def builder(entry, anew=False):
         return partial(made, entry) if anew else seeded(partial(made, entry))
     known = MODELS | vars(tiny_tokenizers) | globals()
     return known.get(entry) or partial(made, {"class": entry})
-
-
-def make_unet(**changes):
-    return made(TABLE["models"]["unet"] | changes)

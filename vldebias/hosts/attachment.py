@@ -73,7 +73,7 @@ def refuse_second(host: Host) -> None:
         )
     models = list(host.exclusive_modules)
     if host.generative and host.library:
-        models += models[0].components.values()  # type: ignore[attr-defined]
+        models += getattr(models[0], "components", {}).values()
     notes = [getattr(getattr(model, "config", None), _MARKER, None) for model in models]
     note = next((one for one in notes if isinstance(one, str)), None)
     if note is not None or any(occupied in _MERGED for occupied in host.exclusive_modules):

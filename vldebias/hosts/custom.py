@@ -83,8 +83,13 @@ class CustomHost(Host):
 
     def _rows(self, prompts: list[str]) -> Tensor:
         embed = self._embed or (lambda texts: self.open(getattr(self.owner, self.called)(texts))[0])
+        recorder = _Recorder(self.name, lambda role, z, texts: z, self.owner, self.called)
         with TOKENIZING:
-            passed, block = ([], embed(prompts)) if self._checked else self._recorded(embed, prompts)
+            take_off = (lambda: None) if self._checked else installed([recorder])
+            try:
+                block = embed(prompts)
+            finally:
+                take_off()
         if not isinstance(block, (Tensor, np.ndarray)) or block.shape[:-1] != (len(prompts),):
             came = tuple(block.shape) if isinstance(block, (Tensor, np.ndarray)) else type(block).__name__
             raise InvalidInputError(
@@ -93,18 +98,9 @@ class CustomHost(Host):
             )
         rows = torch.as_tensor(block)
         if not self._checked:
-            self._check_place(rows, passed)
+            self._check_place(rows, recorder.returned)
         self._checked = True
         return rows
-
-    def _recorded(self, embed: Callable[[list[str]], Any], prompts: list[str]) -> tuple[list[Any], Any]:
-        """What the method returns while prompts are embedded, and their embeddings."""
-        recorder = _Recorder(self.name, lambda role, z, texts: z, self.owner, self.called)
-        take_off = installed([recorder])
-        try:
-            return recorder.returned, embed(prompts)
-        finally:
-            take_off()
 
     def _check_place(self, rows: Tensor, passed: list[Any]) -> None:
         """Refuse a place that the rows do not come from: an edit would act in another space than it was fitted in."""

@@ -22,7 +22,7 @@ from torch.nn.functional import affine_grid, grid_sample, normalize
 
 from eval.experiments.captions import class_noise
 from eval.experiments.run import Cell, packed
-from vldebias.evaluation.classifiers import Scaling, logistic_regression
+from vldebias.evaluation.classifiers import logistic_regression, standard
 from vldebias.training.batches import Batch
 from vldebias.training.objective import build_objective
 from vldebias.training.sampling import numpy_generator
@@ -108,8 +108,7 @@ def read(encoder: nn.Module, part: str) -> dict[str, Any]:
     (images, labels), (asked, true) = digits()["train"], digits()[part]
     images, labels = images[:READ], labels[:READ]
     learn = encoder(images)
-    scaling = Scaling.standard(learn)
-    fitted = logistic_regression(learn, labels, CLASSES, c=1.0, scaling=scaling, tolerance=1e-4)
-    weight, bias = fitted.unscaled(scaling).head()
+    how = {"c": 1.0, "scaling": standard(learn), "tolerance": 1e-4}
+    weight, bias = logistic_regression(learn, labels, CLASSES, **how)
     right = ((encoder(asked).double() @ weight.T + bias).argmax(1).numpy() == true).astype(float)
     return {METRIC: float(right.mean()), **packed(METRIC, right)}

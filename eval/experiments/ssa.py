@@ -27,7 +27,7 @@ from eval.experiments.captions import fresh
 from eval.experiments.run import Cell
 from eval.experiments.tensor_batches import TensorBatches
 from eval.miniature.birds import Birds, sample
-from vldebias.evaluation.classifiers import Scaling, logistic_regression
+from vldebias.evaluation.classifiers import logistic_regression, standard
 from vldebias.hosts.towers import Towers
 from vldebias.miniature.words import SPECIES
 from vldebias.training.augmentation import mix_amplitudes, most_similar
@@ -145,9 +145,8 @@ class LinearClassifier(nn.Module):
 
     def __init__(self, read: Towers, features: Tensor, labels: Tensor, classes: int) -> None:
         super().__init__()
-        scaling = Scaling.standard(features)
-        fitted = logistic_regression(features, labels.numpy(), classes, c=1.0, scaling=scaling, tolerance=TOLERANCE)
-        weight, bias = fitted.unscaled(scaling).head()
+        how = {"c": 1.0, "scaling": standard(features), "tolerance": TOLERANCE}
+        weight, bias = logistic_regression(features, labels.numpy(), classes, **how)
         self.model, self.image = read.model, read.image
         self.weight, self.bias = weight.float(), bias.float()
 

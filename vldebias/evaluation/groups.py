@@ -12,8 +12,7 @@ hard, or with fewer than about 30 images, or within a few images of 0 or 1 (`eva
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -75,24 +74,6 @@ class Reweighted:
 
     weights: Floats
 
-    @classmethod
-    def of(cls, weights: Mapping[str, float], names: tuple[str, ...], size: Counts) -> Self:
-        """Return the mean with weights by group name.
-
-        Raises:
-            InvalidInputError: names that are not the groups', weights that are negative, not finite or all 0, or a
-                weight for a group without images, whose accuracy nobody knows.
-        """
-        if set(weights) != set(names):
-            raise InvalidInputError(f"group weights: expected one for each of {list(names)}, got {list(weights)}")
-        ordered = np.array([float(weights[name]) for name in names])
-        if not np.isfinite(ordered).all() or ordered.min() < 0 or ordered.sum() == 0 or (ordered[size == 0] > 0).any():
-            raise InvalidInputError(
-                f"group weights: expected finite values >= 0, not all 0, and 0 for a group without images, got "
-                f"{dict(weights)} for {dict(zip(names, size.tolist(), strict=True))} images"
-            )
-        return cls(ordered)
-
     def __call__(self, hits: Counts, size: Counts) -> Floats:
         """Return values (...) from hits and sizes (..., g)."""
         present = self.weights * (size > 0)
@@ -123,7 +104,14 @@ def add_accuracies(
     draws = {key: draws_of(table, resamples, seed) for key, table in cells.items()}
     statistics: dict[str, Statistic] = {one.name: of for one, of in computed("groups")}
     if weights is not None:
-        statistics["average_reweighted"] = Reweighted.of(weights, names, size)
+        ordered = np.array([float(weights.get(name, np.nan)) for name in names])
+        fits = len(weights) == len(names) and np.isfinite(ordered).all() and ordered.min() >= 0 and ordered.any()
+        if not fits or (ordered[size == 0] > 0).any():
+            raise InvalidInputError(
+                f"group weights: expected one >= 0 for each of {dict(zip(names, size.tolist(), strict=True))}, not all "
+                f"0, and 0 for a group without images, got {dict(weights)}"
+            )
+        statistics["average_reweighted"] = Reweighted(ordered)
     n = {"images": len(groups), "smallest group": int(size[size > 0].min())}
     for metric, of in statistics.items():
         for key, table in cells.items():
@@ -300,11 +288,11 @@ class GroupsTask(ImageTask):
     def _complete(self) -> Self:
         from vldebias.evaluation.classifiers import BASELINES
 
-        for name in self.baselines:
-            BASELINES.named(name)
+        if unknown := [name for name in self.baselines if name not in BASELINES]:
+            raise ValueError(f"baselines: expected some of {list(BASELINES)}, got {unknown}")
         if self.baselines and self.train is None:
             raise ValueError("baselines are trained: name the split under `train`")
-        if self.lams and not self._swept:
+        if self.lams and not any(get_method(one).has_lam for one in self.methods):
             raise ValueError(f"lams: expected a method that has a lambda, got {list(self.methods)}")
         return self
 
@@ -347,10 +335,6 @@ class GroupsTask(ImageTask):
         """Return those of every task on images, and the splits that baselines are trained and selected on."""
         return super().inputs(session) | {"train": session.optional(self.train), "val": session.optional(self.val)}
 
-    @property
-    def _swept(self) -> list[str]:
-        return [m.name for m in map(get_method, self.methods) if m.has_lam]
-
     def measure(
         self,
         images: Embeddings,
@@ -373,163 +357,138 @@ class GroupsTask(ImageTask):
             InvalidInputError: columns, labels, weights or widths that do not fit, baselines without `train`.
             ProjectionMismatchError: an edit that belongs to another model.
         """
+        from vldebias.evaluation.classifiers import BASELINES, SOURCES, Examples
+
         prompts = load_prompts(self.prompts)
-        split, learn, select = (
-            None if one is None else GroupSplit.of(one, prompts, self.label, self.spurious)
-            for one in (images, train, val)
+        split = GroupSplit.of(images, prompts, self.label, self.spurious)
+        learn, select = (
+            None if one is None else GroupSplit.of(one, prompts, self.label, self.spurious) for one in (train, val)
         )
-        assert split is not None
+        if self.baselines and learn is None:
+            raise InvalidInputError(
+                f"baselines {list(self.baselines)} are trained; expected train=, a split with labels"
+            )
         self.check_images(images, texts, prompts.classes[0])
         doubt_labels(images, (self.label, self.spurious), [prompts])
         others, counts = disjoint(reference, images, progress, self.methods)
         with progress.step(self.name) as bar:
             fitted = self.fit(texts, [prompts], reference=others, edits=edits)
-            block = _Block(self, images, split, texts, prompts, fitted, others, counts, bar.note)
-            return block.results(learn, select)
-
-
-@dataclass(frozen=True, eq=False)
-class _Block:
-    """What the parts of one measurement share; counts: images of the reference; note: tells what is being done."""
-
-    task: GroupsTask
-    test: Embeddings
-    split: GroupSplit
-    texts: Texts
-    prompts: PromptSet
-    fitted: dict[str, Fitted]
-    reference: Embeddings | None
-    counts: Mapping[str, int]
-    note: Callable[[str], None]
-
-    def results(self, learn: GroupSplit | None, select: GroupSplit | None) -> list[TaskResult]:
-        """Return the block of the accuracies, and the block of the cosines where there are spurious texts."""
-        task, split, two = self.task, self.split, len(self.prompts.classes) == 2
-        scores = self._scores(self.fitted)
-        doubt_space(split.units[spaced(len(split.target))], self.texts, prompts_of([task.prompts]))
-        nearest = scores[NONE].argmax(1).cpu().numpy()
-        doubt_chance(nearest, split.target, self.prompts.class_names, f"{self.prompts.name}: the class prompts")
-        right: dict[tuple[str, float | None], Mask] = {(NONE, None): split.right(scores[NONE])}
-        told: dict[tuple[str, float | None], Mapping[str, Any]] = {}
-        about: dict[str, Mapping[str, Any]] = {method: one.about for method, one in self.fitted.items()}
-        margins = {method: (one[:, 1] - one[:, 0]).cpu().numpy() for method, one in scores.items()} if two else {}
-        if two:
-            right[MEDIAN, None] = (margins[NONE] > np.median(margins[NONE])) == (split.target == 1)
-            about[MEDIAN] = {"assumes": ABOUT_MEDIAN}
-        right |= {(method, None): split.right(one) for method, one in scores.items()}
-        for name, mask, chosen in self._baselines(learn, select):
-            right[name, None], about[name], told[name, None] = mask, chosen, {"uses_labels": True}
-        for method in task._swept if task.lams else ():
-            for lam in dict.fromkeys(task.lams):
-                if lam != self.fitted[method].details.get("lam"):  # its own lambda stands among the others
-                    edit = self.texts.fit(self.prompts, method, lam, reference=self.reference)
-                    one = task.fitted(edit, float(lam))
-                    right[method, lam] = split.right(self._scores({f"{method}, lam = {lam:g}": one}).popitem()[1])
-                    told[method, lam] = one.details
-        weights = task.group_weights
+            swept = [one.name for one in map(get_method, self.methods) if one.has_lam] if self.lams else []
+            every: dict[tuple[str, float | None], Fitted] = {(method, None): one for method, one in fitted.items()}
+            for method, lam in product(swept, dict.fromkeys(self.lams)):
+                if lam != fitted[method].details.get("lam"):  # its own lambda stands among the others
+                    edit = texts.fit(prompts, method, lam, reference=others)
+                    every[method, lam] = self.fitted(edit, float(lam))
+            bar.note(f"{len(every)} methods")
+            scores = self._scores(split.units, texts, prompts.classes, every)
+            bare = scores[NONE, None]
+            doubt_space(split.units[spaced(len(split.target))], texts, prompts_of([self.prompts]))
+            what = f"{prompts.name}: the class prompts"
+            doubt_chance(bare.argmax(1).cpu().numpy(), split.target, prompts.class_names, what)
+            right: dict[tuple[str, float | None], Mask] = {(NONE, None): split.right(bare)}
+            told = {key: one.details for key, one in every.items() if key[1] is not None}
+            about: dict[str, Mapping[str, Any]] = {method: one.about for method, one in fitted.items()}
+            margins: dict[str, NDArray[np.floating]] = {}
+            if len(prompts.classes) == 2:
+                margins = {key[0]: np.diff(of.cpu().numpy())[:, 0] for key, of in scores.items() if key[1] is None}
+                right[MEDIAN, None] = (margins[NONE] > np.median(margins[NONE])) == (split.target == 1)
+                about[MEDIAN] = {"assumes": ABOUT_MEDIAN}
+            right |= {(method, None): split.right(scores[method, None]) for method in fitted}
+            if learn is not None and self.baselines:
+                held = None if select is None else select.codes_in(split.groups.names)
+                chosen_on = None if select is None or held is None else (select.units.whole(), select.target, held)
+                classes = texts.embed(prompts.classes).float()
+                examples = Examples(learn.units.whole(), learn.target, classes, chosen_on, self.seed)
+                for name in self.baselines:
+                    bar.note(name)
+                    logits, chosen = BASELINES[name](examples)
+                    right[name, None], told[name, None] = (
+                        split.right(logits(split.units.whole())),
+                        {"uses_labels": True},
+                    )
+                    about[name] = {"source": SOURCES[name], "chosen": dict(chosen), "uses_labels": True}
+            right |= {key: split.right(scores[key]) for key in every if key[1] is not None}
+        weights = self.group_weights
         if weights is None and learn is not None:
             sizes, tested = learn.groups.counts, split.groups.counts
             if all(tested.get(name) for name, n in sizes.items() if n):
                 weights = {name: float(sizes.get(name, 0)) for name in split.groups.names}
+        gate = StatedWords(prompts.stated_words)
         settings = {
-            "label": task.label,
-            "spurious": task.spurious,
+            "label": self.label,
+            "spurious": self.spurious,
             "data": split.facts,
             "train": learn and learn.facts,
             "val": select and select.facts,
             "group_weights": weights,
             "intervals": INTERVALS,
-            "resamples": task.resamples,
-            "seed": task.seed,
+            "resamples": self.resamples,
+            "seed": self.seed,
+            "class prompts left alone, they state the attribute": [one for one in prompts.classes if gate.match(one)],
         }
-        description = (
+        n = {**{key: split.facts[key] for key in ("images", "unknown")}, **counts}
+
+        def block(name: str, methods: Mapping[str, Any], settings: dict[str, Any], title: str, said: str) -> TaskResult:
+            fields: dict[str, Any] = {"title": title, "description": said, "n": n, "settings": settings}
+            provenance = self.provenance(name, images, texts, [prompts], methods, reference=others, **fields)
+            return TaskResult(provenance, details={method: one.details for method, one in fitted.items()})
+
+        said = (
             "An image counts as the class whose prompt is nearest. A group is a label together with a spurious value; "
             "the worst of them is picked again in every resample of the images."
-            + (f" {MEDIAN} is {ABOUT_MEDIAN}." if two else "")
         )
-        main = self._result(task.name, "Zero-shot group robustness (Tables 7.2 to 7.4)", description, about, settings)
-        boot = {"resamples": task.resamples, "seed": task.seed}
+        said += f" {MEDIAN} is {ABOUT_MEDIAN}." if margins else ""
+        main = block(self.name, about, settings, "Zero-shot group robustness (Tables 7.2 to 7.4)", said)
+        boot = {"resamples": self.resamples, "seed": self.seed}
         add_accuracies(main, right, split.groups, weights=weights, about=told, **boot)
-        if two:
+        if margins:
             add_areas(main, margins, split.target == 1, split.values, **boot)
-        by_value = {value: own for value, own in self.prompts.by_value(self.prompts.spurious).items() if own}
-        return [main, self._cosines(about, by_value)] if by_value else [main]
-
-    def _result(
-        self, name: str, title: str, description: str, methods: Mapping[str, Any], settings: dict[str, Any]
-    ) -> TaskResult:
-        """An empty block."""
-        gate = StatedWords(self.prompts.stated_words)
-        stated = [prompt for prompt in self.prompts.classes if gate.match(prompt)]
-        told: dict[str, Any] = {"title": title, "description": description}
-        told["n"] = {**{key: self.split.facts[key] for key in ("images", "unknown")}, **self.counts}
-        told["settings"] = {**settings, "class prompts left alone, they state the attribute": stated}
-        told["reference"] = self.reference
-        provenance = self.task.provenance(name, self.test, self.texts, [self.prompts], methods, **told)
-        return TaskResult(provenance, details={method: one.details for method, one in self.fitted.items()})
-
-    def _scores(self, several: Mapping[str, Fitted]) -> dict[str, Tensor]:
-        """Method -> (n, k) scores of the images under it; images that methods share are read once for all of them."""
-        images: dict[int, UnitRows] = {}
-        texts: dict[int, dict[str, Tensor]] = defaultdict(dict)
-        for method, one in several.items():
-            seen = self.task.images(self.split.units, one.edit)
-            images[id(seen)] = seen
-            texts[id(seen)][method] = self.task.rows(self.texts, self.prompts.classes, one.edit)
-        scores: dict[str, Tensor] = {}
-        for which, rows in texts.items():
-            self.note(", ".join(rows))
-            scores |= images[which].products(rows)
-        return {method: scores[method] for method in several}
-
-    def _cosines(self, about: Mapping[str, Any], by_value: Mapping[str, tuple[str, ...]]) -> TaskResult:
-        """The block of `cosine` of a class with a value, mean over its texts, and `cosine_spread` over the values."""
-        result = self._result(
-            f"{self.task.name}: cosines",
-            "Cosines of class prompts with spurious prompts (Table 7.1)",
-            "Cosine of each class prompt, projected, with the spurious prompts of a value, as they are, averaged; "
-            "the spread is the largest minus the smallest over the values. Texts alone: nothing is sampled, so "
-            "intervals have no width.",
-            {method: about[method] for method in self.fitted},
+        by_value = {value: own for value, own in prompts.by_value(prompts.spurious).items() if own}
+        if not by_value:
+            return [main]
+        cosines = block(
+            f"{self.name}: cosines",
+            {method: about[method] for method in fitted},
             {"spurious prompts": by_value},
+            "Cosines of class prompts with spurious prompts (Table 7.1)",
+            "Cosine of each class prompt, projected, with the spurious prompts of a value, as they are, averaged; the "
+            "spread is the largest minus the smallest over the values. Texts alone: nothing is sampled, so intervals "
+            "have no width.",
         )
-        names, embedded = self.prompts.class_names, [self.texts.embed(own).T for own in by_value.values()]
-        tables = {}
-        for method, one in self.fitted.items():
-            classes = self.task.rows(self.texts, self.prompts.classes, one.edit)
-            tables[method] = np.stack([(classes @ own).mean(1).numpy() for own in embedded], 1)  # (classes, values)
-        for (i, name), (j, (value, own)) in product(enumerate(names), enumerate(by_value.items())):
-            cosines = {method: float(table[i, j]) for method, table in tables.items()}
-            result.add_draws("cosine", cosines, n={"spurious prompts": len(own)}, subset=f"{name} / {value}")
-        spreads = {method: table.max(1) - table.min(1) for method, table in tables.items()}
-        n = {"spurious prompts": sum(map(len, by_value.values()))}
-        for i, name in enumerate((*names, "")):
-            spread = {method: float(of.mean() if i == len(names) else of[i]) for method, of in spreads.items()}
-            result.add_draws("cosine_spread", spread, n=n, subset=name)
-        return result
+        rows = {method: self.rows(texts, prompts.classes, one.edit) for method, one in fitted.items()}
+        add_cosines(cosines, rows, prompts.class_names, {value: texts.embed(own) for value, own in by_value.items()})
+        return [main, cosines]
 
-    def _baselines(
-        self, learn: GroupSplit | None, select: GroupSplit | None
-    ) -> Iterator[tuple[str, Mask, dict[str, Any]]]:
-        """Yield name, what it gets right, and settings of each baseline (Table 7.2) that is given labels of images."""
-        from vldebias.evaluation.classifiers import BASELINES
+    def _scores(
+        self, units: UnitRows, texts: Texts, classes: Sequence[str], every: Mapping[tuple[str, float | None], Fitted]
+    ) -> dict[tuple[str, float | None], Tensor]:
+        """The scores (n, k) of the images under each method; images that several share are read once for all."""
+        shared: dict[int, tuple[UnitRows, dict[str, Tensor]]] = {}
+        for key, one in every.items():
+            seen = self.images(units, one.edit)
+            shared.setdefault(id(seen), (seen, {}))[1][str(key)] = self.rows(texts, classes, one.edit)
+        scores = {key: of for seen, rows in shared.values() for key, of in seen.products(rows).items()}
+        return {key: scores[str(key)] for key in every}
 
-        task, groups = self.task, self.split.groups.names
-        for name in task.baselines:
-            if learn is None:
-                raise InvalidInputError(f"baselines {name} ... are trained; expected train=, a split with labels")
-            self.note(name)
-            baseline = BASELINES.named(name)
-            predict = baseline.fit(
-                learn.units.whole(),
-                learn.target,
-                self.texts.embed(self.prompts.classes).float(),
-                val=None if select is None else (select.units.whole(), select.target, select.codes_in(groups)),
-                seed=task.seed,
-            )
-            about = {"chosen": dict(predict.chosen), "uses_labels": True}
-            told = {"source": baseline.source, **baseline.settings, **about}
-            yield name, self.split.right(predict(self.split.units.whole())), told
+
+def add_cosines(
+    result: TaskResult, classes: Mapping[str, Tensor], names: Sequence[str], values: Mapping[str, Tensor]
+) -> None:
+    """Add `cosine` of a class with a value, mean over its texts, and `cosine_spread` over the values.
+
+    classes: method -> class texts (k, d). values: value -> its texts (m, d).
+    """
+    tables = {
+        method: np.stack([(of @ own.T).mean(1).numpy() for own in values.values()], 1) for method, of in classes.items()
+    }
+    for (i, name), (j, (value, own)) in product(enumerate(names), enumerate(values.items())):
+        cosines = {method: float(table[i, j]) for method, table in tables.items()}
+        result.add_draws("cosine", cosines, n={"spurious prompts": len(own)}, subset=f"{name} / {value}")
+    spreads = {method: table.max(1) - table.min(1) for method, table in tables.items()}
+    n = {"spurious prompts": sum(map(len, values.values()))}
+    for i, name in enumerate((*names, "")):
+        spread = {method: float(of.mean() if i == len(names) else of[i]) for method, of in spreads.items()}
+        result.add_draws("cosine_spread", spread, n=n, subset=name)
 
 
 def _columns(data: Embeddings, prompts: PromptSet, label: str | None, spurious: str | None) -> dict[str, str]:

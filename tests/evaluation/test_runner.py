@@ -30,7 +30,7 @@ BIRDS: dict[str, Any] = {
 PORTRAITS: dict[str, Any] = {
     "task": "retrieval", "name": "portraits", "title": "Portraits", "data": {"name": "portraits", "options": {"n": 80}},
     "prompts": {"gender": "fairface-gender"}, "queries": {"of": "fairface-gender"}, "k": 10, "resamples": 20,
-    "utility": {"captions": True, "recall_k": [5], "classes": {"age": {"young": "the young", "old": "the old"}}},
+    "classes": {"age": {"young": "the young", "old": "the old"}},
 }  # fmt: skip
 TEXTS: dict[str, Any] = {"task": "texts", "name": "pairs", "title": "Pairs", "host": "model", "resamples": 20}
 TEXTS |= {"sets": {"gender": "fairface-gender"}}

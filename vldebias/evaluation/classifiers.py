@@ -109,6 +109,7 @@ class Linear(NamedTuple):
         return x @ self.weight.to(x).T + self.bias.to(x)
 
 
+@torch.inference_mode(False)
 def standard(features: Tensor) -> tuple[Tensor, Tensor]:
     """Return shift and scale (d,) to mean 0 and variance 1 in every column; a constant column keeps its scale."""
     chunks = features.split(CHUNK)

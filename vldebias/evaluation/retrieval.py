@@ -15,7 +15,7 @@ lower (`eval/experiments/coverage_shares.py` counts how often).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, product
@@ -31,7 +31,6 @@ from vldebias.data import Embeddings, Labels, UnitRows, cross
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.evaluation.images import (
     IMAGES,
-    Fitted,
     ImageTask,
     disjoint,
     doubt_labels,
@@ -59,7 +58,8 @@ Mask = NDArray[np.bool_]
 Project = Callable[[Sequence[str]], Tensor]  # prompts -> normalised rows under one method
 
 BALANCED = 0.2  # by how much the largest group of a balanced gallery exceeds the mean at most
-MOST_CAPTIONS = 10_000  # images up to which recall of captions is measured unasked: its cost grows with the square
+RECALL = (1, 5, 10)  # the k of recall@k of captions
+MOST_CAPTIONS = 10_000  # images up to which recall of captions is measured: its cost grows with the square
 _INTERVALS = {
     "queries": "mean over queries: bootstrap over queries, given the gallery; one query: bootstrap over images",
     "images": "bootstrap over images of the gallery, given the queries",
@@ -242,66 +242,15 @@ class Queries(Strict):
         return prompts.held_out_classes if self.held_out else prompts.classes
 
 
-class Utility(Strict):
-    """What retrieval is to keep: does it still find what was asked for?
-
-    captions: recall between images and the captions of the gallery; None: where it has captions that the texts hold,
-        and at most `MOST_CAPTIONS` images. recall_k: the k of recall@k.
-    classes: column -> value -> its class prompt: zero-shot accuracy on classes that have nothing to do with the
-        attribute; a column of the attribute itself is left out, as are images without a label in one of the columns.
-    relevant: a column whose names appear in the queries ("nurse" in "A photo of a nurse."): precision@k, the share of
-        the first k images that have the name as their label; an unknown label is not relevant. None: the first column
-        of which every query names one value; "": none.
-    """
-
-    captions: bool | None = None
-    recall_k: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 5, 10)
-    classes: dict[str, dict[str, str]] = Field(default_factory=dict)
-    relevant: str | None = None
-
-    def apart_from(self, attribute: str, gallery: Embeddings, queries: Sequence[str], texts: Texts) -> Utility:
-        """Return what is measured on a gallery, apart from an attribute ("gender x race"), which may change.
-
-        Raises:
-            InvalidInputError: captions that are not there, prompts that do not fit the names of a column.
-        """
-        if self.captions and not any(gallery.captions):
-            raise InvalidInputError("utility: captions: true and the gallery has no captions; turn it off or add them")
-        for column, prompts in self.classes.items():
-            if set(prompts) != set(names := gallery.column(column).names):
-                raise InvalidInputError(
-                    f"utility.classes.{column}: expected a prompt for each of {list(names)}, got {list(prompts)}"
-                )
-        own, captions, relevant = _columns([attribute]), self.captions, self.relevant
-        classes = {column: prompts for column, prompts in self.classes.items() if column not in own}
-        if captions is None:
-            captioned = tuple(dict.fromkeys(caption for caption in gallery.captions if caption))
-            captions = len(captioned) > 0 and len(gallery) <= MOST_CAPTIONS and texts.holds(captioned)
-        if relevant is None:
-            others = [(column, labels) for column, labels in gallery.labels.items() if column not in own]
-            relevant = next((column for column, labels in others if _names_one(labels, queries)), "")
-        return self.model_copy(update={"classes": classes, "captions": captions, "relevant": relevant})
-
-    def conventions(self) -> dict[str, Any]:
-        """Return what a provenance says about it."""
-        told: dict[str, Any] = {}
-        if self.captions:
-            told["recall"] = (
-                "a hit is any image with the same caption; images drawn by caption; both directions and mean"
-            )
-        if self.classes:
-            told["accuracy"] = {column: list(prompts.values()) for column, prompts in self.classes.items()}
-        if self.relevant:
-            told["precision"] = f"an image is relevant where its {self.relevant} is the one that the query names"
-        return told
-
-
 @register_task
 class RetrievalTask(SkewOptions, ImageTask):
     """Skew of retrieval: MaxSkew@k, MinSkew@k and NDKL@k of every method, mean over queries and per query.
 
     One block per attribute, named "<name> <attribute>". Images whose attribute is unknown are left out of its gallery
     and counted. Method "random" is the expectation under random rankings of the gallery, with the middle 95 % of it.
+    Utility beside it: recall of the gallery's captions, where the texts hold them and the images are at most
+    `MOST_CAPTIONS`; precision@k, where every query names one value of another column ("nurse" in "A photo of a nurse.",
+    of a column of jobs); zero-shot accuracy of `classes`.
 
     prompts: attribute -> prompt set that the methods are fitted on, or several that are solved jointly. An attribute is
         a column ("gender") or an intersection of columns ("gender x race").
@@ -309,14 +258,15 @@ class RetrievalTask(SkewOptions, ImageTask):
     k: how many of the first results are looked at. prior, floor, ties: conventions of the skew, see `SkewOptions`.
     resample: what the interval of a mean over queries is about: "queries", where they are a sample of what people ask,
         or "images", where the protocol fixes them. Rows of one query are always about images.
-    utility: what else to measure.
+    classes: column -> value -> its class prompt, of columns that have nothing to do with the attribute; a column of the
+        attribute itself is left out, as are images without a label in one of the columns.
     """
 
     task: Literal["retrieval"] = "retrieval"
     prompts: Annotated[dict[str, SeveralPrompts], Field(min_length=1)]
     queries: Queries | list[str]
     resample: Literal["queries", "images"] = "images"
-    utility: Utility = Utility()
+    classes: dict[str, dict[str, str]] = Field(default_factory=dict)
 
     @classmethod
     def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
@@ -343,37 +293,29 @@ class RetrievalTask(SkewOptions, ImageTask):
 
     def texts(self) -> tuple[str, ...]:
         """Return the prompts of all sets, the queries and the class prompts; captions are in the data."""
-        classes = (prompt for prompts in self.utility.classes.values() for prompt in prompts.values())
+        classes = (prompt for prompts in self.classes.values() for prompt in prompts.values())
         return tuple(dict.fromkeys((*prompts_of(chain(*self.prompts.values())), *self.asked(), *classes)))
 
-    def of_attributes(self, names: Collection[str]) -> Self:
-        """Return the task of some attributes; class prompts of the columns of the others are not asked for either."""
-        prompts = {name: sets for name, sets in self.prompts.items() if name in names}
-        left_out = _columns(self.prompts) - _columns(prompts)
-        classes = {column: texts for column, texts in self.utility.classes.items() if column not in left_out}
-        utility = self.utility.model_copy(update={"classes": classes})
-        return self.model_copy(update={"prompts": prompts, "utility": utility})
-
     def fitting(self, session: Session) -> Self:
-        """Return the task of the attributes that the user's embeddings have labels of; the others are named.
+        """Return the task of the attributes and classes that the user's embeddings have labels of.
 
         Raises:
-            InvalidInputError: there is none of them.
+            InvalidInputError: there is no attribute of them.
         """
         if session.options.embeddings is None:
             return self
         there = session.file[0].labels
-        fitting = [name for name in self.prompts if _columns([name]) <= set(there)]
+        fitting = {name: sets for name, sets in self.prompts.items() if set(name.split(" x ")) <= set(there)}
         left_out = [name for name in self.prompts if name not in fitting]
         if not fitting:
             raise InvalidInputError(
-                f"{self.name}: expected a column for one of {list(self.prompts)}, got {list(there)}; name it "
-                "label.COLUMN in the file"
+                f"{self.name}: expected a column for one of {left_out}, got {list(there)}; name it label.COLUMN in the "
+                "file"
             )
         if left_out:
-            missing = sorted(_columns(self.prompts) - set(there))
-            session.say(f"{self.name}: {', '.join(left_out)} left out: the embeddings have no column {missing}")
-        return self.of_attributes(fitting)
+            session.say(f"{self.name}: {', '.join(left_out)} left out: the embeddings have columns {sorted(there)}")
+        classes = {column: texts for column, texts in self.classes.items() if column in there}
+        return self.model_copy(update={"prompts": fitting, "classes": classes})
 
     def measure(
         self,
@@ -393,18 +335,22 @@ class RetrievalTask(SkewOptions, ImageTask):
 
         Raises:
             InvalidInputError: a column that is not there or has a single group, k above the number of images, widths
-                of texts and images that differ, no query.
+                of texts and images that differ, no query, class prompts that do not fit the names of a column.
         """
         queries = self.asked()
         if not queries:
             raise InvalidInputError(f"queries: expected one or more texts; {self.queries!r} has none")
+        for column, prompts in self.classes.items():
+            if set(prompts) != set(names := images.column(column).names):
+                raise InvalidInputError(
+                    f"classes.{column}: expected a prompt for each of {list(names)}, got {list(prompts)}"
+                )
         self.check_images(images, texts, queries[0])
         others, counts = disjoint(reference, images, progress, self.methods)
         results = []
         for attribute, of in self.prompts.items():
             sets, name = [load_prompts(one) for one in of], f"{self.name} {attribute}"
             columns = [column.strip() for column in attribute.split(" x ")]
-            utility = self.utility.apart_from(attribute, images, queries, texts)
             labels = cross(*map(images.column, columns))
             doubt_labels(images, columns, sets)
             with progress.step(name) as bar:
@@ -415,26 +361,41 @@ class RetrievalTask(SkewOptions, ImageTask):
                 bar.note(f"fitting {len(self.methods) - 1} methods")
                 fitted = self.fit(texts, sets, neutral=queries, reference=others, edits=edits)
                 bar.note(f"ranking {len(held.labels)} images for {len(queries)} queries")
-                n = {"images": len(held.labels), "unknown": int((~labels.known).sum()), "queries": len(queries)}
+                n = {"queries": len(queries), "images": len(held.labels)}
+                classes = {column: texts for column, texts in self.classes.items() if column not in columns}
+                relevant = next((c for c in images.labels if c not in columns and _names_one(images, c, queries)), None)
                 told = {
                     "title": f"Retrieval, {attribute}: skew of the first results (as in Table 7.5)",
                     "description": f"Text queries against a gallery of images; skew over {attribute} of the first k, "
                     f"mean over queries and per query. Intervals: {_INTERVALS[self.resample]}.",
-                    "n": {**n, "groups": len(held.names), **counts},
-                    "settings": self._conventions(images, held, labels, queries) | utility.conventions(),
+                    "n": {**n, "unknown": int((~labels.known).sum()), "groups": len(held.names), **counts},
+                    "settings": self._conventions(images, held, labels, queries, classes, relevant),
                 }
                 about = {method: one.about for method, one in fitted.items()}
                 provenance = self.provenance(name, images, texts, sets, about, reference=others, **told)
                 result = TaskResult(provenance, details={method: one.details for method, one in fitted.items()})
-                _Block(self, images, held, labels, texts, queries, fitted, utility, result).fill()
+                features = images.unit
+                seen = {method: self.images(features, one.edit) for method, one in fitted.items()}
+                under: dict[str, Project] = {m: partial(self.rows, texts, edit=one.edit) for m, one in fitted.items()}
+                rows = {method: project(queries) for method, project in under.items()}
+                known = {id(of): of if labels.known.all() else of.some(labels.known) for of in seen.values()}
+                named = None if relevant is None else relevance(images.column(relevant)[labels.known], queries)
+                ranked = held.rank(rows, {method: known[id(of)] for method, of in seen.items()})
+                self._add_skews(result, held, ranked, queries, named)
+                self._add_cosines(result, rows, seen, n)
+                add_recall(result, images, texts, under, seen, self)
+                add_accuracy(result, images, classes, under, seen, self)
                 doubt_space(images.unit[spaced(len(images))], texts, [*queries, *prompts_of(sets)])
                 for column, prompt_set in product(columns, sets):
                     doubt_values(images, column, texts, prompt_set)
                 results.append(result)
         return results
 
-    def _conventions(self, all_: Embeddings, held: Gallery, labels: Labels, queries: Sequence[str]) -> dict[str, Any]:
-        """Everything that changes a figure of the skew, to be printed with it."""
+    def _conventions(
+        self, all_: Embeddings, held: Gallery, labels: Labels, queries: Sequence[str],
+        classes: Mapping[str, Mapping[str, str]], relevant: str | None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Everything that changes a figure, to be printed with it."""
         floors = {f"max_skew@{k}": self.floor or 0.0 for k in self.k}
         floors |= {f"min_skew@{k}": self.floor or 1 / (2 * k) for k in self.k}
         return {
@@ -444,8 +405,6 @@ class RetrievalTask(SkewOptions, ImageTask):
             "ties": self.ties,
             "floor": floors,
             "groups": labels.counts,
-            "groups left out, without an image": [name for name, n in labels.counts.items() if not n],
-            "images left out, group unknown": int((~labels.known).sum()),
             "images left out, not readable": len(all_.about.get("skipped", ())),
             "gallery": {key: all_.about[key] for key in _ABOUT if key in all_.about},
             "queries": list(queries),
@@ -454,167 +413,140 @@ class RetrievalTask(SkewOptions, ImageTask):
             "seed": self.seed,
             "intervals": f"95 %; {_INTERVALS[self.resample]}; {_RECENTRED}",
             "random": f"mean of {self.resamples} random rankings, with the middle 95 % of a mean over the queries",
+            "recall": "a hit is any image with the same caption; images resampled by caption; both directions and mean",
+            "precision": f"an image is relevant where its {relevant} is the one that the query names" * bool(relevant),
+            "accuracy": {column: list(prompts.values()) for column, prompts in classes.items()},
         }
 
-
-@dataclass(frozen=True, eq=False)
-class _Block:
-    """One attribute: what its rows are made of. labels: of every image; held: the images whose label is known."""
-
-    task: RetrievalTask
-    gallery: Embeddings
-    held: Gallery
-    labels: Labels
-    texts: Texts
-    queries: tuple[str, ...]
-    fitted: Mapping[str, Fitted]
-    utility: Utility
-    result: TaskResult
-
-    def fill(self) -> None:
-        """Add skew, cosine of the queries, and what else the utility asks for."""
-        features = self.gallery.unit
-        images = {method: self.task.images(features, one.edit) for method, one in self.fitted.items()}
-        under: dict[str, Project] = {
-            method: partial(self.task.rows, self.texts, edit=one.edit) for method, one in self.fitted.items()
-        }
-        rows = {method: project(self.queries) for method, project in under.items()}
-        self._skew(rows, images)
-        self._cosines(rows, images)
-        if self.utility.captions:
-            self._recall(under, images)
-        if self.utility.classes:
-            self._accuracy(under, images)
-
-    @property
-    def _n(self) -> dict[str, int]:
-        return {"queries": len(self.queries), "images": len(self.held.labels)}
-
-    def _skew(self, rows: Mapping[str, Tensor], images: Mapping[str, UnitRows]) -> None:
-        """Every metric of the ranking: means over queries first, then each query."""
-        known, column, task, n = self.labels.known, self.utility.relevant, self.task, self._n
-        features = {id(all_): all_ if known.all() else all_.some(known) for all_ in images.values()}
-        relevant = relevance(self.gallery.column(column)[known], column, self.queries) if column else None
-        ranked = self.held.rank(rows, {method: features[id(all_)] for method, all_ in images.items()})
-        values = {method: self.held.values(order, relevant) for method, order in ranked.items()}
-        drawn, chance = self.held.resampled(ranked, relevant), self.held.random()
+    def _add_skews(
+        self, result: TaskResult, held: Gallery, ranked: Mapping[str, Rows], queries: Sequence[str],
+        relevant: Mask | None,
+    ) -> None:  # fmt: skip
+        """Add every metric of the rankings: means over queries first, then each query."""
+        n = {"queries": len(queries), "images": len(held.labels)}
+        values = {method: held.values(order, relevant) for method, order in ranked.items()}
+        drawn, chance = held.resampled(ranked, relevant), held.random()
         for metric in values[NONE]:
             one = {method: of[metric] for method, of in values.items()}
-            if task.resample == "queries":
-                self.result.add_resampled(metric, one, n=n, resamples=task.resamples, seed=task.seed)
+            if self.resample == "queries":
+                result.add_resampled(metric, one, n=n, resamples=self.resamples, seed=self.seed)
             else:
                 means = {method: of[metric].mean(axis=0) for method, of in drawn.items()}
                 point = {method: float(of.mean()) for method, of in one.items()}
-                self.result.add_draws(metric, point, means, n=n, interval=recentred_interval)
+                result.add_draws(metric, point, means, n=n, interval=recentred_interval)
             if metric in chance:
-                rng = np.random.default_rng(task.seed)
-                of_means = rng.choice(chance[metric], size=(task.resamples, len(self.queries))).mean(axis=1)
+                rng, fair = np.random.default_rng(self.seed), float(chance[metric].mean())
+                of_means = rng.choice(chance[metric], size=(self.resamples, len(queries))).mean(axis=1)
                 low, high = np.quantile(of_means, [0.025, 0.975]).tolist()
-                self.result.add(metric, CHANCE, float(chance[metric].mean()), (low, high), n=n)
-                self._warn_of_prior(metric, float(one[NONE].mean()), float(chance[metric].mean()))
-        for metric, (i, query) in product(values[NONE], enumerate(self.queries)):
+                result.add(metric, CHANCE, fair, (low, high), n=n)
+                bare, largest = float(one[NONE].mean()), float(held.sizes.max() / held.sizes.mean())
+                uneven = self.prior == "uniform" and largest >= 1 + BALANCED
+                if metric.startswith("max_skew@") and bare < fair and uneven:
+                    sizes = ", ".join(f"{name} {size}" for name, size in zip(held.names, held.sizes, strict=True))
+                    warn(
+                        f"{result.provenance.task}: {metric} of none is {bare:.3f} and that of random rankings "
+                        f"{fair:.3f} (images: {sizes}), so a method that ranks like chance reads as worse and no "
+                        'verdict is given; give prior="dataset"',
+                        SuspectInputWarning,
+                    )
+        for metric, (i, query) in product(values[NONE], enumerate(queries)):
             point = {method: float(of[metric][i]) for method, of in values.items()}
             own = {method: of[metric][i] for method, of in drawn.items()}
-            self.result.add_draws(metric, point, own, n=n, interval=recentred_interval, subset=query)
+            result.add_draws(metric, point, own, n=n, interval=recentred_interval, subset=query)
 
-    def _warn_of_prior(self, metric: str, none: float, chance: float) -> None:
-        """Warn where the gallery itself is further from the prior than what is found in it.
-
-        Of a balanced gallery there is no skew to remove then, which the table says.
-        """
-        largest = float(self.held.sizes.max() / self.held.sizes.mean())
-        if not metric.startswith("max_skew@") or none >= chance or self.task.prior != "uniform":
-            return
-        if largest >= 1 + BALANCED:
-            sizes = ", ".join(f"{name} {n}" for name, n in zip(self.held.names, self.held.sizes.tolist(), strict=True))
-            warn(
-                f"{self.result.provenance.task}: {metric} of none is {none:.3f} and that of random rankings "
-                f"{chance:.3f} (images: {sizes}), so a method that ranks like chance reads as worse and no verdict is "
-                'given; give prior="dataset"',
-                SuspectInputWarning,
-            )
-
-    def _cosines(self, rows: Mapping[str, Tensor], images: Mapping[str, UnitRows]) -> None:
-        """Cosine of each query, and where images are changed of each image, with itself before and after."""
+    def _add_cosines(
+        self, result: TaskResult, rows: Mapping[str, Tensor], images: Mapping[str, UnitRows], n: Mapping[str, int]
+    ) -> None:
+        """Add the cosine of each query, and where images are changed of each image, with itself before and after."""
         for method, one in images.items():
             if one is not images[NONE]:
                 pairs = zip(images[NONE].split(), one.split(), strict=True)
                 mean = sum(float((a.double() * b.double()).sum()) for a, b in pairs) / len(one)
-                self.result.add("image_cosine", method, mean, n={"images": len(one)}, change=(mean - 1,) * 3)
+                result.add("image_cosine", method, mean, n={"images": len(one)}, change=(mean - 1,) * 3)
         kept = {method: (rows[NONE] * row).sum(dim=1).numpy() for method, row in rows.items()}
-        if self.task.resample == "queries":
-            resamples, seed = self.task.resamples, self.task.seed
-            self.result.add_resampled("query_cosine", kept, n=self._n, resamples=resamples, seed=seed)
+        if self.resample == "queries":
+            result.add_resampled("query_cosine", kept, n=n, resamples=self.resamples, seed=self.seed)
         else:
-            self.result.add_draws("query_cosine", {m: float(of.mean()) for m, of in kept.items()}, n=self._n)
+            result.add_draws("query_cosine", {m: float(of.mean()) for m, of in kept.items()}, n=n)
 
-    # ---- what it costs ---------------------------------------------------------------------------------------
 
-    def _recall(self, under: Mapping[str, Project], images: Mapping[str, UnitRows]) -> None:
-        """Image to text: is the image's caption among the first k different captions? Text to image: is an image with
-        this caption among the first k? A caption counts once for each of its images, which are drawn together, for
-        they are not independent; the subset "" is the mean of both directions.
-        """
-        captioned = np.array([bool(caption) for caption in self.gallery.captions])
-        captions, code = np.unique(np.array(self.gallery.captions)[captioned], return_inverse=True)
-        codes, own = torch.from_numpy(code), torch.arange(len(captions))
-        ahead: dict[str, dict[str, NDArray[np.int64]]] = {"image to text": {}, "text to image": {}}
+# ---- what it costs ---------------------------------------------------------------------------------------------
+
+
+def add_recall(
+    result: TaskResult, gallery: Embeddings, texts: Texts, under: Mapping[str, Project],
+    images: Mapping[str, UnitRows], task: RetrievalTask,
+) -> None:  # fmt: skip
+    """Add recall of the gallery's captions, where the texts hold them.
+
+    Image to text: is the image's caption among the first k different captions? Text to image: is an image with this
+    caption among the first k? A caption counts once for each of its images, which are drawn together, for they are not
+    independent; the subset "" is the mean of both directions.
+    """
+    captioned = np.array([bool(caption) for caption in gallery.captions], dtype=bool)
+    if not captioned.any() or len(gallery) > MOST_CAPTIONS:
+        return
+    captions, code = np.unique(np.array(gallery.captions)[captioned], return_inverse=True)
+    if not texts.holds(captions.tolist()):
+        return
+    codes, own = torch.from_numpy(code), torch.arange(len(captions))
+    ahead: dict[str, dict[str, NDArray[np.int64]]] = {"image to text": {}, "text to image": {}}
+    for method, project in under.items():
+        rows, seen = project(captions.tolist()).float(), images[method][captioned]
+        ahead["image to text"][method] = first_hits(seen, rows, codes, own).numpy()
+        ahead["text to image"][method] = first_hits(rows, seen, own, codes).numpy()[code]
+    table: dict[tuple[str, str], dict[str, Floats]] = {}
+    for k in RECALL:
+        hits = {way: {m: (a < k).astype(float) for m, a in by.items()} for way, by in ahead.items()}
+        both = {m: np.mean([hits[way][m] for way in hits], axis=0) for m in under}
+        table |= {(f"recall@{k}", subset): values for subset, values in {"": both, **hits}.items()}
+    _add_means(result, table, {"images": int(captioned.sum()), "captions": len(captions)}, task, code)
+
+
+def add_accuracy(
+    result: TaskResult, gallery: Embeddings, classes: Mapping[str, Mapping[str, str]], under: Mapping[str, Project],
+    images: Mapping[str, UnitRows], task: RetrievalTask,
+) -> None:  # fmt: skip
+    """Add zero-shot accuracy in each column, and the mean over columns where there are several.
+
+    Scores are float64 products, rounded far below their meaning: equal images tie whatever the order of sums.
+    """
+    if not classes:
+        return
+    known = np.logical_and.reduce([gallery.column(column).known for column in classes])
+    if not known.any():
+        raise InvalidInputError(f"classes: no image has a label in every one of {list(classes)}")
+    right: dict[str, dict[str, Floats]] = {}
+    for column, prompts in classes.items():
+        labels, right[column] = gallery.column(column), {}
         for method, project in under.items():
-            rows, seen = project(captions.tolist()).float(), images[method][captioned]
-            ahead["image to text"][method] = first_hits(seen, rows, codes, own).numpy()
-            ahead["text to image"][method] = first_hits(rows, seen, own, codes).numpy()[code]
-        table: dict[tuple[str, str], dict[str, Floats]] = {}
-        for k in self.utility.recall_k:
-            hits = {way: {m: (a < k).astype(float) for m, a in by.items()} for way, by in ahead.items()}
-            both = {m: np.mean([hits[way][m] for way in hits], axis=0) for m in under}
-            table |= {(f"recall@{k}", subset): values for subset, values in {"": both, **hits}.items()}
-        self._means(table, {"images": int(captioned.sum()), "captions": len(captions)}, code)
-
-    def _accuracy(self, under: Mapping[str, Project], images: Mapping[str, UnitRows]) -> None:
-        """Zero-shot accuracy in each column, and the mean over columns where there are several.
-
-        Scores are float64 products, rounded far below their meaning: equal images tie whatever the order of sums.
-        """
-        classes = self.utility.classes
-        known = np.logical_and.reduce([self.gallery.column(column).known for column in classes])
-        if not known.any():
-            raise InvalidInputError(f"utility: no image has a label in every one of {list(classes)}")
-        right: dict[str, dict[str, Floats]] = {}
-        for column, prompts in classes.items():
-            labels, right[column] = self.gallery.column(column), {}
-            for method, project in under.items():
-                texts = project([prompts[name] for name in labels.names]).double()
-                blocks = [texts @ some.double().T for some in images[method].some(known).split(1 << 13)]
-                nearest = torch.cat(blocks, dim=1).numpy().round(12).argmax(axis=0)
-                right[column][method] = (nearest == labels.codes[known]).astype(float)
-        mean = {method: np.mean([by[method] for by in right.values()], axis=0) for method in under}
-        subsets = {"": mean} if len(right) == 1 else {"": mean, **right}
-        n = {"images": int(known.sum()), "without a label": int((~known).sum())}
-        self._means({("accuracy", subset): values for subset, values in subsets.items()}, n)
-
-    def _means(
-        self, table: Mapping[tuple[str, str], Mapping[str, Floats]], n: Mapping[str, int],
-        clusters: NDArray[np.integer] | None = None,
-    ) -> None:  # fmt: skip
-        """Rows of means over images: (metric, subset) -> method -> values (n,), whole clusters drawn where given."""
-        cells = [(key, method) for key, values in table.items() for method in values]
-        sums = np.stack([table[key][method] for key, method in cells], axis=1)
-        sizes = np.ones(len(sums))
-        if clusters is not None:
-            sizes = np.bincount(clusters).astype(float)
-            sums = np.stack([np.bincount(clusters, weights=column) for column in sums.T], axis=1)
-        weights = resampled_weights(len(sizes), self.task.resamples, self.task.seed)
-        means = np.concatenate([w @ sums / (w @ sizes)[:, None] for w in (block.astype(float) for block in weights)])
-        draws = dict(zip(cells, means.T, strict=True))
-        for (metric, subset), by_method in table.items():
-            point = {method: float(one.mean()) for method, one in by_method.items()}
-            drawn = {method: draws[(metric, subset), method] for method in by_method}
-            self.result.add_draws(metric, point, drawn, n=n, interval=recentred_interval, subset=subset)
+            texts = project([prompts[name] for name in labels.names]).double()
+            blocks = [texts @ some.double().T for some in images[method].some(known).split(1 << 13)]
+            nearest = torch.cat(blocks, dim=1).numpy().round(12).argmax(axis=0)
+            right[column][method] = (nearest == labels.codes[known]).astype(float)
+    mean = {method: np.mean([by[method] for by in right.values()], axis=0) for method in under}
+    subsets = {"": mean} if len(right) == 1 else {"": mean, **right}
+    n = {"images": int(known.sum()), "without a label": int((~known).sum())}
+    _add_means(result, {("accuracy", subset): values for subset, values in subsets.items()}, n, task)
 
 
-def _columns(attributes: Iterable[str]) -> set[str]:
-    """Those that attributes are made of: "gender x race" of two."""
-    return {column.strip() for attribute in attributes for column in attribute.split(" x ")}
+def _add_means(
+    result: TaskResult, table: Mapping[tuple[str, str], Mapping[str, Floats]], n: Mapping[str, int],
+    task: RetrievalTask, clusters: NDArray[np.integer] | None = None,
+) -> None:  # fmt: skip
+    """Rows of means over images: (metric, subset) -> method -> values (n,), whole clusters drawn where given."""
+    cells = [(key, method) for key, values in table.items() for method in values]
+    sums = np.stack([table[key][method] for key, method in cells], axis=1)
+    sizes = np.ones(len(sums))
+    if clusters is not None:
+        sizes = np.bincount(clusters).astype(float)
+        sums = np.stack([np.bincount(clusters, weights=column) for column in sums.T], axis=1)
+    weights = (block.astype(float) for block in resampled_weights(len(sizes), task.resamples, task.seed))
+    draws = dict(zip(cells, np.concatenate([w @ sums / (w @ sizes)[:, None] for w in weights]).T, strict=True))
+    for key, by_method in table.items():
+        point = {method: float(one.mean()) for method, one in by_method.items()}
+        drawn = {method: draws[key, method] for method in by_method}
+        result.add_draws(key[0], point, drawn, n=n, interval=recentred_interval, subset=key[1])
 
 
 def _queries(given: Any, sets: Sequence[PromptSet]) -> list[str]:
@@ -630,24 +562,14 @@ def _queries(given: Any, sets: Sequence[PromptSet]) -> list[str]:
     return texts
 
 
-def _names_one(labels: Labels, queries: Sequence[str]) -> bool:
-    """Whether every query names exactly one of the values."""
-    words = StatedWords([name for name in labels.names if any(map(str.isalnum, name))])
+def _names_one(images: Embeddings, column: str, queries: Sequence[str]) -> bool:
+    """Whether every query names exactly one of the values of a column."""
+    words = StatedWords([name for name in images.column(column).names if any(map(str.isalnum, name))])
     return all(len(words.find(query)) == 1 for query in queries)
 
 
-def relevance(labels: Labels, column: str, queries: Sequence[str]) -> Mask:
-    """Return (q, n): is the label of image n the one that query q names? column: what the labels are called.
-
-    Raises:
-        InvalidInputError: a query names none of the labels' names, or several.
-    """
-    words = StatedWords(labels.names)
-    named = {query: words.find(query) for query in queries}
-    wrong = {query: list(names) for query, names in named.items() if len(names) != 1}
-    if wrong:
-        raise InvalidInputError(
-            f"utility: relevant={column!r}: expected each query to name one of {list(labels.names)}, got {wrong}"
-        )
-    codes = np.array([labels.names.index(named[query][0]) for query in queries])
+def relevance(labels: Labels, queries: Sequence[str]) -> Mask:
+    """Return (q, n): is the label of image n the one that query q names? An unknown label is not relevant."""
+    words = StatedWords([name for name in labels.names if any(map(str.isalnum, name))])
+    codes = np.array([labels.names.index(words.find(query)[0]) for query in queries])
     return codes[:, None] == labels.codes

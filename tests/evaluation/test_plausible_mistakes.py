@@ -315,7 +315,6 @@ METRICS = [
     Case("krippendorff: two units of many", lambda: M.krippendorff_alpha(np.array([[0, 1, 0, 1, 1]] * 2).T)),
     Case("krippendorff: -1 for none", lambda: M.krippendorff_alpha(MINUS_ONES), WARNED, "say missing=-1"),
     Case("k_variance: not normalised", lambda: M.k_variance(RNG.normal(size=(40, 8)))),
-    Case("lowest: a percent", lambda: M.precision_among_lowest(SCORES, HALVES, 5), REFUSED, "share in (0, 1], got 5"),
     Case("bootstrap_interval: a percent", lambda: M.bootstrap_interval(SCORES, level=95), REFUSED, "in (0, 1), got 95"),
 ]
 CASES = [*LABELS, *FEATURES, *NUMBERS, *MODELS, *GROUPS, *METRICS]

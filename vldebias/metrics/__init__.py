@@ -6,7 +6,6 @@ from vldebias.metrics.classification import (
     auroc,
     group_accuracy,
     k_variance,
-    precision_among_lowest,
     worst_group_accuracy,
 )
 from vldebias.metrics.metric import METRICS, Metric, register_metric
@@ -38,7 +37,6 @@ __all__ = [
     "max_skew",
     "min_skew",
     "ndkl",
-    "precision_among_lowest",
     "register_metric",
     "worst_group_accuracy",
 ]

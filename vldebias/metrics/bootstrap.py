@@ -193,7 +193,6 @@ def bootstrap_interval(
     resamples: int = 2000,
     seed: int = 0,
     paired: bool = True,
-    vectorized: bool = False,
 ) -> Interval:
     """Return the percentile interval of `statistic(*arrays)`; of the mean where no statistic is given.
 
@@ -203,7 +202,6 @@ def bootstrap_interval(
         level: coverage, in (0, 1).
         paired: row i of every array belongs to the same image, so they are drawn together. False: independent
             samples, each drawn for itself; lengths may differ.
-        vectorized: the statistic takes arrays (resamples, n) and returns (resamples,); saves the loop.
 
     Raises:
         InvalidInputError: no or unequal arrays, a level or number of resamples out of range, a statistic that gives
@@ -213,7 +211,7 @@ def bootstrap_interval(
     0.625 [0.250, 0.875]
     """
     data = [rows(array, f"arrays[{i}]") for i, array in enumerate(arrays)]
-    value, draws = _draws(data, 1, statistic, resamples, seed, vectorized, paired)
+    value, draws = _draws(data, 1, statistic, resamples, seed, paired, batched=False)
     return Interval(float(value[0]), *percentile_interval(draws[:, 0], level), level, max(map(len, data)), resamples)
 
 
@@ -223,15 +221,14 @@ def resampled_values(
     statistic: Statistic | None = None,
     resamples: int = 2000,
     seed: int = 0,
-    vectorized: bool = True,
 ) -> tuple[dict[str, float], dict[str, Floats]]:
     """Return name -> statistic(values, *shared), and name -> its draws (resamples,), on the same resamples for all.
 
-    Arguments and Raises: see `bootstrap_interval`.
+    The statistic takes arrays (resamples, n) and gives (resamples,); other arguments and Raises: `bootstrap_interval`.
     """
     data = [rows(array, name) for name, array in values.items()]
     data += [rows(array, f"shared[{i}]") for i, array in enumerate(shared)]
-    value, draws = _draws(data, len(values), statistic, resamples, seed, vectorized, paired=True)
+    value, draws = _draws(data, len(values), statistic, resamples, seed, paired=True, batched=True)
     return dict(zip(values, value.tolist(), strict=True)), dict(zip(values, draws.T, strict=True))
 
 
@@ -241,23 +238,22 @@ def _mean(values: np.ndarray) -> np.ndarray:
 
 
 def _draws(
-    data: list[np.ndarray], m: int, statistic: Statistic | None, resamples: int, seed: int, vectorized: bool,
-    paired: bool,
-) -> tuple[Floats, Floats]:  # fmt: skip
+    data: list[np.ndarray], m: int, statistic: Statistic | None, resamples: int, seed: int, paired: bool, batched: bool
+) -> tuple[Floats, Floats]:
     """The statistic of each of the first m arrays with the shared others: (m,) of the data, (resamples, m) of draws."""
     lengths = [len(array) for array in data]
     if not data or (paired and len(set(lengths)) > 1):
         raise InvalidInputError(f"arrays: expected one or more arrays of one length, got lengths {lengths}")
     if resamples < 1:
         raise InvalidInputError(f"resamples: expected at least 1, got {resamples}")
-    measure, batched = statistic or _mean, vectorized or statistic is None
 
     def each(arrays: Sequence[np.ndarray]) -> Floats:
+        measure = statistic or _mean
         return np.stack([np.asarray(measure(one, *arrays[m:]), dtype=np.float64) for one in arrays[:m]], axis=-1)
 
     def of_rows(index: list[np.ndarray]) -> Floats:
         """(b, m) of the rows (b, n) of every array; a loop gathers one resample at a time, which stays in the cache."""
-        if batched:
+        if batched or statistic is None:
             return each([array[i] for array, i in zip(data, index, strict=True)]).reshape(-1, m)
         alone = zip(*index, strict=True)
         return np.stack([each([a[i] for a, i in zip(data, one, strict=True)]).reshape(m) for one in alone])

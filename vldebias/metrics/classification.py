@@ -7,7 +7,6 @@ of the thesis states the same gap in terms of losses.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -131,61 +130,21 @@ def auroc(scores: Values, wrong: Values, *, level: float = 0.95, resamples: int 
     Raises:
         InvalidInputError: shapes that do not fit, scores that are not finite, no wrong or no right row.
     """
-    levels, is_wrong = _levels(scores, wrong)
-    size = int(levels.max()) + 1
-
-    def area(low: Counts, high: Counts) -> Floats:
-        """(b,) of levels (b, wrong rows) and (b, right rows)."""
-        at = np.bincount((high + size * np.arange(len(high))[:, None]).ravel(), minlength=size * len(high))
-        at = at.reshape(len(high), size)
-        above = high.shape[1] - at.cumsum(axis=1) + at / 2
-        credit: Floats = np.take_along_axis(above, low, axis=1).mean(axis=1)
-        return credit / high.shape[1]
-
-    how: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed, "paired": False, "vectorized": True}
-    return replace(bootstrap_interval(levels[is_wrong], levels[~is_wrong], statistic=area, **how), n=len(levels))
-
-
-def precision_among_lowest(
-    scores: Values, wrong: Values, share: float, *, level: float = 0.95, resamples: int = 2000, seed: int = 0
-) -> Interval:
-    """Return the share of wrong rows among the ceil(share n) with the lowest scores; chance is that of all rows.
-
-    Of rows that tie at the threshold the expected number of wrong ones is counted, as if they were drawn at random.
-
-    Raises:
-        InvalidInputError: see `auroc`; a share outside (0, 1].
-    """
-    if not 0 < share <= 1:
-        raise InvalidInputError(f"share: expected a share in (0, 1], got {share}")
-    levels, is_wrong = _levels(scores, wrong)
-    k = math.ceil(share * len(levels) - 1e-9)  # 0.07 * 100 is 7.000000000000001
-
-    def precision(drawn: Counts, bad: Mask) -> Floats:
-        last = np.partition(drawn, k - 1, axis=1)[:, k - 1 : k]
-        below, tied = drawn < last, drawn == last
-        places = k - below.sum(axis=1)
-        of_tied = places * (tied & bad).sum(axis=1) / tied.sum(axis=1)
-        found: Floats = ((below & bad).sum(axis=1) + of_tied) / k
-        return found
-
-    how: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed, "vectorized": True}
-    return bootstrap_interval(levels, is_wrong, statistic=precision, **how)
-
-
-def _levels(scores: Values, wrong: Values) -> tuple[Counts, Mask]:
-    """The rank (n,) of each score among the distinct ones, and which rows are wrong."""
     values, mask = vectors(scores=scores, wrong=wrong)
     if not np.isfinite(values).all():
         raise InvalidInputError(f"scores: {int((~np.isfinite(values)).sum())} of {len(values)} are not finite")
-    if mask.dtype.kind not in "biuf" or not np.isin(mask, (0, 1)).all():  # a text "0" would be true, and so would -1
-        raise InvalidInputError(f"wrong: expected truth values, got {np.unique(mask)[:8].tolist()}")
-    is_wrong = mask.astype(bool)
-    if is_wrong.all() or not is_wrong.any():
-        raise InvalidInputError(
-            f"wrong: {int(is_wrong.sum())} of {len(is_wrong)} rows are wrong; both kinds are needed to tell them apart"
-        )
-    return np.unique(values, return_inverse=True)[1].astype(np.int64), is_wrong
+    if np.unique(mask).tolist() not in ([0, 1], [False, True]):  # a text "0" would be true, and so would -1
+        raise InvalidInputError(f"wrong: expected truth values of both kinds, got {np.unique(mask)[:8].tolist()}")
+    levels, is_wrong = np.unique(values, return_inverse=True)[1], mask.astype(bool)
+    size = int(levels.max()) + 1
+
+    def area(low: Counts, high: Counts) -> float:
+        at = np.bincount(high, minlength=size)
+        above = len(high) - at.cumsum() + at / 2
+        return float(above[low].mean()) / len(high)
+
+    how: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed, "paired": False}
+    return replace(bootstrap_interval(levels[is_wrong], levels[~is_wrong], statistic=area, **how), n=len(levels))
 
 
 # ---- spread -------------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ to be sorted whole: `top_rankings` has the first k of millions of rows from bloc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import ceil, sqrt
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -67,10 +67,9 @@ def min_skew(
     scores: Values, groups: Values, k: int, *, prior: str | Values = "uniform", floor: float = 0.0,
     n_groups: int | None = None,
 ) -> float:  # fmt: skip
-    """Return MinSkew@k = min_a log(r_{a,k} / p_a) <= 0: how far the worst served group falls short.
+    """Return MinSkew@k = min_a log(r_{a,k} / p_a) <= 0: how far the worst served group falls short; see `max_skew`.
 
-    With floor = 0 it is -inf where a group is missing from the first k; a floor such as 1 / (2 k) keeps means over
-    queries finite. Arguments and Raises: see `max_skew`.
+    It is -inf where a group is missing from the first k; a floor such as 1 / (2 k) keeps means over queries finite.
     """
     ranked, p = _ranking(scores, groups, prior, n_groups)
     return float(log_ratios(ranked, k, p, floor=floor).min())
@@ -97,13 +96,13 @@ def _ranking(scores: Values, groups: Values, prior: str | Values, n_groups: int 
             f"groups: all rows are of {names.tolist()}, so every ranking is fair; say n_groups= where others may occur",
             SuspectInputWarning,
         )
-    if isinstance(prior, str) and prior not in ("uniform", "dataset"):
-        raise InvalidInputError(f"prior: expected 'uniform', 'dataset' or an array of shares, got {prior!r}")
-    if isinstance(prior, str):
+    if not isinstance(prior, str):
+        shares = vector(prior, "prior").astype(np.float64)
+    elif prior in ("uniform", "dataset"):
         counts = np.ones(len(names)) if prior == "uniform" else np.bincount(index, minlength=len(names))
         shares = counts / counts.sum()
     else:
-        shares = vector(prior, "prior").astype(np.float64)
+        raise InvalidInputError(f"prior: expected 'uniform', 'dataset' or an array of shares, got {prior!r}")
     if len(shares) != len(names) or (shares <= 0).any() or abs(shares.sum() - 1) > 1e-6:
         raise InvalidInputError(
             f"prior: expected {len(names)} positive shares that sum to 1, for the groups {names.tolist()}, "
@@ -189,18 +188,11 @@ def rankings(scores: NDArray[np.floating], *, ties: str = "stable", seed: int = 
     if scores.ndim != 2 or np.isnan(scores).any():
         raise InvalidInputError(f"scores: expected (q, n) without NaN, got shape {scores.shape}")
     order, _ = tie_order(scores.shape[1], ties, seed)
-    if order is None:
-        return np.argsort(-scores, axis=1, kind="stable")
+    order = np.arange(scores.shape[1]) if order is None else order
     return order[np.argsort(-scores[:, order], axis=1, kind="stable")]
 
 
-class Items(Protocol):
-    """Embeddings (n, d) in blocks: a tensor, or rows that are read when they are used."""
-
-    @property
-    def shape(self) -> Any: ...  # noqa: D102
-    @property
-    def split(self) -> Callable[[int], Iterable[Tensor]]: ...  # noqa: D102
+Items = Any  # embeddings (n, d) in blocks: a tensor, or rows that are read when they are used, with `shape` and `split`
 
 
 class Leaders(NamedTuple):
@@ -257,16 +249,12 @@ def leaders(queries: Tensor, items: Items, k: int, place: NDArray[np.int64] | in
 
 def check_top(queries: Tensor, items: Items, k: int) -> None:
     """Refuse shapes that do not fit, and k outside 1 .. n."""
-    _check_pair(queries, items)
-    if not 1 <= k <= items.shape[0]:
-        raise InvalidInputError(f"k: expected 1 .. {items.shape[0]}, the rows that are ranked, got {k}")
-
-
-def _check_pair(queries: Tensor, items: Items) -> None:
     if queries.ndim != 2 or len(items.shape) != 2 or queries.shape[1] != items.shape[1]:
         raise InvalidInputError(
             f"queries and items: expected (q, d) and (n, d), got {tuple(queries.shape)} and {tuple(items.shape)}"
         )
+    if not 1 <= k <= items.shape[0]:
+        raise InvalidInputError(f"k: expected 1 .. {items.shape[0]}, the rows that are ranked, got {k}")
 
 
 def tie_order(n: int, ties: str, seed: int) -> tuple[Rows | None, NDArray[np.int64] | None]:
@@ -338,11 +326,11 @@ def first_hits(queries: Tensor, items: Tensor, query_codes: Tensor, item_codes: 
     Raises:
         InvalidInputError: shapes that do not fit, or a query that no item is relevant to.
     """
-    _check_pair(queries, items)
+    check_top(queries, items, 1)
     if query_codes.shape != queries.shape[:1] or item_codes.shape != items.shape[:1]:
+        came = f"{tuple(query_codes.shape)} and {tuple(item_codes.shape)}"
         raise InvalidInputError(
-            f"codes: expected one per query ({len(queries)}) and item ({len(items)}), "
-            f"got {tuple(query_codes.shape)} and {tuple(item_codes.shape)}"
+            f"codes: expected ({len(queries)},) of queries and ({len(items)},) of items, got {came}"
         )
     alone = ~torch.isin(query_codes, item_codes)
     if alone.any():

@@ -16,15 +16,13 @@ from numpy.typing import NDArray
 from vldebias.data.suspects import Suspects
 from vldebias.errors import InvalidInputError, need, warn
 from vldebias.files import write_atomically
-from vldebias.metrics.classification import auroc, precision_among_lowest
+from vldebias.metrics.classification import auroc
 from vldebias.progress import SILENT, Progress
 from vldebias.training.monitor import BATCH, image_features, pixel_batches, text_features
 from vldebias.training.pairs import Pairs
 
 if TYPE_CHECKING:
     from vldebias.hosts.towers import Towers
-
-SHARES = (0.01, 0.05, 0.1, 0.2)
 
 
 def positive_scores(
@@ -77,9 +75,7 @@ def report_pairs(
     if wrong is None or not 0 < wrong[ranked.order].mean() < 1:
         return files, None
     values, bad = scores[ranked.order], wrong[ranked.order]
-    lowest = {f"{share:g}": precision_among_lowest(values, bad, share).to_dict() for share in SHARES}
-    figures = {"auroc": auroc(values, bad).to_dict(), "precision": lowest}
-    return files, {"scored": len(values), "wrong": float(bad.mean()), **figures}
+    return files, {"scored": len(values), "wrong": float(bad.mean()), "auroc": auroc(values, bad).to_dict()}
 
 
 def write_kept(path: Path, pairs: Pairs, scores: NDArray[np.float32], rows: NDArray[np.int64]) -> Path:

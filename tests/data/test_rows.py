@@ -253,7 +253,7 @@ def test_figures_are_those_of_one_array(task: str, side: str, tmp_path: Path) ->
     assert found == figures(task, FEATURES, side=side)
     assert len(found) > 50
     if side == "text":
-        more: dict[str, Any] = {"ties": "random", "utility": {"relevant": None}} if task == "retrieval" else {}
+        more: dict[str, Any] = {"ties": "random"} if task == "retrieval" else {}
         assert figures(task, write_npy(tmp_path), **more) == figures(task, FEATURES, **more)
 
 

@@ -49,7 +49,7 @@ def test_what_is_there_is_measured_and_what_is_left_out_is_named(
 
 
 def test_intersections_need_both_of_their_columns_and_other_classes_are_measured(tmp_path: Path) -> None:
-    ages = column(*SUITE.tasks[0].utility.classes["age"])
+    ages = column(*SUITE.tasks[0].classes["age"])
     options = brought(tmp_path, SUITE, gender=GENDER, age=ages)
     result = run_suite(SUITE, options)
     assert {row.task for row in result.rows} == {"fairface gender", "fairface age", "fairface gender x age"}

@@ -59,10 +59,7 @@ def test_group_accuracy_agrees_with_fairlearn_for_any_kind_of_array() -> None:
 
 @refused(
     (([0, 1], [0], [0, 1]), "'labels': 1"),
-    (([], [], []), "predictions"),
-    (([[0]], [[0]], [[0]]), "predictions"),
     (([NAN], [0], [0]), "predictions"),
-    (([0], [0], [None]), "groups"),
     ((["0"], [0], [0]), "predictions and labels"),
     (([0.2, 0.9], [0, 1], [0, 0]), "predictions"),
 )
@@ -110,9 +107,7 @@ def test_auroc_interval_equals_that_of_a_plain_loop() -> None:
     (lambda: auroc([0.1, 0.2], [0, 0]), "wrong"),
     (lambda: auroc([0.1, 0.2], [True, True]), "wrong"),
     (lambda: auroc([0.1, NAN], [0, 1]), "scores"),
-    (lambda: auroc([0.1, np.inf], [0, 1]), "scores"),
     (lambda: auroc([0.1, 0.2], [0, 2]), "wrong"),
-    (lambda: auroc([0.1, 0.2, 0.3], [0, 1]), "one length"),
 )
 def test_what_has_no_order(call: Callable[[], object]) -> None:
     call()

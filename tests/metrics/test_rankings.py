@@ -80,17 +80,6 @@ def test_priors_by_hand() -> None:
     assert min_skew([3.0, 2.0, 1.0], [0, 0, 1], 2, floor=1 / 4) == pytest.approx(math.log(0.5))
 
 
-def test_each_ranking_may_have_its_own_prior() -> None:
-    groups = np.array([[0, 1, 1, 0], [0, 0, 0, 0], [0, 1, 0, 1]])
-    priors = np.array([[0.5, 0.5], [1.0, 0.0], [0.2, 0.8]])
-    ratios, divergences = log_ratios(groups, 3, priors), ndkls(groups, 3, priors)
-    for i in (0, 2):
-        assert ratios[i] == pytest.approx(log_ratios(groups[i : i + 1], 3, priors[i])[0])
-        assert divergences[i] == pytest.approx(ndkls(groups[i : i + 1], 3, priors[i])[0])
-    assert ratios[1, 0] == divergences[1] == 0
-    assert np.isnan(log_ratios(groups, 3, priors, floor=0.1)[1, 1])  # a group that has no prior takes no part
-
-
 @pytest.mark.parametrize("measure", [partial(max_skew, k=1), partial(min_skew, k=1), ndkl])
 def test_one_group_is_never_skewed_and_a_warning_says_why(measure: Callable[..., float]) -> None:
     with pytest.warns(SuspectInputWarning, match="n_groups="):
@@ -125,12 +114,6 @@ def test_rankings_are_sorted_and_ties_keep_the_order_of_the_rows_or_a_random_one
         assert drawn.tolist() == sorted(range(len(row)), key=lambda i: (-row[i], place[i]))
 
 
-def test_random_ties_depend_on_the_seed() -> None:
-    orders = {tuple(rankings(np.zeros((1, 50)), ties="random", seed=seed)[0]) for seed in range(3)}
-    assert len(orders) == 3
-    assert tuple(range(50)) not in orders
-
-
 @given(galleries(), st.sampled_from(["stable", "random"]))
 def test_top_rankings_are_the_beginning_of_the_rankings(gallery, ties: str) -> None:
     scores, _, k = gallery
@@ -156,7 +139,6 @@ def test_top_rankings_are_exact_where_float32_cannot_tell(dtype: torch.dtype, mo
 
 
 @refused(
-    (lambda: rankings(np.zeros(3)), "scores: "),
     (lambda: rankings(np.array([[0.0, np.nan]])), "scores: "),
     (lambda: rankings(np.zeros((1, 3)), ties="best"), "ties: .*'best'"),
     (lambda: top_rankings(torch.eye(3), torch.eye(2), 1), r"\(3, 3\) and \(2, 2\)"),
@@ -239,7 +221,6 @@ def test_ranks_agree_with_a_sort_ties_included(seed: int, q: int, n: int, codes:
 
 
 @refused(
-    (lambda q, i, a, c: (q, i[:, :3], a, c), r"\(4, 4\) and \(6, 3\)"),
     (lambda q, i, a, c: (q, i, a[:3], c), r"codes: .*\(3,\)"),
     (lambda q, i, a, c: (q, i, torch.tensor([99, *a[1:]]), c), "codes: .* 1 of 4"),
 )

@@ -251,8 +251,7 @@ class GroupSplit:
         strangers = [name for name, n in self.groups.counts.items() if n and name not in names]
         if strangers:
             raise InvalidInputError(f"groups: expected those of the test split {list(names)}, got {strangers} too")
-        code = np.array([names.index(name) if name in names else -1 for name in self.groups.names], dtype=np.int64)
-        return code[self.groups.codes]
+        return np.array([names.index(name) if name in names else -1 for name in self.groups.names])[self.groups.codes]
 
 
 @register_task

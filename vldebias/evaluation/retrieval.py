@@ -1,8 +1,7 @@
 """Skew of text-to-image retrieval (Table 7.5): are the first k images spread over the groups, and what does it cost?
 
 Source: section 7.4.2 of Chuang's thesis (Chuang et al., "Debiasing Vision-Language Models via Biased Prompts", 2023)
-with MaxSkew and NDKL of Geyik et al. (2019). The protocol of Table 7.5: the validation split of FairFace, the ten
-queries of Table A.7, k = 1000, a uniform prior, one projection per attribute column, the mean over queries.
+with MaxSkew and NDKL of Geyik et al. (2019).
 
 Intervals over queries: the queries are a sample of what people ask, such as professions; the gallery is taken as it is.
 Over images: the queries are fixed by the protocol, and the gallery is a sample. A resampled gallery repeats images, so
@@ -369,7 +368,21 @@ class RetrievalTask(SkewOptions, ImageTask):
                     "description": f"Text queries against a gallery of images; skew over {attribute} of the first k, "
                     f"mean over queries and per query. Intervals: {_INTERVALS[self.resample]}.",
                     "n": {**n, "unknown": int((~labels.known).sum()), "groups": len(held.names), **counts},
-                    "settings": self._conventions(images, held, labels, queries, classes, relevant),
+                    "settings": {
+                        **{name: getattr(self, name) for name in SkewOptions.model_fields},
+                        "floor": self.floor or "MaxSkew: none; MinSkew: 1 / (2 k)",
+                        "prior shares": dict(zip(held.names, held.prior.tolist(), strict=True)),
+                        "groups": labels.counts,
+                        "images left out, not readable": len(images.about.get("skipped", ())),
+                        "gallery": {key: images.about[key] for key in _ABOUT if key in images.about},
+                        "queries": list(queries),
+                        "resample": self.resample,
+                        "intervals": f"95 %; {_INTERVALS[self.resample]}; {_RECENTRED}",
+                        "random": f"mean of {self.resamples} random rankings, middle 95 % of a mean over the queries",
+                        "recall": "a hit is any image with the same caption; images are resampled by caption",
+                        "precision": relevant and f"an image is relevant where its {relevant} is what the query names",
+                        "accuracy": {column: list(prompts.values()) for column, prompts in classes.items()},
+                    },
                 }
                 about = {method: one.about for method, one in fitted.items()}
                 provenance = self.provenance(name, images, texts, sets, about, reference=others, **told)
@@ -390,33 +403,6 @@ class RetrievalTask(SkewOptions, ImageTask):
                     doubt_values(images, column, texts, prompt_set)
                 results.append(result)
         return results
-
-    def _conventions(
-        self, all_: Embeddings, held: Gallery, labels: Labels, queries: Sequence[str],
-        classes: Mapping[str, Mapping[str, str]], relevant: str | None,
-    ) -> dict[str, Any]:  # fmt: skip
-        """Everything that changes a figure, to be printed with it."""
-        floors = {f"max_skew@{k}": self.floor or 0.0 for k in self.k}
-        floors |= {f"min_skew@{k}": self.floor or 1 / (2 * k) for k in self.k}
-        return {
-            "k": list(self.k),
-            "prior": self.prior,
-            "prior shares": dict(zip(held.names, held.prior.tolist(), strict=True)),
-            "ties": self.ties,
-            "floor": floors,
-            "groups": labels.counts,
-            "images left out, not readable": len(all_.about.get("skipped", ())),
-            "gallery": {key: all_.about[key] for key in _ABOUT if key in all_.about},
-            "queries": list(queries),
-            "resample": self.resample,
-            "resamples": self.resamples,
-            "seed": self.seed,
-            "intervals": f"95 %; {_INTERVALS[self.resample]}; {_RECENTRED}",
-            "random": f"mean of {self.resamples} random rankings, with the middle 95 % of a mean over the queries",
-            "recall": "a hit is any image with the same caption; images resampled by caption; both directions and mean",
-            "precision": f"an image is relevant where its {relevant} is the one that the query names" * bool(relevant),
-            "accuracy": {column: list(prompts.values()) for column, prompts in classes.items()},
-        }
 
     def _add_skews(
         self, result: TaskResult, held: Gallery, ranked: Mapping[str, Rows], queries: Sequence[str],

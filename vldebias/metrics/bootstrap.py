@@ -280,13 +280,12 @@ def _draws(
 def _kinds(data: Sequence[np.ndarray]) -> tuple[NDArray[np.intp], NDArray[np.int64]] | None:
     """Where the first row of each kind is, and how many there are; None where the kinds are not few."""
     n = len(data[0])
+    if any(array.ndim > 1 for array in data):
+        return None
     code, first, sizes = np.zeros(n, dtype=np.int64), np.arange(n), np.ones(n, dtype=np.int64)
     for array in data:
-        if array.ndim > 1:
-            return None
         names, own = np.unique(array, return_inverse=True)
-        both = code * len(names) + own
-        _, first, code, sizes = np.unique(both, return_index=True, return_inverse=True, return_counts=True)
+        _, first, code, sizes = np.unique(code * len(names) + own, True, True, True)
         if len(first) * _REPEATED > n:
             return None
     return first, sizes

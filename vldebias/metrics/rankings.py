@@ -2,12 +2,9 @@
 
 Source of the skew: Geyik et al., "Fairness-Aware Ranking in Search & Recommendation Systems" (2019), equations 1-5,
 with the uniform prior that Berg et al. (2022) and chapter 7 of the thesis use for retrieval. Values are in nats; ties
-keep the order of the rows. `max_skew`, `min_skew` and `ndkl` take one query; `log_ratios` and `ndkls` take the groups
-of the first results of r rankings.
-
-A resample of the gallery needs no new sort: it holds row i of the gallery w_i times, so its ranking is the old one with
-each row repeated w_i times (`resampled_places`), and only about k rows of it have to be read. Nor does a gallery have
-to be sorted whole: `top_rankings` has the first k of millions of rows from blocks of scores.
+keep the order of the rows. A resample of the gallery needs no new sort: it holds row i w_i times, so its ranking is the
+old one with each row repeated w_i times, of which only about k rows are read. `top_rankings` has the first k of
+millions of rows from blocks of scores.
 """
 
 from __future__ import annotations
@@ -165,9 +162,8 @@ def ndkls(groups: NDArray[np.integer], k: int, prior: Floats) -> Floats:
 
 
 def _first(groups: NDArray[np.integer], k: int) -> NDArray[np.integer]:
-    length = groups.shape[1]
-    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= length:
-        raise InvalidInputError(f"k: expected an integer between 1 and the {length} rows that are ranked, got {k!r}")
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= groups.shape[1]:
+        raise InvalidInputError(f"k: expected an integer 1 .. {groups.shape[1]}, the rows that are ranked, got {k!r}")
     return groups[:, :k]
 
 
@@ -177,15 +173,13 @@ def _first(groups: NDArray[np.integer], k: int) -> NDArray[np.integer]:
 def rankings(scores: NDArray[np.floating], *, ties: str = "stable", seed: int = 0) -> Rows:
     """Return the rows of the gallery from best to worst, (q, n), for scores (q, n).
 
-    Args:
-        ties: which of two equal scores comes first: "stable", the earlier row; "random", decided by one random order of
-            the rows, the same for every query.
-        seed: of that order.
+    ties: which of two equal scores comes first: "stable", the earlier row; "random", decided by one random order of
+        the rows, the same for every query. seed: of that order.
 
     Raises:
-        InvalidInputError: scores that are not (q, n) or have NaN, or another tie rule.
+        InvalidInputError: scores with NaN, or another tie rule.
     """
-    if scores.ndim != 2 or np.isnan(scores).any():
+    if np.isnan(scores).any():
         raise InvalidInputError(f"scores: expected (q, n) without NaN, got shape {scores.shape}")
     order, _ = tie_order(scores.shape[1], ties, seed)
     order = np.arange(scores.shape[1]) if order is None else order

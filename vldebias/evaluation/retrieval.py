@@ -312,7 +312,8 @@ class RetrievalTask(SkewOptions, ImageTask):
                 "file"
             )
         if left_out:
-            session.say(f"{self.name}: {', '.join(left_out)} left out: the embeddings have columns {sorted(there)}")
+            missing = sorted({column for name in left_out for column in name.split(" x ")} - set(there))
+            session.say(f"{self.name}: {', '.join(left_out)} left out: the embeddings have no column {missing}")
         classes = {column: texts for column, texts in self.classes.items() if column in there}
         return self.model_copy(update={"prompts": fitting, "classes": classes})
 

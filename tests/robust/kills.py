@@ -3,7 +3,7 @@
     python -m tests.robust.kills              # 40 kills
     python -m tests.robust.kills --kills 1    # one of each kind
 
-Four kinds: training, a suite, the embedding cache and labelling; all small.
+Five kinds: training, a suite, its generation, the embedding cache and labelling; all small.
 Each life of a run is a process that is killed (SIGKILL) after a random time, and the next goes on in its folder, until
 one reaches the end; then another run begins. Lost: a life that cannot go on, or an answer that was acknowledged and is
 not there. Other: what is there at the end is not, to the bit, what a run left that nobody killed.
@@ -82,23 +82,28 @@ def trained(folder: Path) -> Left:
     }
 
 
-def suite(folder: Path) -> None:
-    """The first task of the embedded suite, on a few images."""
-    content = yaml.safe_load(suite_path("miniature").read_text(encoding="utf-8"))
-    task = {**content["tasks"][0], "lams": [0, 1000], "baselines": ["erm-linear"]}
-    for data in ("data", "train", "val", "reference"):
-        task.get(data, {}).get("options", {}).update(n=150)
-    folder.mkdir(exist_ok=True)
-    file = folder.parent / "miniature.yaml"
-    file.write_text(yaml.safe_dump({**content, "tasks": [task]}), encoding="utf-8")
-    options = Options(out=folder, cache=folder / "cache", images=1, seeds=(0,), steps=1, resamples=20)
-    run_suite(file, options, progress=SILENT)
+def suite(name: str, task: int, **changed: Any) -> Callable[[Path], None]:
+    """One task of a suite that comes with the package, on a few images."""
+
+    def do(folder: Path) -> None:
+        content = yaml.safe_load(suite_path(name).read_text(encoding="utf-8"))
+        chosen = {**content["tasks"][task], **changed}
+        for data in ("data", "train", "val", "reference"):
+            chosen.get(data, {}).get("options", {}).update(n=150)
+        folder.mkdir(exist_ok=True)
+        file = folder.parent / f"{name}.yaml"
+        file.write_text(yaml.safe_dump({**content, "tasks": [chosen]}), encoding="utf-8")
+        options = Options(out=folder, cache=folder / "cache", images=1, seeds=(0,), steps=1, resamples=20)
+        run_suite(file, options, progress=SILENT)
+
+    return do
 
 
 def measured(folder: Path) -> Left:
-    """Figures and features."""
+    """Figures, features and pictures."""
+    images = {path.relative_to(folder).as_posix(): digest(path) for path in folder.glob("images/**/*.png")}
     features = {path.name: digest(path) for path in folder.glob("cache/**/shard-*.safetensors")}
-    return {"figures": _sha(json.loads((folder / "result.json").read_text())["figures"]), **features}
+    return {"figures": _sha(json.loads((folder / "result.json").read_text())["figures"]), **images, **features}
 
 
 def embed(folder: Path) -> None:
@@ -145,9 +150,10 @@ def labelled(folder: Path) -> Left:
 
 WORKS = {
     "train": Work(train, trained, 10),
-    "eval": Work(suite, measured, 10),
-    "embedding cache": Work(embed, embedded, 10),
-    "label": Work(label, labelled, 10),
+    "eval": Work(suite("miniature", 0, lams=[0, 1000], baselines=["erm-linear"]), measured, 8),
+    "generation": Work(suite("quickstart", -1), measured, 8),
+    "embedding cache": Work(embed, embedded, 7),
+    "label": Work(label, labelled, 7),
 }
 
 

@@ -19,12 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
 
 from vldebias import CalibratedProjection, load_edit, load_prompts
 from vldebias.data import Embeddings, decode, load_embeddings, read_table, save_embeddings
+from vldebias.data.tables import as_labels, as_texts, column_of
 from vldebias.errors import InvalidInputError, VldebiasError, VldebiasWarning
 from vldebias.evaluation.answers import AnnotationLog
 from vldebias.evaluation.result import Result
@@ -142,6 +145,21 @@ def npz_bombs(folder: Path) -> dict[str, Path]:
     }
 
 
+def make_parquet(path: Path) -> Path:
+    """A table whose pages have checksums, as ours have."""
+    path.mkdir(parents=True)
+    columns = {"image": [f"{i}.png" for i in range(99)], "gender": ["female", "male", "male"] * 33}
+    pq.write_table(pa.table(columns), path / "labels.parquet", write_page_checksum=True)
+    return path / "labels.parquet"
+
+
+def read_labels(path: Path) -> Any:
+    """What is asked of a table: a column of texts and one of labels."""
+    table = read_table(path)
+    labels = as_labels(column_of(table, "gender", path), None, "gender")
+    return as_texts(column_of(table, "image", path), "image"), labels.names, labels.codes.tolist()
+
+
 def make_picture(path: Path) -> Path:
     """A small PNG."""
     path.mkdir(parents=True)
@@ -200,6 +218,7 @@ KINDS: dict[str, Kind] = {
     "embeddings npz": Kind(make_embeddings(".npz"), read_embeddings, crafted=npz_bombs),
     "embeddings safetensors": Kind(make_embeddings(".safetensors"), read_embeddings),
     "table": Kind(written("labels.csv", CSV), lambda path: read_table(path).to_pylist(), False),
+    "table in parquet": Kind(make_parquet, read_labels),
     "answers of annotators": Kind(make_answers, read_answers, False),
     "run": Kind(make_run, read_run),
     "picture": Kind(make_picture, read_picture, False),

@@ -264,6 +264,8 @@ def read_table(path: Path) -> pa.Table:
     try:
         if ending == ".parquet":
             table = pq.read_table(path, page_checksum_verification=True)
+            if table.num_rows != (told := pq.read_metadata(path).num_rows):  # the footer has no checksum
+                raise pa.ArrowInvalid(f"it says that it has {told} rows, and {table.num_rows} are there")
         elif ending in (".csv", ".tsv"):
             table = _read_csv(path, "," if ending == ".csv" else "\t")
         else:

@@ -19,7 +19,6 @@ from vldebias.errors import InvalidInputError
 if TYPE_CHECKING:
     from vldebias.evaluation.result import Result
     from vldebias.evaluation.task import Task
-    from vldebias.loading import Loaded
     from vldebias.options import Options
 
 out = Console()
@@ -68,6 +67,14 @@ def split_pair(text: str, option: str, example: str) -> tuple[str, str]:
     return name.strip(), value
 
 
+def parse_pairs(texts: Iterable[str], option: str, example: str) -> dict[str, Any]:
+    """Return the values of an option name=value that may be repeated; they are read as YAML."""
+    from vldebias.files import parse_yaml
+
+    pairs = (split_pair(text, option, example) for text in texts)
+    return {name: parse_yaml(value, f"{option} {name}") for name, value in pairs}
+
+
 def device_of(name: str) -> str:
     """Return the device to run on; "auto" is cuda if there is one, else the CPU.
 
@@ -84,18 +91,6 @@ def device_of(name: str) -> str:
         why = str(error).splitlines()[0]
         raise InvalidInputError(f"--device {name}: {why}. Expected auto, cpu, cuda, cuda:1 or mps") from None
     return name
-
-
-def load(prompts: Sequence[str] = (), *, device: str, **named: Any) -> Loaded:
-    """Return the model or pipeline that the options name, after the prompt sets were found."""
-    from vldebias.prompts import load_prompts
-
-    for name in prompts:
-        load_prompts(name)
-    device = device_of(device)
-    from vldebias.loading import load_host
-
-    return load_host(device=device, **named)
 
 
 def run_task(task: Task, options: Options, source: str, headline: Sequence[str] = ()) -> tuple[Result, Path]:

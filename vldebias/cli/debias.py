@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vldebias.cli.common import check_out, load, print_grid, print_json, say
+from vldebias.cli.common import check_out, device_of, print_grid, print_json, say
 from vldebias.cli.flags import HOST_FLAGS, Json, with_flags
 from vldebias.errors import InvalidInputError
 
@@ -60,19 +60,21 @@ def debias_command(
     check_out(save)
     if merge is not None and merge.exists() and any(merge.iterdir()):
         raise InvalidInputError(f"--merge {merge}: the folder is not empty; name another")
-    if check:
-        _check(load(prompts, **named), prompts[0], as_json)
-        return
     from vldebias.api import fit_projections
     from vldebias.data import load_embeddings
     from vldebias.hosts import resolve
+    from vldebias.loading import load_host
     from vldebias.methods import Diagnostics, Reference, get_method, load_edits
     from vldebias.prompts import load_prompts
 
-    get_method(method or "default")  # a wrong name is refused before a model is loaded
+    sets = [load_prompts(name) for name in prompts]  # a wrong name is refused before a model is loaded
+    get_method(method or "default")
     images = None if reference is None else load_embeddings(reference)[0]
     saved = None if projection is None else load_edits(projection)
-    loaded = load(prompts, **named)
+    loaded = load_host(**named | {"device": device_of(named["device"])})
+    if check:
+        _check(loaded, prompts[0], as_json)
+        return
     host = resolve(loaded.host, tokenizer=loaded.tokenizer)
     fitted_on = None if images is None else Reference(images.features, labels=images.labels)
     edits = fit_projections(host, prompts, method=method, lam=lam, reference=fitted_on) if saved is None else saved
@@ -82,9 +84,8 @@ def debias_command(
             raise InvalidInputError(f"{projection}: holds the role {role!r}, the model has {', '.join(host.roles)}")
         host.check(role, edit)
         folder = None if save is None else str(edit.save_pretrained(save / role))
-        # An edit that encodes several wordings of a prompt has no diagnostics.
-        sets = () if hasattr(edit, "wordings") else map(load_prompts, prompts)
-        said = {s.name: asdict(Diagnostics.of(host, role, edit, s)) for s in sets}
+        shown = () if hasattr(edit, "wordings") else sets  # several wordings of a prompt have no diagnostics
+        said = {s.name: asdict(Diagnostics.of(host, role, edit, s)) for s in shown}
         roles[role] = {"folder": folder, "projection": repr(edit), "diagnostics": said}
         if edit.provenance.choice is not None:
             roles[role]["choice"] = edit.provenance.choice.to_dict()

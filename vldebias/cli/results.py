@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from vldebias.cli import common
-from vldebias.cli.common import piped, print_grid, print_json, say, split_pair
+from vldebias.cli.common import parse_pairs, piped, print_grid, print_json, say
 from vldebias.cli.flags import Json
 from vldebias.errors import shortened
 
@@ -110,7 +110,10 @@ def data(
     from vldebias.data import check_images, describe
     from vldebias.evaluation.task import open_split
 
-    opened = open_split(name, root, split, dict(map(_option, option or ())))
+    options = parse_pairs(option or (), "--option", "image=path")
+    for key in {"labels", "columns"} & set(options):  # names, with commas between them
+        options[key] = options[key].split(",") if isinstance(options[key], str) else options[key]
+    opened = open_split(name, root, split, options)
     facts = describe(opened)
     if check:
         facts["unreadable"] = [{"id": one, "reason": why} for one, why in check_images(opened)]
@@ -132,13 +135,3 @@ def data(
             say(f"{len(bad)} images cannot be read")
     if bad:
         raise typer.Exit(1)
-
-
-def _option(text: str) -> tuple[str, Any]:
-    """Read name=value; the value is YAML, and a value of labels or columns may be a list with commas."""
-    from vldebias.files import parse_yaml
-
-    name, value = split_pair(text, "--option", "image=path")
-    if name in ("labels", "columns") and not value.startswith(("[", "{")):
-        return name, value.split(",")
-    return name, parse_yaml(value, f"--option {name}")

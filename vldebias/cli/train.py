@@ -9,9 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from vldebias.cli.common import err, print_grid, print_json, say, split_pair
+from vldebias.cli.common import err, parse_pairs, print_grid, print_json, say
 from vldebias.cli.flags import Json, flags_of_fields, with_flags
-from vldebias.files import parse_yaml
 from vldebias.training.settings import GROUPS, PRESETS, load_settings
 
 FLAGS = ("data", "split", "val_split", "label", "model", "pretrained", "tune", "loss", "temperature", "lr", "epochs",
@@ -79,7 +78,12 @@ def train(
     from vldebias.progress import SILENT, Progress
     from vldebias.training.run import list_pairs, steps_done, train_model
 
-    values = {**_parsed(more or []), **given, **({} if preset is None else {"preset": preset})}
+    others = parse_pairs(more or (), "--set", "ema=0.999")
+    values = {
+        **{name.replace("-", "_"): value for name, value in others.items()},
+        **given,
+        **({} if preset is None else {"preset": preset}),
+    }
     settings = load_settings(config, **values)
     if show:
         typer.echo(settings.as_yaml(), nl=False)
@@ -99,12 +103,6 @@ def train(
         print_json(outcome)
     else:
         _print(outcome, folder)
-
-
-def _parsed(more: list[str]) -> dict[str, Any]:
-    """Return the settings of `--set name=value`; values are read as YAML."""
-    pairs = (split_pair(one, "--set", "ema=0.999") for one in more)
-    return {name.replace("-", "_"): parse_yaml(text, f"--set {name}") for name, text in pairs}
 
 
 def _print(outcome: dict[str, Any], folder: Path) -> None:

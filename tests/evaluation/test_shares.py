@@ -219,9 +219,8 @@ def test_means_over_prompts_are_those_of_the_metric(people):
     gaps = [discrepancy([0, 0, 0, 1], 2), discrepancy([0, 1, 1, 1], 2)]
     assert rows["discrepancy", "none", ""].value == pytest.approx(np.mean(gaps))
     assert rows["discrepancy", "none", "clerk"].value == pytest.approx(gaps[1])
-    assert rows["cannot_tell", "none", ""].value == rows["no_person", "none", ""].value == pytest.approx(0.1)
-    assert rows["cannot_tell", "cali", ""].value == pytest.approx(0.125)  # four of pilot are labelled
     assert rows["unknown", "none", ""].value == pytest.approx(0.2)
+    assert rows["unknown", "cali", ""].value == pytest.approx(0.25)  # four of pilot are labelled
     assert rows["discrepancy", "cali", ""].lam == 500
 
 
@@ -237,7 +236,7 @@ def test_the_change_is_paired_by_prompt(people):
 def test_what_most_say_counts_and_how_far_they_agree(people):
     said = {("none", "pilot"): ["mmf0", "mff0", "mm.?"], ("none", "clerk"): ["mf", "fm"]}
     rows, provenance = people(said | {("cali", "pilot"): ["mf"], ("cali", "clerk"): ["mm"]})
-    assert rows["no_majority", "none", ""].value == pytest.approx(0.5)  # both of clerk, none of pilot
+    assert rows["unknown", "none", ""].value == 0.625  # both of clerk, one of pilot
     assert rows["share", "none", "pilot: male"].value == 0.5
     codes = [[0, 0, 1, 3, 0, 1], [0, 1, 1, 3, 1, 0], [0, 0, -1, 2, -1, -1]]
     alpha = rows["alpha", EVERYTHING, ""]

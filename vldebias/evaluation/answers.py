@@ -287,19 +287,14 @@ class Votes:
         return cls(tuple(names), annotators, codes, weights)
 
     @property
-    def winners(self) -> NDArray[np.float64]:
-        """(images, names + 3): one for what most annotators said, NO_MAJORITY at the end; zeros were not labelled."""
-        answers = (self.codes[:, :, None] == np.arange(len(self.names) + 2)).sum(0).astype(np.float64)
-        most = answers.max(1, keepdims=True)
-        winners = (answers == most) & (most > 0)
-        tie = winners.sum(1, keepdims=True) > 1
-        return np.concatenate([winners & ~tie, tie], axis=1).astype(np.float64)
-
-    @property
     def majority(self) -> list[str]:
-        """What most annotators say of each image; "" of one that nobody labelled."""
-        said, winners = (*self.names, CANNOT_TELL, NO_PERSON, NO_MAJORITY), self.winners
-        return [said[row.argmax()] if row.any() else "" for row in winners]
+        """What most annotators say of each image, NO_MAJORITY where they tie; "" of one that nobody labelled."""
+        said = (*self.names, CANNOT_TELL, NO_PERSON)
+        counts = (self.codes[:, :, None] == np.arange(len(said))).sum(0)
+        most = counts.max(1)
+        ties = (counts == most[:, None]).sum(1) > 1
+        named = [NO_MAJORITY if tie else said[row.argmax()] for row, tie in zip(counts, ties, strict=True)]
+        return [one if n else "" for one, n in zip(named, most, strict=True)]
 
 
 # ---- which images people are asked about ---------------------------------------------------------------------

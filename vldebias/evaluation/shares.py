@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from vldebias.data import UNKNOWN, Labels, odd_values
+from vldebias.data import Labels, odd_values
 from vldebias.data.tables import as_labels, as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.evaluation.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON, NOT_ANSWERED, Votes, read_answers
@@ -42,7 +42,6 @@ from vldebias.metrics.shares import (
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 BY_CHANCE = ("discrepancy", "discrepancy_squared")  # measures beside which stands what even shares give
-KINDS = {CANNOT_TELL: "cannot_tell", NO_PERSON: "no_person", NO_MAJORITY: "no_majority"}  # answer -> metric
 EVERYTHING = "all images"
 ABOUT = (
     "Images, and what each shows, as a table or people say. Discrepancy is the distance of the shares of a prompt from "
@@ -332,7 +331,9 @@ class SharesTask(Task):
                 f"{where}: {self.value!r} has the values {list(names)}; expected two or more: say values= where some "
                 "do not occur"
             )
-        codes = {name: self._codes(labels, texts_of(name), names) for name, labels in read.items()}
+        codes = {  # one beyond the names is unknown
+            name: np.array([*map(names.index, labels.names), len(names)])[labels.codes] for name, labels in read.items()
+        }
         methods = np.array(self._methods(None if self.method is None else texts_of(self.method), len(texts)))
         weights = np.ones(len(texts)) if self.weight is None else _numbers(texts_of(self.weight), where, self.weight)
         order = sorted(dict.fromkeys(methods.tolist()), key=lambda name: name != NONE)
@@ -359,21 +360,17 @@ class SharesTask(Task):
                 **boot,
             },
         )
-        k, last = len(names), len(names) + max(1, len(self.unknown))
+        k, said = len(names), codes[self.value]
         worth = weights if self.people is None else np.ones(len(texts))
-        said = np.where(codes[self.value] < 0, last - 1, codes[self.value])  # an empty cell is unknown
-        of = {m: counted(at[own], said[own], worth[own], len(prompts), last) for m, own in rows.items()}
-        told = {m: np.column_stack([one[:, :k], one[:, k:].sum(1)]) for m, one in of.items()}
-        add_shares(result, names, told, prompts, **boot)
-        for code, kind in enumerate(self.unknown, start=k):
-            if kind in KINDS:
-                each = {m: one[:, code] / one.sum(1) for m, one in of.items()}
-                result.add_resampled(KINDS[kind], each, n={"prompts": len(prompts)}, **boot)
+        of = {m: counted(at[own], said[own], worth[own], len(prompts), k) for m, own in rows.items()}
+        add_shares(result, names, of, prompts, **boot)
         if self.people is None:
             return [result]
         _doubt_names(read[self.value].names, read[self.people].names, f"{where}: {self.people}")
-        people, judged = rated(codes[self.people], last), np.minimum(said, k)
-        images = {m: (at[own], judged[own], people[own], weights[own]) for m, own in rows.items()}
+        # An empty cell was not asked; a text that means unknown was an answer.
+        asked = np.array([bool(text.strip()) for text in texts_of(self.people)])
+        people = rated(np.where(asked, codes[self.people], -1), k + 1)
+        images = {m: (at[own], said[own], people[own], weights[own]) for m, own in rows.items()}
         mended = corrected_block(result, names, images, **boot)
         if not mended and drawn is None:
             raise InvalidInputError(f"{self.people}: expected what people say of {LEAST} images or more of a method")
@@ -390,12 +387,6 @@ class SharesTask(Task):
         if warns and (problems := odd_values(labels, flags=True)):
             warn(f"{where}: {'; also '.join(problems)}", SuspectInputWarning)
         return labels
-
-    def _codes(self, labels: Labels, texts: Sequence[str], names: Sequence[str]) -> Codes:
-        """Codes among the names and then the texts that mean unknown; -1 of an empty cell."""
-        kinds = {text: i for i, text in enumerate(self.unknown, start=len(names))}
-        rest = np.array([kinds.get(text.strip(), -1) for text in texts])
-        return np.where(labels.codes == UNKNOWN, rest, np.array([*map(names.index, labels.names), -1])[labels.codes])
 
     def _methods(self, texts: Sequence[str] | None, rows: int) -> list[str]:
         """The method of each row; the baseline is "none"."""
@@ -444,7 +435,7 @@ class SharesTask(Task):
             "judge": [seen.get(one, "").removeprefix(NO_VALUE) for one in images],
             "weight": votes.weights.tolist(),
         }
-        own = {"method": "method", "weight": "weight", "unknown": tuple(KINDS)}
+        own = {"method": "method", "weight": "weight", "unknown": (CANNOT_TELL, NO_PERSON, NO_MAJORITY)}
         alone = self.model_copy(update={**own, "value": "people"})
         (result,) = alone.measure(_some(table, list(map(bool, said))), drawn=drawn)
         about = {"attribute": self.attribute, "annotators": votes.annotators}

@@ -156,9 +156,6 @@ for _metric in (
     Metric("signal_kept", "class signal kept", "utility", "higher"),
     Metric("unchanged", "images that stay as they are", "utility", "higher", SHARE),
     Metric("unknown", "unknown attribute", "utility", "lower", SHARE),
-    Metric("cannot_tell", "answered: cannot tell", "utility", "lower", SHARE),
-    Metric("no_person", "answered: no person", "utility", "lower", SHARE),
-    Metric("no_majority", "without a majority", "utility", "lower", SHARE),
     # how far a figure can be trusted, and what is neither good nor bad
     Metric("alpha", "Krippendorff's alpha", "fact", "higher"),
     Metric("percent_agreement", "pairs of answers that agree", "fact", "higher", SHARE),

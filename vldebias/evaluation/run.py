@@ -111,14 +111,12 @@ def evaluate(
         is_field = name in kind.model_fields and (name not in inputs or isinstance(value, (Strict, Mapping)))
         (fields if is_field else given)[name] = value
     shown = progress if isinstance(progress, Progress) else Progress.on() if progress else SILENT
-    named = model if isinstance(model, str) else None
-    names: dict[str, Any] = {"model": named, "pipeline": named, "pretrained": pretrained, "unknown": unknown}
     session = Session(
-        Options(Path(), device=device, data_root=root, **names),
+        Options(Path(), pretrained=pretrained, device=device, data_root=root, unknown=unknown),
         needs=f"task {task!r}",
         progress=shown,
         given={name: value for name, value in given.items() if value is not None},
-        host=None if named else model,
+        host=model,
         tokenizer=tokenizer,
         split=split,
         handed=True,

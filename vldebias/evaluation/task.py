@@ -257,8 +257,8 @@ class Session:
     Attributes:
         needs: what the suite asks of the user, for messages.
         handed: whether Python hands things over, as to `vldebias.evaluate`; the fields below are of that.
-        given: images, reference, labels, ... by name. host, tokenizer: the model; without `handed` a model or pipeline
-            of the options that is loaded already.
+        given: images, reference, labels, ... by name. host, tokenizer: the model, or its name; without `handed` a model
+            or pipeline of the options that is loaded already.
         fitted: edits by name. split: of a data set. column: name of labels that came without one.
     """
 
@@ -289,14 +289,20 @@ class Session:
         """
         if isinstance(self.host, Loaded) and (self.handed or self.host.preprocess is not None):
             return self.host
-        if self.handed and self.host is not None:
+        if self._object is not None:
             raise InvalidInputError(
                 "images: a folder or a data set is embedded by a model that was given by name (or by "
                 "`vldebias.load_host`), which brings its preprocessing; else give features (n, d)"
             )
-        if self.options.model is None:
+        name = self.host if isinstance(self.host, str) else self.options.model
+        if name is None:
             raise InvalidInputError(f"expected an image-text model, got none; this suite needs {self.needs}")
-        return self.image_text(self.options.model, self.options.pretrained)
+        return self.image_text(name, self.options.pretrained)
+
+    @property
+    def _object(self) -> Any:
+        """A model or pipeline that Python handed over, not only named."""
+        return None if not self.handed or isinstance(self.host, str) else self.host
 
     def image_text(self, model: str, pretrained: str | None = None) -> Loaded:
         """Return an image-text model by name, loaded once."""
@@ -309,9 +315,9 @@ class Session:
     @cached_property
     def pipeline(self) -> Loaded:
         """Return the text-to-image pipeline."""
-        if self.handed and self.host is not None:
+        if self._object is not None:
             return self.host if isinstance(self.host, Loaded) else Loaded(self.host, "")
-        name = self.options.pipeline
+        name = self.host if isinstance(self.host, str) else self.options.pipeline
         if name is None:
             raise InvalidInputError(f"expected a text-to-image pipeline, got none; this suite needs {self.needs}")
         if isinstance(self.host, Loaded) and self.host.preprocess is None:
@@ -326,7 +332,7 @@ class Session:
     @cached_property
     def texts(self) -> Texts:
         """Return the text side without any attachment: of the user's files where they have one, else of the model."""
-        if self.handed and self.host is not None and not isinstance(self.host, Loaded):
+        if self._object is not None and not isinstance(self.host, Loaded):
             return Texts(self.host, self.tokenizer)
         source = self.options.texts or self.options.embeddings
         if source is not None and self.text_rows is not None:
@@ -338,7 +344,7 @@ class Session:
     @property
     def attachment(self) -> Attachment | None:
         """Return the attachment that the model carries, which `none` is without; None where there is none."""
-        if self.host is None:  # features alone, or a model that is loaded by name
+        if self._object is None:  # features alone, or a model that is loaded by name
             return None
         return next(filter(None, map(attachment_of, self.texts.host.exclusive_modules)), None)
 
@@ -687,9 +693,7 @@ class Suite(Strict):
         return tuple(dict.fromkeys(text for task in self.tasks for text in task.texts()))
 
 
-def list_suites() -> list[str]:
-    """Return the names of the suites that come with the package."""
-    return suite_names()
+list_suites = suite_names  # that come with the package
 
 
 def load_suite(name_or_path: str | Path) -> Suite:

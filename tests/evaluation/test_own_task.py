@@ -99,8 +99,8 @@ def test_its_options_are_checked_by_name(mine: Path) -> None:
 
 def test_suites_and_commands_know_it(mine: Path) -> None:
     assert [task.task for task in load_suite(mine / "mine.yaml").tasks] == ["said"]
-    shown = CliRunner().invoke(app, ["show", str(mine / "mine.yaml"), "--json"], catch_exceptions=False)
-    assert json.loads(shown.stdout)["tasks"][0]["at_least"] == 0.0
+    shown = CliRunner().invoke(app, ["show", str(mine / "mine.yaml")], catch_exceptions=False)
+    assert "said" in shown.stdout
     wrong = yaml.safe_load((mine / "mine.yaml").read_text())
     (mine / "unknown.yaml").write_text(yaml.safe_dump({**wrong, "tasks": [{"task": "sayd", "name": "said"}]}))
     with pytest.raises(InvalidInputError, match=r"expected `task:` with one of .*said"):

@@ -121,12 +121,12 @@ def result_of(findings: list[Finding], loaded: Loaded, prompts: str, seconds: fl
     return Result.of("check", [done], seconds=round(seconds, 1))
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors of a nest of lists and mappings."""
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors of a nest of lists and mappings."""
     if isinstance(value, Tensor):
         yield value
     for one in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
-        yield from tensors_in(one)
+        yield from _tensors(one)
 
 
 def _reader(host: Host, loaded: Loaded, draw: Mapping[str, Any] | None) -> Callable[[], list[Tensor]]:
@@ -136,13 +136,13 @@ def _reader(host: Host, loaded: Loaded, draw: Mapping[str, Any] | None) -> Calla
         return torch.no_grad()(lambda: [encode(list(PROMPTS))])
     pipe = loaded.host
     if draw is None or not hasattr(pipe, "encode_prompt"):
-        return torch.no_grad()(lambda: list(tensors_in([host.call(prompt) for prompt in PROMPTS])))
+        return torch.no_grad()(lambda: list(_tensors([host.call(prompt) for prompt in PROMPTS])))
     takes = inspect.signature(type(pipe).__call__).parameters
     known = {name: value for name, value in {"output_type": "latent", **draw}.items() if name in takes}
 
     def drawn() -> list[Tensor]:
         made = {"generator": torch.Generator().manual_seed(0)} if "generator" in takes else {}
-        return list(tensors_in(list(pipe(prompt=PROMPTS[0], return_dict=False, **known, **made))))
+        return list(_tensors(list(pipe(prompt=PROMPTS[0], return_dict=False, **known, **made))))
 
     return drawn
 
@@ -160,10 +160,8 @@ def _merged(loaded: Loaded, edits: Mapping[str, Edit], read: Callable[[], list[T
     now = read()
     if same_values(now, bare) and draws:
         return Finding(name, None, "the denoiser holds it now, and nothing was generated")
-    off = _norm([a - b for a, b in zip(now, expected, strict=True)])
-    moved = _norm([a - b for a, b in zip(expected, bare, strict=True)])
+    off, moved = (
+        float(torch.cat([(a - b).float().flatten() for a, b in zip(one, other, strict=True)]).norm())
+        for one, other in ((now, expected), (expected, bare))
+    )
     return Finding(name, float(off <= 0.05 * moved), f"off by {off / max(moved, 1e-12):.1%} of the edit")
-
-
-def _norm(tensors: list[Tensor]) -> float:
-    return float(sum(one.float().square().sum() for one in tensors)) ** 0.5

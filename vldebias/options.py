@@ -32,20 +32,22 @@ class Options:
     out: Annotated[Path, Flag("Run", "DIR", "For results. Default: vldebias-SUITE.")]
     device: Annotated[str, Flag("Run", "NAME", "auto (cuda where there is one), cpu, cuda, cuda:1, mps.")] = "cpu"
     dtype: Annotated[str | None, Flag("Run", "NAME", "float32, float16 or bfloat16.")] = None
-    fresh: Annotated[bool, Flag("Run", None, "Again, or take over what is done.", "--fresh/--resume")] = False
+    fresh: Annotated[bool, Flag("Run", None, "Measure again, or reuse what is done.", "--fresh/--resume")] = False
     resamples: Annotated[int | None, Flag("Run", "N", "Bootstrap resamples. Default: 2000.", least=1)] = None
     model: Annotated[str | None, Flag("Model", "NAME", "open_clip or transformers, or 'miniature'.")] = None
     pretrained: Annotated[str | None, Flag("Model", "TAG", "open_clip tag or checkpoint file.")] = None
     pipeline: Annotated[str | None, Flag("Model", "NAME", "diffusers id or folder, or 'miniature'.")] = None
     methods: Annotated[tuple[str, ...] | None, Flag("Methods", "NAMES", "In place of the suite's: cali,auto.")] = None
     projections: Annotated[
-        tuple[Path, ...], Flag("Methods", "DIR", "A saved edit, measured beside the methods. *", "--projection")
+        tuple[Path, ...], Flag("Methods", "DIR", "A saved edit, measured with the methods. *", "--projection")
     ] = ()
     reference: Annotated[
         Path | None, Flag("Methods", "FILE", "Image features (with label.COLUMN) for methods that use them.")
     ] = None
     lam: Annotated[float | None, Flag("Methods", "X", "Lambda instead of the suite's.", least=0)] = None
-    max_loss: Annotated[float | None, Flag("Methods", "X", "Most that a neutral cosine may lose.")] = None
+    max_loss: Annotated[
+        float | None, Flag("Methods", "X", "Most that a class prompt may lose of its cosine with itself.")
+    ] = None
     side: Annotated[str | None, Flag("Methods", "SIDE", "What methods act on: text, image or both.")] = None
     data_root: Annotated[str | Path | None, Flag("Images", "DIR", "Folder of the data set (or a manifest file).")] = (
         None
@@ -59,12 +61,12 @@ class Options:
     texts: Annotated[Path | None, Flag("Images", "FILE", "Text embeddings of your own (see eval show --texts).")] = None
     unknown: Annotated[tuple[str, ...], Flag("Images", "VALUE", "A label that means unknown, such as -1. *")] = ()
     cache: Annotated[Path | None, Flag("Images", "DIR", "Embedding cache. Default: ~/.cache/vldebias.")] = None
-    feature_dtype: Annotated[str, Flag("Images", "NAME", "How features are kept there.")] = "float16"
-    images: Annotated[int | None, Flag("Drawn images", "N", "Of each prompt and seed.", least=1)] = None
-    seeds: Annotated[tuple[int, ...] | None, Flag("Drawn images", "N", "Seed. *", "--seed")] = None
-    steps: Annotated[int | None, Flag("Drawn images", "N", "Denoising steps.", least=1)] = None
-    prompts_file: Annotated[Path | None, Flag("Drawn images", "FILE", "Prompts of your own, one a line.")] = None
-    judge: Annotated[str | None, Flag("Drawn images", "NAME", "Model that reads them, named as --model.")] = None
-    judge_pretrained: Annotated[str | None, Flag("Drawn images", "TAG", "open_clip tag of the judge.")] = None
-    labels: Annotated[tuple[Path, ...], Flag("Drawn images", "FILE", "Answers of an annotator. *")] = ()
-    drawn: Annotated[Path | None, Flag("Drawn images", "DIR", "Folder of the images that were labelled.")] = None
+    feature_dtype: Annotated[str, Flag("Images", "NAME", "How cached features are stored.")] = "float16"
+    images: Annotated[int | None, Flag("Generated images", "N", "Images of each prompt and seed.", least=1)] = None
+    seeds: Annotated[tuple[int, ...] | None, Flag("Generated images", "N", "Seed. *", "--seed")] = None
+    steps: Annotated[int | None, Flag("Generated images", "N", "Denoising steps.", least=1)] = None
+    prompts_file: Annotated[Path | None, Flag("Generated images", "FILE", "Prompts of your own, one a line.")] = None
+    judge: Annotated[str | None, Flag("Generated images", "NAME", "Model that reads them, named as --model.")] = None
+    judge_pretrained: Annotated[str | None, Flag("Generated images", "TAG", "open_clip tag of the judge.")] = None
+    labels: Annotated[tuple[Path, ...], Flag("Generated images", "FILE", "Answers of an annotator. *")] = ()
+    drawn: Annotated[Path | None, Flag("Generated images", "DIR", "Folder of the images that were labelled.")] = None

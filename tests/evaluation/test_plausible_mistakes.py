@@ -261,8 +261,8 @@ NUMBERS = [
     Case("attached strength True", lambda: strength_of_an_attachment(True), REFUSED, "number in [0, 1], got True"),
     Case("method misspelt", lambda: ev(methods=["calii"]), REFUSED, "did you mean 'cali'"),
     Case("shares sum to 1.0000005", lambda: shares(0.5, 0.5000005)),
-    Case("shares as percents", lambda: shares(30, 70), REFUSED, "that sum to 1"),
-    Case("top as a percent", lambda: shares(0.3, 0.7, top=5), REFUSED, "top: expected a fraction"),
+    Case("shares as percents", lambda: shares(30, 70), REFUSED, "with sum 1"),
+    Case("top as a percent", lambda: shares(0.3, 0.7, top=5), REFUSED, "expected top, a fraction"),
 ]
 MODELS = [
     Case("prompts in German", german, why="a text tower takes any text: nothing says which languages it was taught"),
@@ -315,6 +315,7 @@ METRICS = [
     Case("krippendorff: two units of many", lambda: M.krippendorff_alpha(np.array([[0, 1, 0, 1, 1]] * 2).T)),
     Case("krippendorff: -1 for none", lambda: M.krippendorff_alpha(MINUS_ONES), WARNED, "say missing=-1"),
     Case("k_variance: not normalised", lambda: M.k_variance(RNG.normal(size=(40, 8)))),
+    Case("wilson_interval: a percent", lambda: M.bootstrap.wilson_interval(3, 10, 95), REFUSED, "a level in (0, 1)"),
     Case("bootstrap_interval: a percent", lambda: M.bootstrap_interval(SCORES, level=95), REFUSED, "in (0, 1), got 95"),
 ]
 CASES = [*LABELS, *FEATURES, *NUMBERS, *MODELS, *GROUPS, *METRICS]

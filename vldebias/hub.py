@@ -62,8 +62,7 @@ class _Told(logging.Handler):
 def asked_once(name: str | Path | None = None) -> Iterator[str]:
     """Ask whether the hub answers and yield why not, or ""; without it libraries look in their caches alone inside.
 
-    name: what is loaded, of which nobody is asked where it is a file or a folder. What libraries log to the root is
-    told as warnings, unless somebody has set up logging.
+    name: what is loaded; for a file or a folder nobody is asked. What is logged to the root becomes a warning.
     """
     if name is not None and Path(name).exists():
         yield ""
@@ -103,10 +102,7 @@ def push_to_hub(
 ) -> str:
     """Upload fitted edits with a card, and nothing else; return the URL of the commit.
 
-    Args:
-        edits: one edit, edits by role, or a folder that holds either; it is loaded first, so that a damaged one stays
-            here, and only what was loaded is uploaded.
-        repo_id, private, token: as of `huggingface_hub`.
+    edits: one edit, edits by role, or a folder that holds either; it is loaded first, so that a damaged one stays here.
 
     Raises:
         InvalidInputError: no edits or damaged ones, or a hub that cannot be reached or does not let one write.

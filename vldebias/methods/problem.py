@@ -58,7 +58,7 @@ class Problem:
         """Make the problem of a model, a pipeline, a `Host` or a mapping from prompt to embedding.
 
         Raises:
-            InvalidInputError: no prompt set, a lam that is no number, or images that the host cannot use.
+            InvalidInputError: no prompt set, or images that the host cannot use.
         """
         target = resolve(host, tokenizer=tokenizer)
         if reference is not None and target.generative:
@@ -71,13 +71,7 @@ class Problem:
         sets = tuple(map(load_prompts, prompts))
         if not sets:
             raise InvalidInputError("prompts: expected at least one prompt set, got an empty list")
-        if lam is not None:
-            try:
-                if isinstance(lam, (bool, str)):  # float() would read them
-                    raise TypeError
-                lam = tuple(float(x) for x in lam) if isinstance(lam, Sequence) else float(lam)
-            except (TypeError, ValueError):
-                raise InvalidInputError(f"lam: expected a number or one per prompt set, got {lam!r}") from None
+        lam = tuple(lam) if isinstance(lam, Sequence) and not isinstance(lam, str) else lam
         if not (reference is None or isinstance(reference, Reference)):
             reference = Reference(reference, labels=getattr(reference, "labels", {}))
         bound = max_loss if max_loss is None or isinstance(max_loss, Bound) else Bound(max_loss)
@@ -142,14 +136,10 @@ class Problem:
         chosen = get_method(method)
         chosen.check(self)
         host, edit = self.host, chosen.fit(self, role)
-        name, labels = edit.method if chosen.delegates else chosen.name, {}
-        if self.bound is not None:
-            edit = self.bounded(edit.stamped(method=name), role)
-            name = edit.method
+        edit, labels = self.bounded(edit if chosen.delegates else edit.stamped(method=chosen.name), role), {}
         if Need.LABELS in chosen.needs and self.reference is not None:
             labels = {"uses_images": True, "labels": "given" if self.reference.labels else "zero-shot"}
         edit = edit.stamped(
-            method=name,
             space=host.space(role),
             model_id=host.model_id,
             fingerprint=host.fingerprint(role),

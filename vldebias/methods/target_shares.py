@@ -117,7 +117,7 @@ class RankShares(Method):
         Raises:
             InvalidInputError: values out of range, too few images of a group, or shares that they cannot give.
         """
-        lam = problem.weight if isinstance(problem.weight, float) else LAM_OF_MODELS
+        lam = LAM_OF_MODELS if isinstance(problem.weight, tuple) else float(problem.weight)
         if not 0 < self.top < 1 or lam <= 0:
             raise InvalidInputError(
                 f"expected top, a fraction k / n of the images, in (0, 1), and lam above 0, got {self.top} and {lam}"

@@ -244,7 +244,6 @@ def make_prompt_set(
     """Make a set from a short word list: attribute words x templates x concepts make the pairs.
 
     Args:
-        name: what to call it.
         attribute: value -> words: {"male": ["male", "man"], "female": ["female", "woman"]}.
         concepts: what the pairs are about: ["doctor", "nurse"].
         templates: each with {attribute} and {concept}; "a" before either becomes "an" where it has to.

@@ -101,17 +101,13 @@ def read_answers(path: Path) -> Any:
 # ---- embeddings, pictures, results, states ---------------------------------------------------------------------------
 
 
-def make_embeddings(suffix: str) -> Callable[[Path], Path]:
+def make_embeddings(path: Path) -> Path:
     """Features with labels, and texts of the same model."""
-
-    def make(path: Path) -> Path:
-        features = np.random.default_rng(0).normal(size=(30, 8)).astype(np.float32)
-        labels = {"sex": np.array(["female", "male", ""] * 10), "age": np.arange(30) % 4}
-        texts = {f"a photo of {i}": torch.randn(8, generator=torch.Generator().manual_seed(i)) for i in range(5)}
-        path.mkdir(parents=True)
-        return save_embeddings(path / f"features{suffix}", Embeddings.of(features, labels=labels), texts)
-
-    return make
+    features = np.random.default_rng(0).normal(size=(30, 8)).astype(np.float32)
+    labels = {"sex": np.array(["female", "male", ""] * 10), "age": np.arange(30) % 4}
+    texts = {f"a photo of {i}": torch.randn(8, generator=torch.Generator().manual_seed(i)) for i in range(5)}
+    path.mkdir(parents=True)
+    return save_embeddings(path / "features.npz", Embeddings.of(features, labels=labels), texts)
 
 
 def read_embeddings(path: Path) -> Any:
@@ -215,8 +211,7 @@ KINDS: dict[str, Kind] = {
     "projection": Kind(make_projection, read_edit),
     "training state": Kind(make_state, read_state),
     "prompt set": Kind(written("set.yaml", PROMPTS), lambda path: load_prompts(path).hash, False),
-    "embeddings npz": Kind(make_embeddings(".npz"), read_embeddings, crafted=npz_bombs),
-    "embeddings safetensors": Kind(make_embeddings(".safetensors"), read_embeddings),
+    "embeddings": Kind(make_embeddings, read_embeddings, crafted=npz_bombs),
     "table": Kind(written("labels.csv", CSV), lambda path: read_table(path).to_pylist(), False),
     "table in parquet": Kind(make_parquet, read_labels),
     "answers of annotators": Kind(make_answers, read_answers, False),

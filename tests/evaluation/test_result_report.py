@@ -19,7 +19,6 @@ from vldebias.evaluation.report import (
     facts,
     grids,
     lines,
-    markdown_table,
     opening,
     plain,
     published,
@@ -171,13 +170,6 @@ def test_print_of_a_result_is_a_table_of_at_most_forty_lines_of_all_tasks(made: 
     assert "recall@5" not in text(made, [("search", "max_skew@10")])
 
 
-def test_markdown_escapes_what_would_break_it(made: Result) -> None:
-    odd = result([figure("a_b|c%", 0.5, task="t & u")], protocol("t & u"))
-    assert r"a_b\|c%" in markdown_table(odd)
-    table = markdown_table(made, [("search", "recall@5"), ("search", "max_skew@10", "a nurse")])
-    assert len(table.splitlines()) == 2 + 3 + 2
-
-
 # ---- pages -----------------------------------------------------------------------------------------------------
 
 
@@ -209,7 +201,7 @@ def test_names_may_hold_anything(tmp_path: Path) -> None:
             for m in ("none", odd) for k in ("gap", odd) for s in ("", odd, "other")]  # fmt: skip
     one = result(rows, protocol(odd), name=odd)
     assert "<b>[red]" not in render(one, tmp_path / "p.html", beside=tmp_path).read_text(encoding="utf-8")
-    for shown in (markdown_table(one), str(one), str(compare(one, one.model_copy(update={"rows": one.rows[1:]})))):
+    for shown in (str(one), str(compare(one, one.model_copy(update={"rows": one.rows[1:]})))):
         assert "[red]" in shown.replace("\\", "")
 
 

@@ -48,7 +48,6 @@ MINIATURE = (
     "nothing about another model."
 )
 PUBLISHED = "Tables 7.2 and 7.4 of the thesis (worst group, average, gap) and 7.5 (MaxSkew@1000 on FairFace)"
-HEAD = ("task", "measure", "method", "value [95 %]", "change from none [95 %]")
 FRONT = ("task", "measure", "method", "none", "with it", "verdict", "chance", "cost")
 GRID, LABELLED = "#e4e7eb", "#c9ccd1"  # of charts: lines, and methods that were given labels
 OTHERS = ("#d9a441", "#b4656f", "#7d6b91", "#5f7a4f")  # methods that have no colour of their own
@@ -303,17 +302,6 @@ def tab_rows(
     some = some.assign(method=some.method.replace(CHANCE, "chance")).astype(object)
     columns = [*COLUMNS[:4], "lam", *COLUMNS[4:10], "better", "verdict"]
     return tuple(columns), list(some.where(some.notna(), None)[columns].itertuples(index=False, name=None))
-
-
-def markdown_table(result: Result, measures: Sequence[tuple[str, ...]] = ()) -> str:
-    """Return rows as one flat Markdown table: (task, metric) with a subset for a part; none: all of them."""
-    chosen = {(task, metric, "".join(subset)) for task, metric, *subset in measures}
-    rows = []
-    for r in told(result).itertuples():
-        if not chosen or (r.task, r.metric, r.subset) in chosen:
-            rows.append((r.task, f"{r.measure} ({r.better} is better)", r.method, r.number, r.moved))
-    lines = [" | ".join(one.replace("|", r"\|") for one in row) for row in (HEAD, ["---"] * len(HEAD), *rows)]
-    return "\n".join(f"| {line} |" for line in lines)
 
 
 # ---- how it was made -----------------------------------------------------------------------------------------

@@ -325,7 +325,7 @@ def test_of_a_drawn_folder_the_unseen_concepts_are_labelled(tmp_path: Path) -> N
 
 def test_images_that_are_not_drawn_yet_are_counted(tmp_path: Path) -> None:
     drawn = draw(tmp_path)
-    for image in drawn.select(variant="cali", part="unseen"):
+    for image in [one for one in drawn if (one.variant, one.part) == ("cali", "unseen")]:
         drawn.path(image).unlink()
     folder = studies.ImageFolder.open(tmp_path)
     assert (len(folder.records), folder.missing) == (6, 6)

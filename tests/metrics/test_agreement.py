@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.refusals import refused
+from vldebias.errors import SuspectInputWarning
 from vldebias.metrics import agreement, krippendorff_alpha
 from vldebias.metrics.shares import _alphas, _pairable
 
@@ -67,7 +68,8 @@ def test_missing_code_and_tensors() -> None:
     with_nan = [[0, 1, NAN, 1], [0, 1, 1, 0]]
     assert krippendorff_alpha(codes, missing=-1) == krippendorff_alpha(with_nan)
     assert krippendorff_alpha(torch.tensor(codes), missing=-1) == krippendorff_alpha(with_nan)
-    assert krippendorff_alpha(codes) != krippendorff_alpha(with_nan)  # an answer
+    with pytest.warns(SuspectInputWarning, match="missing=-1"):
+        assert krippendorff_alpha(codes) != krippendorff_alpha(with_nan)  # an answer
 
 
 def test_weighted_alpha_is_the_alpha_of_the_drawn_units() -> None:

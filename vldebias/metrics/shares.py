@@ -425,6 +425,10 @@ def _pairable(labels: Values, missing: float) -> Floats:
             f"labels: expected numbers (annotators, units), got shape {array.shape} of {array.dtype}; "
             "encode names as codes and missing answers as NaN"
         )
+    if np.isinf(array.astype(np.float64)).any():
+        raise InvalidInputError("labels: expected finite numbers or NaN, got an infinite value")
+    if array.dtype.kind == "i" and np.isnan(missing) and (array == -1).any():
+        warn("labels: -1 counts as an answer; say missing=-1 where it means that there is none", SuspectInputWarning)
     answers = np.where(array == missing, np.nan, array.astype(np.float64))
     answers = answers[:, np.isfinite(answers).sum(0) >= 2]
     annotator, unit = np.nonzero(np.isfinite(answers))

@@ -96,6 +96,13 @@ def test_the_cuts_do_not_matter(at: list[int], k: int, ties: str, chosen: str, m
     assert np.array_equal(ranked, top_rankings(QUERIES, whole, k, ties=ties, seed=3))
 
 
+def test_a_pattern_finds_files_in_folders_below(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    for folder in ("a", "a/b"):
+        np.save(tmp_path / folder / "rows.npy", np.ones((1, 2), np.float32))
+    assert len(rows.files_of(str(tmp_path / "**" / "rows.npy"))) == 2
+
+
 # ---- rows of unit length ---------------------------------------------------------------------------------------------
 
 

@@ -111,6 +111,9 @@ def test_a_file_says_how_it_was_made(whole: DrawnSet) -> None:
     with Image.open(whole.path(image)) as opened:
         assert json.loads(opened.text["vldebias"]) == about
     assert whole.about(whole.images[0])["method"] == "none"
+    settings = whole.result(settings={}, task="people", title="", description="").provenance.settings
+    assert "fingerprints" not in str(settings)
+    assert "StableDiffusionPipeline" in str(settings)
 
 
 def test_missing_and_damaged_files_are_drawn_again_and_no_others(whole: DrawnSet, tmp_path: Path) -> None:

@@ -59,6 +59,11 @@ def measured(mine: None) -> Result:
     return Result.of("birds", measure(birds(600, noise=1.0), methods=("orth",)), seconds=1.0)
 
 
+def test_a_kind_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="kind: expected one of"):
+        Metric("mine", "mine", kind="nonsense")
+
+
 def test_it_is_measured_with_an_interval_and_a_paired_change(measured: Result) -> None:
     none, orth = (measured.row("birds", "macro", method) for method in ("none", "orth"))
     for row in (none, orth):

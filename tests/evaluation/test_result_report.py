@@ -13,6 +13,7 @@ from PIL import Image
 
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.report import (
+    MEANING,
     compare,
     dots,
     evidence,
@@ -179,6 +180,7 @@ def test_a_page_is_one_safe_file_with_the_summary_before_everything_else(made: R
     assert "<script" not in page
     assert "http" not in page.replace("data:image", "")
     first = page.index("<details")
+    assert MEANING.split(".")[0] in page
     for word in ("ViT-L-14/openai", "Bias fell", "with it", "not recorded", "download", "Who got worse", "a nurse"):
         assert page.index(word) < first
     assert (tmp_path / "index.csv").read_text().startswith("task,metric,method,subset,value")

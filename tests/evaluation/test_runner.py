@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from vldebias.data import Embeddings, Labels, save_embeddings
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.evaluation import run as runner
 from vldebias.evaluation.pairs import TextsTask
 from vldebias.evaluation.result import Result
@@ -146,6 +146,15 @@ def test_an_interrupt_leaves_what_is_done(run: Any, tmp_path: Path, monkeypatch:
     found, said = run(TEXTS, PORTRAITS)
     assert "pairs: taken over" in said
     assert [p.task for p in found.provenance] == ["pairs gender", "portraits gender"]
+
+
+def test_a_kind_of_warning_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(Session, "say", lambda self, text: said.append(text))
+    with runner._warnings_said(Session(Options(out=Path()))):
+        warn("first", SuspectInputWarning)
+        warn("second", SuspectInputWarning)
+    assert said == ["warning: first"]
 
 
 def test_the_images_of_a_limit_are_always_the_same(tmp_path: Path) -> None:

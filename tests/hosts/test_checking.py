@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from tests.fewer import few
 from vldebias.cli import app
-from vldebias.evaluation.checking import check
+from vldebias.evaluation.checking import Finding, check
 from vldebias.evaluation.result import Result
 from vldebias.hosts import Attachment
 from vldebias.loading import Loaded
@@ -59,6 +59,11 @@ def test_a_trace_that_is_left_is_found(monkeypatch):
             break
     assert [name for name, one in told.items() if one.failed] == ["removed: as without"]
     assert told["removed: as without"].failed
+
+
+def test_the_command_fails_where_a_check_does(monkeypatch):
+    monkeypatch.setattr("vldebias.evaluation.checking.check", lambda *_, **__: iter([Finding("removed", 0.0)]))
+    assert CliRunner().invoke(app, ["debias", "gender", "--model", "miniature", "--check"]).exit_code == 1
 
 
 def test_the_command_prints_one_table_or_a_result():

@@ -135,6 +135,8 @@ def test_weights_undo_a_sample_of_unequal_chances_within_an_answer():
     said = np.zeros(4000, int)
     np.testing.assert_allclose(corrected_shares(said, people, 2, weights=weights).shares[0], sure.mean())
     assert abs(corrected_shares(said, people, 2).shares[0] - 0.5) < 1e-9
+    interval = corrected_shares(said, people, 2, weights=weights).interval(MALE)
+    assert interval.high - interval.low < 0.1, "both kinds are known for certain: only their mixture is estimated"
 
 
 def test_discrepancy_and_skew_of_known_images_and_several_raters():

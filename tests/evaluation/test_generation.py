@@ -58,6 +58,18 @@ def genders(painted: tuple[DrawnSet, Shows], variant: str, concept: str, stated:
     return np.where(found == UNCLEAR, UNKNOWN, found)
 
 
+def test_scores_are_measured_where_asked_for_and_need_a_model(
+    painted: tuple[DrawnSet, Shows], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InvalidInputError, match="expected scorer="):
+        task(fid=True).measure(painted[0].folder, Reader())
+    scorer = SimpleNamespace(host=None, preprocess=None, name="m", tokenizer=None)
+    monkeypatch.setattr("vldebias.evaluation.generation.image_encoder", lambda *_, **__: None)
+    monkeypatch.setattr("vldebias.evaluation.generation.fid", lambda *_, **__: "measured")
+    assert "measured" in task(fid=True).measure(painted[0].folder, Reader(), scorer=scorer)
+    assert "measured" not in task().measure(painted[0].folder, Reader(), scorer=scorer)
+
+
 @pytest.mark.parametrize("method", ["none", "cali"])
 def test_bias_is_what_is_counted_by_hand(
     painted: tuple[DrawnSet, Shows], parts: dict[str, TaskResult], method: str

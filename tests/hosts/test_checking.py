@@ -10,7 +10,7 @@ from tests.fewer import few
 from vldebias.cli import app
 from vldebias.evaluation.checking import Finding, check
 from vldebias.evaluation.result import Result
-from vldebias.hosts import Attachment
+from vldebias.hosts import Attachment, attachment_of
 from vldebias.loading import Loaded
 from vldebias.prompts import load_prompts
 
@@ -37,6 +37,12 @@ def test_a_sound_pipeline():
     told = found(tiny.own(tiny.sd()))
     assert [told[name].value for name in RIGHT] == [1] * len(RIGHT)
     assert not any(one.failed for one in told.values())
+
+
+def test_the_last_check_merges():
+    pipe = tiny.own(tiny.sd())
+    found(pipe)
+    assert attachment_of(pipe) is None
 
 
 def test_weights_that_cannot_hold_it_and_a_call_that_needs_more():

@@ -14,6 +14,7 @@ from transformers_tiny import MODELS as TRANSFORMERS
 import vldebias
 from vldebias.errors import (
     AlreadyAttachedError,
+    InvalidInputError,
     ProjectionMismatchError,
     UnsupportedHostError,
 )
@@ -25,6 +26,11 @@ KINDS = pytest.mark.parametrize("name", ["open_clip:clip", "transformers:CLIPMod
 EVERY = pytest.mark.parametrize("name", [name for name in SEEING if "timm-" not in name])  # which end in other layers
 BOTH = ("open_clip:clip", "open_clip:coca", "open_clip:timm", "transformers:CLIPModel", "transformers:SiglipModel")
 TEXT_ONLY = [name for name in TRANSFORMERS if "Text" in name]
+
+
+def test_a_side_that_is_none_is_refused(gender: PromptSet) -> None:
+    with pytest.raises(InvalidInputError, match="side: expected one of"):
+        debias(make_clip(), gender, side="left")
 
 
 @torch.no_grad()

@@ -1,6 +1,6 @@
 """The quickstart on the pictures that ship and on the same pictures painted: how far apart are its figures?
 
-python -m eval.miniature.shipped --json eval/results/shipped.json
+python -m eval.miniature.shipped --json shipped.json
 """
 
 import argparse

@@ -235,8 +235,16 @@ def test_the_methods_and_saved_edits_of_the_user_are_variants(tmp_path: Path) ->
     assert given.with_options(Options(out=tmp_path, methods=("target-shares",))) == given
     with pytest.raises(InvalidInputError, match="did you mean 'cali'"):
         given.with_options(Options(out=tmp_path, methods=("calli",)))
+    with pytest.raises(InvalidInputError, match="eval human --labels"):
+        given.with_options(Options(out=tmp_path, labels=(tmp_path,)))
     with pytest.raises(InvalidInputError, match="max_loss: Input should be less than 1"):
         given.with_options(Options(out=tmp_path, max_loss=2.0))
+
+
+def test_several_processes_generate_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vldebias.evaluation.generation.processes", lambda: SimpleNamespace(world=2))
+    with pytest.raises(InvalidInputError, match="one process generates images"):
+        task().with_options(Options(out=tmp_path))
 
 
 def test_prompts_as_people_write_them(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, SerializeAsAny
 
-from vldebias.data import UNKNOWN, Labels
+from vldebias.data import UNKNOWN, Labels, processes
 from vldebias.errors import InvalidInputError, need
 from vldebias.evaluation.auditing import read_prompts
 from vldebias.evaluation.drawing import Drawn, DrawnSet, draw, folder_slug, identity, make_plan
@@ -197,6 +197,12 @@ class GenerationTask(Task):
 
         A method that is not for pipelines is left to the other tasks of the suite.
         """
+        if options.labels:
+            raise InvalidInputError("--labels: answers about drawn images go with vldebias eval human --labels FILE")
+        if processes().world > 1:
+            raise InvalidInputError(
+                f"{self.name}: one process generates images; launch one, or leave it out by --only"
+            )
         keys = ("images", "steps", "seeds", "prompts_file")
         changed = {key: value for key in keys if (value := getattr(options, key)) not in (None, ())}
         first, variants = next(iter(self.variants.values())), dict(self.variants)

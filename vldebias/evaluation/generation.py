@@ -200,9 +200,7 @@ class GenerationTask(Task):
         if options.labels:
             raise InvalidInputError("--labels: answers about drawn images go with vldebias eval human --labels FILE")
         if processes().world > 1:
-            raise InvalidInputError(
-                f"{self.name}: one process generates images; launch one, or leave it out by --only"
-            )
+            raise InvalidInputError(f"{self.name}: one process generates images; launch one, or leave it out by --only")
         keys = ("images", "steps", "seeds", "prompts_file")
         changed = {key: value for key in keys if (value := getattr(options, key)) not in (None, ())}
         first, variants = next(iter(self.variants.values())), dict(self.variants)

@@ -1,4 +1,4 @@
-"""Evaluators: what did a method change, what did it cost, how sure are we."""
+"""Evaluate a method: measure what it changes, what it costs, and how certain both figures are."""
 
 from vldebias.evaluation.auditing import AuditTask, audit
 from vldebias.evaluation.diagnosis import DiagnoseTask, diagnose

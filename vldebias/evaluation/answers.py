@@ -1,4 +1,4 @@
-"""The answers of annotators, one line of JSON each, only ever appended to and safe against a crash; and their sample.
+"""Read and write annotators' answers, one JSON object per line in an append-only file, and sample images to label.
 
     {"version": 1, "image": "none/a-photo-of-a-doctor/7.png", "annotator": "ada", "attribute": "gender",
      "value": "female", "time": "2024-05-01T12:00:00+00:00", "seconds": 2.4}
@@ -54,7 +54,7 @@ _Text = Annotated[str, Field(pattern=r"^\S(.*\S)?$")]  # without spaces at its e
 
 
 class Answer(BaseModel):
-    """What one annotator said about one attribute of one image.
+    """Hold what one annotator said about one attribute of one image.
 
     time: when, with its time zone; None in tables that do not say. seconds: how long it took, None if unknown.
     weight: of an image that was sampled for labelling, one over the probability of that; None where all were alike.
@@ -73,7 +73,7 @@ class Answer(BaseModel):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """(annotator, image, attribute): answers with the same key replace each other."""
+        """Return (annotator, image, attribute); an answer replaces an earlier one with the same key."""
         return self.annotator, self.image, self.attribute
 
 
@@ -88,10 +88,10 @@ def _problem(error: ValidationError) -> str:
 
 
 class AnnotationLog:
-    """Appends answers to a file; every answer is on the disk when `append` returns.
+    """Append answers to a file; every answer is on the disk when `append` returns.
 
     A process that dies leaves at most one line without its end, which the next `append` cuts off with a warning:
-    nobody was told that it was saved. Processes may append at the same time; on systems without flock one at a time.
+    no caller was told that it was saved. Processes may append at the same time; on systems without flock one at a time.
     """
 
     def __init__(self, path: Path) -> None:
@@ -139,7 +139,7 @@ class AnnotationLog:
         return answer
 
     def answers(self) -> dict[tuple[str, str, str], Answer]:
-        """(annotator, image, attribute) -> the last answer; empty where there is no file yet. Raises: see read_log."""
+        """Return (annotator, image, attribute) -> last answer, empty without a file. Raises: see `read_log`."""
         if not self.path.exists():
             return {}
         return {answer.key: answer for answer in read_log(self.path)}
@@ -157,7 +157,7 @@ class AnnotationLog:
 
 
 def read_log(path: Path) -> list[Answer]:
-    """All answers in the order of their lines; a torn last line is skipped with a warning.
+    """Return all answers in the order of their lines; a torn last line is skipped with a warning.
 
     Raises:
         InvalidInputError: no such file, or lines that do not fit; the message has the number of each of the first few.
@@ -205,7 +205,7 @@ def _warn_torn(path: Path, tail: bytes) -> None:
 
 
 def read_answers(paths: Sequence[Path], attribute: str = "") -> list[Answer]:
-    """The last answer of every annotator about every image and attribute, of one or several files.
+    """Return the last answer of every annotator about every image and attribute, from one or several files.
 
     `.csv`, `.tsv` and `.parquet` have the columns image, annotator, attribute and value, and perhaps time (ISO 8601
     with time zone), seconds and weight; anything else are lines of the labelling app. The last answer counts: the later
@@ -252,7 +252,7 @@ def _of_table(path: Path, attribute: str) -> list[Answer]:
 
 @dataclass(frozen=True, eq=False)
 class Votes:
-    """What annotators say of images.
+    """Hold the answers of all annotators about all images as an array of codes.
 
     codes: (annotators, images) of (*names, CANNOT_TELL, NO_PERSON), or NOT_ANSWERED. weights: (images,) one over the
     probability of being asked about; 1 where an answer says none.
@@ -265,7 +265,7 @@ class Votes:
 
     @classmethod
     def of(cls, answers: Sequence[Answer], names: Sequence[str], images: Sequence[str]) -> Self:
-        """Of the answers about one attribute; those about other images are left out.
+        """Return the votes on one attribute; answers about images that are not listed are left out.
 
         Raises:
             InvalidInputError: values that are not among the names.
@@ -288,7 +288,7 @@ class Votes:
 
     @property
     def majority(self) -> list[str]:
-        """What most annotators say of each image, NO_MAJORITY where they tie; "" of one that nobody labelled."""
+        """Return the most frequent answer for each image, NO_MAJORITY on a tie and "" for an image without labels."""
         said = (*self.names, CANNOT_TELL, NO_PERSON)
         counts = (self.codes[:, :, None] == np.arange(len(said))).sum(0)
         most = counts.max(1)
@@ -301,7 +301,7 @@ class Votes:
 
 
 class Stratum(Strict):
-    """Images that have one probability of being sampled: the first `labels`, in the order in which they stand.
+    """Hold images with the same sampling probability; the first `labels` of them are sampled.
 
     spread: standard deviation that is expected of what people say within it.
     """
@@ -313,9 +313,9 @@ class Stratum(Strict):
 
 
 class LabelSample(Strict):
-    """A sample of images for labelling, as it is kept beside the answers.
+    """Hold a sample of images to label, as it is stored next to the answers.
 
-    attribute: by whose answers it is sampled. judge: who gave them. seed: of the random order.
+    attribute: the one whose answers set the strata. judge: the name of its judge. seed: of the random order.
     """
 
     attribute: str
@@ -339,7 +339,7 @@ class LabelSample(Strict):
         """Sample images for labelling.
 
         Args:
-            paths: (n,) of all images, each once. within: (n,) what figures are made of apart, such as methods.
+            paths: (n,) of all images, each once. within: (n,) the part with figures of its own, such as a method.
             said: (n,) answers of the judge, "unknown" among them. confidence: (n,) its probability of that.
             labels: how many images; LEAST of each stratum are sampled in any case, and all of them at most.
         """
@@ -361,7 +361,7 @@ class LabelSample(Strict):
         return cls(attribute=attribute, judge=judge, seed=seed, strata=tuple(strata)).of_size(labels)
 
     def of_size(self, labels: int) -> LabelSample:
-        """The same with so many labels: it holds every smaller one."""
+        """Return the sample with this number of labels; it contains every smaller one."""
         counts = [min(LEAST, len(one.images)) for one in self.strata]
 
         def turn(i: int) -> tuple[float, int]:  # the largest first
@@ -376,17 +376,17 @@ class LabelSample(Strict):
 
     @property
     def weights(self) -> Mapping[str, float]:
-        """Path of each image that is sampled -> one over the probability of that."""
+        """Return path -> weight for each sampled image: one over its sampling probability."""
         return {path: len(one.images) / one.labels for one in self.strata for path in one.images[: one.labels]}
 
     @property
     def population(self) -> frozenset[str]:
-        """All images that it is sampled from."""
+        """Return all images that the sample is taken from."""
         return frozenset(path for one in self.strata for path in one.images)
 
     @classmethod
     def read(cls, path: Path) -> LabelSample:
-        """The sample in a file.
+        """Read a sample from a file.
 
         Raises:
             InvalidInputError: a file that holds something else.

@@ -1,8 +1,8 @@
 """Predict what prompts will show before anything is generated: a share from each text alone, with an interval.
 
 The lean of a text is its cosine with the direction between the attribute's values. A line from leans to shares is
-fitted on prompts whose images somebody has judged (a `ShareTable`), in the space of whatever text encoder is at hand,
-and read at the prompts in question.
+fitted on prompts whose images were judged (a `ShareTable`), in the space of the given text encoder, and evaluated at
+the prompts in question.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def with_words(prompts: PromptSet) -> PromptSet:
 
 @dataclass(frozen=True, eq=False)
 class ShareTable:
-    """Shares (n, k) of k values among the images of each of n concepts, "nurse" or a whole prompt; rows sum to 1.
+    """Hold the shares (n, k) of k values among images of n concepts ("nurse" or a whole prompt); rows sum to 1.
 
     about: model (who generated the images), ids (parts of the names of that pipeline), judge, source, licence.
     """
@@ -83,7 +83,7 @@ class ShareTable:
     def of_counts(
         cls, counts: Mapping[str, Any], values: Sequence[str], about: Mapping[str, str] | None = None
     ) -> ShareTable:
-        """Make one from concept -> how many images showed each value; concepts without any are left out.
+        """Return the table of concept -> number of images per value; concepts without images are left out.
 
         Raises:
             InvalidInputError: a concept twice, counts that are not one number from 0 on for each value, or all are 0.
@@ -143,10 +143,10 @@ class ShareTable:
 
 @dataclass(frozen=True, eq=False)
 class ShareLine:
-    """Least squares of shares y (n,) on leans x (n,), cut at 0 and 1; every statement on it is out of sample.
+    """Fit shares y (n,) to leans x (n,) by least squares, cut at 0 and 1; all figures on it are out of sample.
 
-    Intervals are those of jackknife+: of the lines that leave one prompt out, each with how far it was off at the
-    prompt that it left out (Barber, Candes, Ramdas and Tibshirani, 2021, "Predictive inference with the jackknife+",
+    Intervals are those of jackknife+: of the lines that leave one prompt out, each with its error at the prompt that
+    it left out (Barber, Candes, Ramdas and Tibshirani, 2021, "Predictive inference with the jackknife+",
     eq. 1.4). For prompts that are exchangeable with those of the calibration they cover in at least 2 LEVEL - 1 of
     cases, and about LEVEL in practice. With fewer than 1 / (1 - LEVEL) - 1 prompts they are all of [0, 1].
 
@@ -168,7 +168,7 @@ class ShareLine:
 
     @cached_property
     def lines(self) -> tuple[Floats, Floats]:
-        """Slopes and intercepts (n,) of the lines that leave each prompt out."""
+        """Return the slopes and intercepts (n,) of the lines that each leave one prompt out."""
         n = len(self.x) - 1
         sx, sy = self.x.sum() - self.x, self.y.sum() - self.y
         sxx, sxy = (self.x**2).sum() - self.x**2, (self.x * self.y).sum() - self.x * self.y
@@ -178,12 +178,12 @@ class ShareLine:
 
     @cached_property
     def left_out(self) -> Floats:
-        """(n,) each share as predicted from the other prompts."""
+        """Return each share (n,) as predicted from the other prompts."""
         slope, intercept = self.lines
         return np.clip(slope * self.x + intercept, 0, 1)
 
     def at(self, x: Floats) -> Floats:
-        """Return predicted shares (m,) at leans (m,)."""
+        """Return the predicted shares (m,) at leans (m,)."""
         slope, intercept = np.polyfit(self.x, self.y, 1)
         return np.clip(slope * np.asarray(x) + intercept, 0, 1)
 
@@ -193,7 +193,7 @@ class ShareLine:
         return np.clip(np.outer(np.asarray(x), slope) + intercept, 0, 1)
 
     def interval(self, x: Floats, wider: float = 1.0) -> tuple[Floats, Floats]:
-        """Return ends (m,), (m,) around `at`; residuals are multiplied by `wider`."""
+        """Return the lower and upper ends, (m,) each, of intervals around `at`; `wider` multiplies the residuals."""
         n, each, off = len(self.x), self._each(x), wider * np.abs(self.y - self.left_out)
         rank = int(np.ceil(LEVEL * (n + 1)))
         if rank > n:
@@ -204,18 +204,18 @@ class ShareLine:
         return np.clip(np.minimum(low, middle), 0, 1), np.clip(np.maximum(high, middle), 0, 1)
 
     def chance(self, x: Floats, parity: float, wider: float = 1.0) -> Floats:
-        """Return the chances (m,) of shares above parity at leans (m,): of the lines, each moved by its error."""
+        """Return the probabilities (m,) that shares at leans (m,) exceed parity, from the lines and their errors."""
         moved = self._each(x) + wider * (self.y - self.left_out)
         count: Floats = (moved > parity).sum(1) + 0.5 * (moved == parity).sum(1)
         return (count + 0.5) / (len(self.x) + 1)
 
     @property
     def r2(self) -> float:
-        """1 - squared error of `left_out` over that of the mean; below 0 where the mean predicts better."""
+        """Return 1 - squared error of `left_out` over that of the mean; below 0 the mean predicts better."""
         return 1 - float(((self.left_out - self.y) ** 2).sum() / max(((self.y - self.y.mean()) ** 2).sum(), 1e-12))
 
     def coverage(self, splits: int = 200, seed: int = 0) -> tuple[float, tuple[float, float], float]:
-        """Return how many shares are inside of the intervals of lines that were fitted on two thirds of the prompts.
+        """Return the fraction of shares that fall inside intervals of lines fitted on two thirds of the prompts.
 
         The mean over random splits, the middle 95 % of them, and the mean width.
         """
@@ -235,9 +235,9 @@ class ShareLine:
 
 
 def directions(host: Host, prompts: PromptSet, listed: Sequence[str] | None = None) -> torch.Tensor:
-    """Return directions (k, d) of the values: the mean text of each less the mean of all, of length 1.
+    """Return unit directions (k, d) of the values: the mean text of each value less the mean of all.
 
-    listed: the texts that the host knows, where it is a file.
+    listed: the texts that the host has embeddings of, where it is a file.
 
     Raises:
         InvalidInputError: a value without a text.
@@ -262,7 +262,7 @@ Table = Annotated[
 
 @register_task
 class AuditTask(Task):
-    """Predicted shares of prompts from their texts, and the calibration's quality out of sample.
+    """Predict shares for prompts from their texts, and measure the calibration's quality out of sample.
 
     asked: the prompts. prompts: the set of the attribute. calibration: judged shares; None: the published ones of
         Stable Diffusion 1.5, for gender.
@@ -278,18 +278,18 @@ class AuditTask(Task):
 
     @property
     def prompt_sets(self) -> tuple[str, ...]:
-        """The one set."""
+        """Return the prompt set of the attribute."""
         return names_of([self.prompts])
 
     def inputs(self, session: Session) -> dict[str, Any]:
-        """Return the text side of a pipeline, a model or a file."""
+        """Return the text encoder: that of a pipeline, of a model, or a file of embeddings."""
         if session.options.pipeline is not None:
             return {"host": resolve(session.pipeline.host), "name": session.options.pipeline}
         rows = session.text_rows
         return {"host": session.texts.host, "listed": None if rows is None else tuple(rows)}
 
     def fingerprints(self, session: Session) -> dict[str, Any]:
-        """Return the weights, or the file of texts."""
+        """Return the fingerprint of the weights, or of the file of text embeddings."""
         if session.options.pipeline is not None:
             weights = resolve(session.pipeline.host).fingerprint()
             return {"pipeline": weights and weights.to_dict()}
@@ -312,16 +312,16 @@ class AuditTask(Task):
         return table, tuple(fill(FORM, concept=one) if alone else one for one, alone in asked)
 
     def needed(self) -> tuple[str, ...]:
-        """Return every text that is embedded, for those who embed elsewhere."""
+        """Return every text that is embedded, for users who compute the embeddings elsewhere."""
         prompts = load_prompts(self.prompts)
         return tuple(dict.fromkeys((*self.asked, *self._table()[1], *chain(prompts.spurious, *prompts.groups))))
 
     def predict(
         self, host: Host, listed: Sequence[str] | None = None, name: str = ""
     ) -> tuple[pd.DataFrame, list[ShareLine], float]:
-        """Return a row per prompt, what to look at first on top; a line per value; the factor of the residuals.
+        """Return a table of prompts, the most urgent first, a line per value, and the factor that widens the residuals.
 
-        Sure leans come first, then what the calibration does not cover, then the rest, and what is stated; each by its
+        Prompts with a clear lean come first, then those outside the calibration, the rest, and stated ones; each by
         share. Columns: prompt, advice; of every value v: v (its share), "v low", "v high", "v above parity" (a chance);
         stated, covered, distance (1 - cosine with the nearest text of the calibration).
 
@@ -377,7 +377,7 @@ class AuditTask(Task):
         return need("pandas").DataFrame(columns).iloc[order].reset_index(drop=True), lines, wider
 
     def measure(self, host: Host, listed: Sequence[str] | None = None, name: str = "") -> list[TaskResult]:
-        """Predict every prompt; arguments and Raises: see `predict`."""
+        """Measure the predicted share of every prompt; arguments and Raises: see `predict`."""
         asked, lines, wider = self.predict(host, listed, name)
         (table, _), prompts, weights = self._table(), load_prompts(self.prompts), host.fingerprint()
         values, n = table.values, {"calibration prompts": len(lines[0].x)}
@@ -428,7 +428,7 @@ class AuditTask(Task):
 
 
 def read_prompts(path: str | Path) -> tuple[str, ...]:
-    """Read prompts of a text file, one a line; empty lines and those that begin with # are left out."""
+    """Read prompts from a text file, one per line; empty lines and those that begin with # are left out."""
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -490,6 +490,6 @@ def audit(
 def build_task(
     asked: Sequence[str], prompts: str | Path | PromptSet, calibration: ShareTable | None = None, seed: int = 0
 ) -> AuditTask:
-    """Return the task as `audit` and the command ask it."""
+    """Return the task that `audit` and the command run."""
     fields = {"name": "audit", "title": "What the prompts will show", "asked": tuple(asked), "prompts": prompts}
     return AuditTask.build({**fields, "calibration": calibration, "seed": seed})

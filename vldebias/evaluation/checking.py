@@ -1,7 +1,7 @@
-"""Does an edit do on this very model what it should? Three states, saving and merging.
+"""Check that an edit works on a given model: attached, saved and loaded, and merged into the weights.
 
-What is checked is the model that is given; nothing is compared with other machines. A pipeline is asked for its
-embeddings, and generates if it can from a prompt alone.
+Only the given model is checked; nothing is compared with other machines. A pipeline is checked by its embeddings,
+and by an image if it can generate one from a prompt alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PROMPTS = ("A photo of a doctor.", "A photo of a person in a garden.")
 
 @dataclass(frozen=True)
 class Finding:
-    """One check. value: 1 and 0 for right and wrong; None where it could not be tried, and `note` why."""
+    """Hold the outcome of one check: value is 1 (right), 0 (wrong) or None (could not be tried; `note` says why)."""
 
     name: str
     value: float | None
@@ -44,23 +44,23 @@ class Finding:
 
     @property
     def failed(self) -> bool:
-        """Tell whether it was tried and is wrong."""
+        """Return whether the check was tried and failed."""
         return self.value == 0
 
     @property
     def said(self) -> str:
-        """Return the value as a table shows it."""
+        """Return the outcome as a table shows it."""
         return "not tried" if self.value is None else "ok" if self.value else "WRONG"
 
 
 def check(
     loaded: Loaded, prompts: str = "gender", *, draw: Mapping[str, Any] | None = None, merge: bool = True
 ) -> Iterator[Finding]:
-    """Yield one finding after another; the last merges the edit into the weights of the model, which is then spent.
+    """Yield the findings one by one; the last check merges the edit into the weights, so the model is changed for good.
 
     Args:
         prompts: the prompt set that is fitted. draw: arguments of the call of a pipeline; None: its embeddings alone.
-        merge: also the last.
+        merge: also run the last check.
     """
     host = resolve(loaded.host, tokenizer=loaded.tokenizer)
     read = _reader(host, loaded, draw)
@@ -99,7 +99,7 @@ def check(
 
 
 def result_of(findings: list[Finding], loaded: Loaded, prompts: str, seconds: float) -> Result:
-    """Return the findings as a result, which says the model, its fingerprint, versions and the device."""
+    """Return the findings as a result with the model, its fingerprint, the versions and the device."""
     host = resolve(loaded.host, tokenizer=loaded.tokenizer)
     mark = host.fingerprint()
     weights = [p for one in host.text_modules() if isinstance(one, torch.nn.Module) for p in one.parameters()]

@@ -1,4 +1,4 @@
-"""Classifiers that learn from labelled images: rows of Table 7.2 to compare with methods that need no labels.
+"""Train classifiers on labelled images: the rows of Table 7.2 to compare with methods that need no labels.
 
 `BASELINES` has them by name; groups tasks take the names under `baselines`. Groups to balance are class x zero-shot
 prediction, as in Zhang and Ré (2022), who assume that nobody knows the groups. `logistic_regression` is solved to
@@ -36,7 +36,7 @@ _WORRYING = 10  # times the tolerance
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """A training split and the zero-shot classifier; the same examples give the same predictor.
+    """Hold a training split and the zero-shot classifier; the same examples give the same predictor.
 
     Attributes:
         features: (n, d) float32 image features of norm 1. labels: (n,) classes 0 .. k - 1, all of which occur.
@@ -66,14 +66,14 @@ class Examples:
 
     @cached_property
     def groups(self) -> Codes:
-        """(n,) groups of the training rows to balance, numbered by those that occur."""
+        """Return the groups (n,) of the training rows to balance, numbered by those that occur."""
         predicted = (self.features @ self.zero_shot.T).argmax(1).numpy()
         cells = self.labels * len(self.zero_shot) + predicted
         return np.unique(cells, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
     @torch.no_grad()
     def score(self, logits: Logits) -> Score | None:
-        """Return worst group and average on the validation split, or None without one."""
+        """Return worst-group and average accuracy on the validation split, or None without one."""
         if self.val is None:
             return None
         features, labels, groups = self.val
@@ -83,14 +83,14 @@ class Examples:
 
 
 class Predictor(NamedTuple):
-    """A fitted classifier, features (m, d) to logits (m, k); chosen: what was selected on the way, in plain values."""
+    """Map features (m, d) to logits (m, k) with a fitted classifier; `chosen` holds the selected settings."""
 
     logits: Logits
     chosen: Mapping[str, Any]
 
     @classmethod
     def scored(cls, logits: Logits, score: Score | None, **chosen: Any) -> Predictor:
-        """Return a classifier that tells its score on the validation split."""
+        """Return a classifier that also holds its score on the validation split."""
         told = {} if score is None else {"val_worst_group": score[0], "val_average": score[1]}
         return cls(logits, {**chosen, **told})
 
@@ -99,19 +99,19 @@ class Predictor(NamedTuple):
 
 
 class Linear(NamedTuple):
-    """A linear classifier: weight (k, d) and bias (k,) in float64; the logits of two classes sum to 0."""
+    """Hold a linear classifier: weight (k, d) and bias (k,) in float64; the logits of two classes sum to 0."""
 
     weight: Tensor
     bias: Tensor
 
     def logits(self, x: Tensor) -> Tensor:
-        """Return logits (m, k)."""
+        """Return the logits (m, k)."""
         return x @ self.weight.to(x).T + self.bias.to(x)
 
 
 @torch.inference_mode(False)
 def standard(features: Tensor) -> tuple[Tensor, Tensor]:
-    """Return shift and scale (d,) to mean 0 and variance 1 in every column; a constant column keeps its scale."""
+    """Return the shift and scale (d,) that standardise every column; a constant column keeps its scale."""
     chunks = features.split(CHUNK)
     mean = torch.stack([_double(x).sum(0) for x in chunks]).sum(0) / len(features)
     scale = (torch.stack([(_double(x) - mean).square().sum(0) for x in chunks]).sum(0) / len(features)).sqrt()

@@ -1,10 +1,10 @@
-"""Probe features (n, d): is an attribute readable, which group suffers, which labels are wrong, how wide are margins.
+"""Probe features (n, d) for readable attributes, worst-off groups, wrong labels and narrow margins.
 
-Two readers of scikit-learn tell what is readable, out of fold and beside what permuted labels give: a linear one says
-what a projection can remove, the nearest neighbour what a search still knows. Balanced accuracy is the mean over values
-of the share of rows that is read right, so chance is 1 / |values| whatever their shares. Margins are those of chapter 8
-of the thesis: gradient-normalised they are distances to the border, and divided by the k-variance of the classes they
-tell true labels from random ones (Figure 8-2).
+Two scikit-learn probes are scored out of fold and compared with permuted labels: a linear one shows what a projection
+can remove, the nearest neighbour what a search can still find. Balanced accuracy is the mean over values of the share
+of rows predicted right, so chance is 1 / |values| whatever their shares. Margins are those of chapter 8 of the thesis:
+gradient-normalised they are distances to the decision boundary, and divided by the k-variance of the classes they
+distinguish true labels from random ones (Figure 8-2).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def known_rows(features: Any, labels: Any) -> tuple[Tensor, Codes, tuple[str, ..
 
 
 def out_of_fold(model: Any, rows: Tensor, codes: Codes, targets: Any, seed: int) -> Any:
-    """Return what a model of scikit-learn predicts of each row when it is fitted on the other folds."""
+    """Return what a scikit-learn model predicts for each row when it is fitted on the other folds."""
     selection = need("sklearn.model_selection")
     folds = list(selection.StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(rows, codes))
     return selection.cross_val_predict(model, rows.numpy(), targets, cv=folds)
@@ -78,7 +78,7 @@ def out_of_fold(model: Any, rows: Tensor, codes: Codes, targets: Any, seed: int)
 def ridge(rows: Tensor) -> Any:
     """Return ridge regression, for one-hot targets: scores are near 1 for the given class and 0 for others.
 
-    The penalty is the mean variance of a column: one that is chosen on labels that may be wrong would learn them.
+    The penalty is the mean variance of a column: a penalty selected on labels that may be wrong would fit their errors.
     """
     return need("sklearn.linear_model").Ridge(
         alpha=max(float(rows.double().var(0, correction=0).mean()) * len(rows), 1e-12)
@@ -86,20 +86,19 @@ def ridge(rows: Tensor) -> Any:
 
 
 def class_scores(rows: Tensor, codes: Codes, seed: int) -> Tensor:
-    """Return scores (n, classes) of every row by a `ridge` classifier that was fitted on the other folds."""
+    """Return the scores (n, classes) of every row by a `ridge` classifier fitted on the other folds."""
     return torch.from_numpy(out_of_fold(ridge(rows), rows, codes, np.eye(codes.max() + 1)[codes], seed))
 
 
 def balanced_accuracy(right: NDArray[np.bool_], codes: Codes) -> float:
-    """Return the mean over the values that occur of the share of rows (n,) that is right."""
+    """Return the mean, over the values that occur, of the share of rows (n,) that are right."""
     sizes = np.bincount(codes)
     return float((np.bincount(codes, weights=right)[sizes > 0] / sizes[sizes > 0]).mean())
 
 
 @dataclass(frozen=True, eq=False)
 class Readability:
-    """How well a reader names a value, out of fold: which rows it names right (n,), their values (n,), and the balanced
-    accuracies (b,) of what it names against permuted labels."""
+    """Hold a probe's out-of-fold result: rows predicted right (n,), their values (n,), accuracies at chance (b,)."""
 
     right: NDArray[np.bool_]
     codes: Codes
@@ -107,7 +106,7 @@ class Readability:
 
     @cached_property
     def accuracy(self) -> float:
-        """Balanced accuracy."""
+        """Return the balanced accuracy."""
         return balanced_accuracy(self.right, self.codes)
 
     def draws(self, resamples: int, seed: int) -> Floats:
@@ -119,17 +118,17 @@ class Readability:
 
     @property
     def limit(self) -> float:
-        """The balanced accuracy that permuted labels exceed in 2.5 % of cases (normal, from mean and deviation)."""
+        """Return the balanced accuracy that permuted labels exceed in 2.5 % of cases (normal approximation)."""
         return float(self.chance.mean() + 1.96 * self.chance.std(ddof=1))
 
     @property
     def at_chance(self) -> bool:
-        """Whether nothing was read: the figure is one that permuted labels give."""
+        """Return whether the accuracy is no higher than permuted labels give."""
         return self.accuracy <= self.limit
 
 
 def readable(features: Any, labels: Any, reader: str = "linear", *, seed: int = 0) -> Readability:
-    """Return how well a reader names the labels (n,) of features (n, d) out of fold; unknown labels are left out.
+    """Return how well a probe predicts the labels (n,) of features (n, d) out of fold; unknown labels are left out.
 
     "linear" is scikit-learn's discriminant with equal priors and the shrinkage of Ledoit and Wolf; "neighbour" takes
     the value of the row with the largest cosine, among at most 20,000 rows. Raises: see `known_rows`.
@@ -168,14 +167,14 @@ def wrong_labels(features: Any, labels: Any, *, seed: int = 0) -> pd.DataFrame:
 
 
 def margin_of(scores: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the score (n,) of the given class less the best other one of scores (n, k), and which that is."""
+    """Return the score (n,) of the given class less the best other score, and the class of that, for scores (n, k)."""
     own = scores.gather(1, codes[:, None])[:, 0]
     best = scores.scatter(1, codes[:, None], -torch.inf).max(1)
     return own - best.values, best.indices
 
 
 def margins(head: Any, features: Any, codes: Codes, *, seed: int = 0) -> tuple[dict[str, Floats], Floats]:
-    """Return margins (n,) of rows under a linear classifier by metric, and the k-variance (k,) of the classes.
+    """Return the margins (n,) of a linear classifier by metric, and the k-variance (k,) of the classes.
 
     "margin" is eq. 8.1; "gn_margin" the margin over the length of its gradient by the features, plus 1e-6 as in section
     8.3.2; "kv_margin" is the margin over E_c[Lip_c Var_c], with the largest gradient of a class as Lip_c, and
@@ -214,7 +213,7 @@ def margins(head: Any, features: Any, codes: Codes, *, seed: int = 0) -> tuple[d
 
 
 def hidden_groups(features: Any, labels: Any, texts: Any, names: Sequence[str]) -> Labels:
-    """Return groups "class/part" of every row: its class and the nearest text (m, d), by `names`."""
+    """Return the group "class/part" of every row: its class and the name of the nearest text (m, d)."""
     column, rows = Labels.of_array(labels), torch.as_tensor(features).float()
     part = (rows @ normalize(torch.as_tensor(texts).float(), dim=1).T).argmax(1).numpy()
     codes = np.where(column.known, column.codes * len(names) + part, -1)
@@ -226,10 +225,10 @@ def hidden_groups(features: Any, labels: Any, texts: Any, names: Sequence[str]) 
 
 @register_task
 class DiagnoseTask(ImageTask):
-    """Probes, hidden groups, wrong labels and margins of image features; one block.
+    """Measure probes, hidden groups, wrong labels and margins of image features; gives one block.
 
-    labels: column of the classes. groups: column of an attribute, whose values are what probes read and whose crossing
-        with the classes gives the groups; one of both is enough.
+    labels: column of the classes. groups: column of an attribute; probes predict its values, and its combinations
+        with the classes are the groups. One of the two columns is enough.
     prompts: the attribute's prompt set, for methods that are fitted on texts, and for hidden groups where `groups` is
         not given. side: which features methods change, here the images unless another one is named.
 
@@ -247,21 +246,21 @@ class DiagnoseTask(ImageTask):
 
     @property
     def prompt_sets(self) -> tuple[str, ...]:
-        """The one set, where there is one."""
+        """Return the prompt set, where there is one."""
         return () if self.prompts is None else names_of([self.prompts])
 
     def texts(self) -> tuple[str, ...]:
-        """What methods are fitted on."""
+        """Return the prompts that methods are fitted on."""
         return () if self.prompts is None else prompts_of([self.prompts])
 
     def inputs(self, session: Session) -> dict[str, Any]:
-        """The features, and where there is a prompt set the texts of the same model."""
+        """Return the features and, where there is a prompt set, the texts of the same model."""
         if self.prompts is not None:
             return super().inputs(session)
         return {"images": session.embedded(self.data), "progress": session.progress}
 
     def fingerprints(self, session: Session) -> dict[str, Any]:
-        """The features, and where there is a prompt set the weights of the model."""
+        """Return the fingerprints of the features and, where there is a prompt set, of the model's weights."""
         if self.prompts is not None or session.options.embeddings is None:
             return super().fingerprints(session)
         return {"data": session.fingerprint(self.data), "unknown": list(session.options.unknown)}
@@ -276,7 +275,7 @@ class DiagnoseTask(ImageTask):
         edits: Mapping[str, Edit] | None = None,
         progress: Progress = SILENT,
     ) -> list[TaskResult]:
-        """Diagnose features.
+        """Measure probes, groups, labels and margins of image features.
 
         Args:
             images: features (n, d) with the columns `labels` and `groups`.
@@ -446,12 +445,12 @@ def diagnose(
         texts: prompt -> embedding (d,), or the image-text model that the features are from; with `prompts`.
         head: linear classifier on features of length 1, (weight (k, d), bias (k,)) or nn.Linear, whose margins are
             measured; by default a ridge regression.
-        prompts: the attribute's prompt set. methods: names or methods that are fitted on it and measured beside "none";
+        prompts: the attribute's prompt set. methods: names or methods, fitted on it and compared with "none";
             reference: image features (m, d) for those that use some.
 
     Returns:
-        A `Result` of one task, "diagnose"; the description of its provenance has sentences on what to do. "Removed"
-        stands there of a method only where a linear reader is at chance, out of sample.
+        A `Result` of one task, "diagnose"; the description of its provenance has sentences on what to do. It
+        says "removed" of a method only if a linear probe is at chance, out of sample.
 
     Raises:
         InvalidInputError: neither labels nor groups, lengths that do not fit, or a class with fewer than five rows.

@@ -1,7 +1,7 @@
-"""Generate with the same noise without and with methods, by a plan that is kept as plan.json beside the images.
+"""Generate images from the same noise with and without methods, by a plan stored as plan.json next to the images.
 
-The plan says which prompts, from which seeds, under which variants, and in which batches: the same pixels come out
-however often a run was killed.
+The plan fixes the prompts, seeds, variants and batches, so the pixels are the same however often a run was
+interrupted.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ OWN = ("prompt", "generator", "num_inference_steps", "guidance_scale", "output_t
 
 
 def folder_slug(text: str) -> str:
-    """Letters, digits and hyphens: what a name looks like in a path."""
+    """Return a name as a folder name: letters, digits and hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60].strip("-")
 
 
@@ -82,7 +82,7 @@ def _folder(variant: str, prompt: str) -> str:
 
 
 class PlannedPrompt(Strict):
-    """One prompt.
+    """Hold one prompt of a plan.
 
     concept: what it asks for ("nurse"). part: used for fitting ("train") or not ("unseen"), a wording of a concept as
     people write it, or one that no method should change ("others"). kind: which of the WORDINGS or OTHERS it is.
@@ -98,11 +98,11 @@ class PlannedPrompt(Strict):
 
 @dataclass(frozen=True)
 class Drawn:
-    """One drawn image, whoever drew it.
+    """Hold the record of one generated image, whichever pipeline generated it.
 
     path: of the file below the folder of images, with forward slashes, "<variant>/<prompt>/<seed>.png" in a plan: its
     name in annotations and judgements. variant: "none" for the unprojected pipeline, else the name of a variant.
-    prompt: the text that was drawn. seed: of the image, the same under every variant. The others: `PlannedPrompt`.
+    prompt: the text of the image. seed: of the image, the same under every variant. The others: `PlannedPrompt`.
     """
 
     path: str
@@ -115,19 +115,19 @@ class Drawn:
 
     @property
     def noise(self) -> int:
-        """Seed of the generator of this image: the same under every variant, another for every prompt.
+        """Return the seed of this image's generator: the same under every variant, different for every prompt.
 
-        Some noise leans to one gender; shared by all prompts it would do so everywhere at once.
+        Some noise favours one gender; if all prompts shared it, all of them would be biased the same way.
         """
         return int.from_bytes(hashlib.sha256(f"{self.seed}\0{self.prompt}".encode()).digest()[:6], "big")
 
     def under(self, variant: str) -> Drawn:
-        """The same prompt and seed under another variant."""
+        """Return the record of the same prompt and seed under another variant."""
         return replace(self, variant=variant, path=f"{_folder(variant, self.prompt)}/{self.seed}.png")
 
 
 class Plan(Strict):
-    """All that decides about the pixels of a folder of images.
+    """Hold everything that determines the pixels in a folder of images.
 
     model: class, origin, fingerprints, scheduler, adapters and precision of the pipeline. images: for each prompt and
     seed; stated_images: the same for prompts that state their attribute, wordings and others.
@@ -149,13 +149,13 @@ class Plan(Strict):
     options: dict[str, Any]
 
     def seeds_of(self, prompt: PlannedPrompt) -> list[int]:
-        """The seeds of the images of one prompt."""
+        """Return the seeds of the images of one prompt."""
         plain = prompt.stated is None and prompt.part in ("train", "unseen")
         each = self.images if plain else self.stated_images
         return [SEED_STEP * seed + i for seed in self.seeds for i in range(each)]
 
     def of(self, variant: str) -> list[Drawn]:
-        """The images of one variant, prompt by prompt."""
+        """Return the images of one variant, prompt by prompt."""
         only_stated = (self.variants[variant] or {}).get("only_stated", False)
         return [
             Drawn(f"{_folder(variant, p.prompt)}/{s}.png", variant, p.prompt, p.concept, s, p.part, p.stated)
@@ -166,13 +166,13 @@ class Plan(Strict):
 
     @cached_property
     def all_images(self) -> tuple[Drawn, ...]:
-        """The images of all variants, one variant after the other."""
+        """Return the images of all variants, one variant after the other."""
         return tuple(image for variant in self.variants for image in self.of(variant))
 
     def batches(self, variant: str) -> Iterator[list[Drawn]]:
-        """The images that go through the pipeline together: the same whatever is there already.
+        """Yield the batches of images that run through the pipeline together, whichever images exist already.
 
-        Prompts that state their attribute share no batch with others, so a variant that leaves them alone draws none.
+        Prompts that state their attribute share no batch with others; a variant that leaves them alone generates none.
         """
         images, size = self.of(variant), self.batch_size
         for stated in (False, True):
@@ -181,7 +181,7 @@ class Plan(Strict):
 
     @classmethod
     def read(cls, path: Path) -> Plan:
-        """The plan in a file.
+        """Read a plan from a file.
 
         Raises:
             InvalidInputError: no such file, or not a plan.
@@ -197,7 +197,7 @@ class Plan(Strict):
             raise InvalidInputError(f"{path}: not a plan of images: {problem}; draw into an empty folder") from error
 
     def settle(self, folder: Path) -> None:
-        """Put the plan into a folder; one that says the same stays.
+        """Write the plan into a folder; a plan with the same content is kept.
 
         Raises:
             InvalidInputError: the folder holds images of another plan, or images without one.
@@ -215,7 +215,7 @@ class Plan(Strict):
             write_atomically(path, self.model_dump_json(indent=1) + "\n")
 
     def differences(self, before: Plan) -> list[str]:
-        """Return what differs from an earlier plan, a text for each setting. Weights may differ by rounding."""
+        """Return what differs from an earlier plan, one text per setting; weights may differ by rounding."""
         old, new = (json.loads(plan.model_dump_json()) for plan in (before, self))
         old, new = ({**one.pop("model"), **one} for one in (old, new))
         was, now = (one.pop("fingerprints", {}) for one in (old, new))
@@ -244,7 +244,7 @@ def make_plan(
     as_written: bool = False,
     **drawing: Any,
 ) -> Plan:
-    """The plan of a generation task; arguments as its fields, `model` as of `vldebias.evaluation.drawing.identity`.
+    """Return the plan of a generation task; arguments: see its fields, `model`: see `identity`.
 
     as_written: with the WORDINGS of the concepts that are not fitted on, or of all where there are none, and OTHERS.
     drawing: images, stated_images, seeds, steps, guidance, batch_size, options.
@@ -320,7 +320,7 @@ def _stated(prompts: PromptSet, part: Part) -> list[PlannedPrompt]:
 
 @dataclass(frozen=True)
 class DrawnSet:
-    """Images of a folder with their records, in the order of the plan."""
+    """Hold the images of a folder with their records, in the order of the plan."""
 
     folder: Path
     plan: Plan
@@ -328,7 +328,7 @@ class DrawnSet:
 
     @classmethod
     def open(cls, folder: str | Path) -> DrawnSet:
-        """The images in a folder that `draw` wrote; not all of them may be there (see `missing`).
+        """Open a folder that `draw` wrote; some of its images may not exist yet (see `missing`).
 
         Raises:
             InvalidInputError: no plan in the folder, or one that cannot be read.
@@ -344,23 +344,23 @@ class DrawnSet:
 
     @property
     def missing(self) -> list[Drawn]:
-        """The images that are still to be drawn."""
+        """Return the images that are still to be generated."""
         return [image for image in self.images if not self.path(image).is_file()]
 
     def path(self, image: Drawn) -> Path:
-        """Where an image lies."""
+        """Return the path of an image."""
         return self.folder / image.path
 
     def read(self, image: Drawn) -> Image:
-        """The pixels, RGB; OSError where the file cannot be read."""
+        """Read the pixels of an image as RGB; OSError where the file cannot be read."""
         return read_png(self.path(image))[0]
 
     def about(self, image: Drawn) -> dict[str, Any]:
-        """What the file itself says about how it was made; OSError where it cannot be read."""
+        """Read the image file's own record of how it was generated; OSError where it cannot be read."""
         return read_png(self.path(image), pixels=False)[1]
 
     def result(self, *, settings: Mapping[str, Any], **fields: Any) -> TaskResult:
-        """An empty block about these images; fields: task, title, description, ... Rows carry lam and strength."""
+        """Return an empty block about these images; fields: task, title, description, ...; rows have lam, strength."""
         plan = self.plan
         model = {key: value for key, value in plan.model.items() if key != "fingerprints"}
         drawing = {"steps": plan.steps, "guidance": plan.guidance, "batch size": plan.batch_size}
@@ -388,7 +388,7 @@ class DrawnSet:
 
 
 def identity(pipe: Any) -> dict[str, Any]:
-    """What tells one pipeline from another: class, origin, weights of every component, scheduler, adapters, precision.
+    """Return what identifies a pipeline: class, origin, fingerprints of all components, scheduler, adapters, precision.
 
     Fingerprints are None where weights are offloaded to meta tensors.
     """
@@ -407,7 +407,7 @@ def identity(pipe: Any) -> dict[str, Any]:
 
 
 def joint_fingerprint(components: Mapping[str, dict[str, Any] | None]) -> dict[str, Any] | None:
-    """One fingerprint from those of all components, for `Fingerprint.matches`; None where one is not known."""
+    """Return one fingerprint of all components, for `Fingerprint.matches`; None where one is unknown."""
     prints = [components[name] for name in sorted(components)]
     known = [fingerprint for fingerprint in prints if fingerprint is not None]
     if not known or len(known) < len(prints):
@@ -426,11 +426,11 @@ def joint_fingerprint(components: Mapping[str, dict[str, Any] | None]) -> dict[s
 def draw(
     pipe: Any, plan: Plan, variants: Mapping[str, Variant], folder: str | Path, *, progress: Progress = SILENT
 ) -> DrawnSet:
-    """Draw what `plan` says and `folder` does not hold yet.
+    """Generate the images of `plan` that `folder` does not hold yet.
 
-    Every image has a generator of its own and the plan fixes the batches, so the pixels are the same however often a
-    run was killed. Missing and damaged files are drawn again. Images of prompts that a variant leaves alone are those
-    of "none" and copied.
+    Every image has its own random generator and the plan fixes the batches, so the pixels are the same however often a
+    run was interrupted. Missing and damaged files are generated again. Images of prompts that a variant leaves alone
+    are copied from "none".
 
     Args:
         pipe: any diffusers text-to-image pipeline that `vldebias.debias` takes, without an attachment.
@@ -529,7 +529,7 @@ def _whole(drawn: DrawnSet, image: Drawn) -> bool:
 def through(
     pipe: Any, texts: Sequence[str], noise: Sequence[int], options: Mapping[str, Any]
 ) -> tuple[list[Image], list[bool]]:
-    """Return the images of `texts`, each from a generator of its own, and which the safety checker blackened."""
+    """Return the images of `texts`, each from its own generator, and which ones the safety checker blackened."""
     # Pipelines want as many negative prompts as prompts.
     own = {k: [v] * len(texts) if k.startswith("negative_prompt") else v for k, v in options.items()}
     generators = [torch.Generator("cpu").manual_seed(seed) for seed in noise]
@@ -559,7 +559,7 @@ def _record(plan: Plan, image: Drawn) -> dict[str, Any]:
 
 @contextmanager
 def without_own_bar(pipe: Any) -> Iterator[None]:
-    """The pipeline's own bar, one for every batch, is off inside."""
+    """Turn off the pipeline's own progress bar, one per batch, inside the context."""
     before = dict(getattr(pipe, "_progress_bar_config", {}))
     pipe.set_progress_bar_config(**before | {"disable": True})
     try:

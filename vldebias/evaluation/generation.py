@@ -1,4 +1,4 @@
-"""Generated images before and after (Tables 7.6 and 7.7, section 7.6.4): a pipeline draws, a judge reads, figures."""
+"""Compare generated images with and without methods (Tables 7.6 and 7.7, section 7.6.4), as a judge labels them."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ ABOUT = (
 
 @dataclass(frozen=True, eq=False)
 class Sheet:
-    """Prompts of one part that all state their attribute or all do not; of wordings a row is a concept.
+    """Hold the prompts of one part, all of which state their attribute or none do; a row of wordings is a concept.
 
-    first: an image of each row. rows: variant -> (rows, images), the place of each image in the drawn set.
+    first: an image of each row. rows: variant -> (rows, images), the index of each image in the set of images.
     """
 
     part: str
@@ -65,16 +65,16 @@ class Sheet:
     rows: Mapping[str, Codes]
 
     def subset(self, noun: str) -> str:
-        """Return what rows about the whole sheet are called: "unseen professions"."""
+        """Return the name of the rows about the whole sheet, such as "unseen professions"."""
         return f"{noun}, as people write them" if self.part == "wordings" else f"{self.part} {noun}"
 
     @property
     def concepts(self) -> list[str]:
-        """What each prompt asks for."""
+        """Return the concept that each prompt asks for."""
         return [image.concept for image in self.first]
 
     def hits(self, codes: Codes, code_of: Mapping[str, int], asked: list[str]) -> dict[str, Floats] | None:
-        """variant -> (rows,) share of images with the code that is asked for; None where one asks for none."""
+        """Return variant -> share (rows,) of images with the code that is asked for; None if one asks for none."""
         if not all(asked) or not code_of:
             return None
         wanted = np.array([code_of[one] for one in asked])[:, None]
@@ -82,7 +82,7 @@ class Sheet:
 
 
 def sheets(drawn: DrawnSet, *, stated: bool) -> list[Sheet]:
-    """Return one sheet for each part that was drawn: plain prompts, or those that state their attribute."""
+    """Return one sheet for each part that was generated: plain prompts, or those that state their attribute."""
     places: dict[str, dict[str, dict[str, list[int]]]] = {}  # part -> variant -> row -> images
     for i, image in enumerate(drawn):
         if image.part != "others" and (image.stated is not None) == stated:
@@ -100,22 +100,22 @@ def sheets(drawn: DrawnSet, *, stated: bool) -> list[Sheet]:
 
 @register_task
 class GenerationTask(Task):
-    """Draw with and without edits, judge, measure; resumes where a run stopped.
+    """Generate images with and without edits, judge and measure them; an interrupted run resumes.
 
     name: first word of the blocks: "generation" gives "generation gender" and "generation pairs"; a task that is
         called like its attribute keeps that name.
-    prompts: what is drawn: its classes, and where `stated` its pairs. subjects: draw these in the place of its unseen
-        concepts (section 7.6.4).
-    prompts_file: draw the prompts of this file, one a line, in the place of its unseen concepts, as far as they leave
-        the value open; the settings count the others by reason.
+    prompts: the set to generate: its classes, and if `stated` its pairs. subjects: generate these in place of its
+        unseen concepts (section 7.6.4).
+    prompts_file: generate the prompts of this file, one per line, in place of its unseen concepts; prompts that do
+        not leave the value open are left out, and the settings count them by reason.
     attributes: of the judge; "gender x race" for their intersections. Where an attribute of the judge knows every
         concept of the prompts, the share of images that show their concept is measured too.
-    variants: name -> how to debias, with any method for pipelines. The bare pipeline, "none", is drawn always.
+    variants: name -> how to debias, with any method for pipelines. The original pipeline, "none", always runs.
     images: per prompt and seed. seeds: of runs; image i of a run has the seed 10,000 x run + i.
     concepts: "train" (the prompts that an edit is fitted on), "unseen" or "both".
-    stated: draw prompts that state their attribute as well, with and without keeping them as they are.
-    as_written: draw five wordings of each concept that is not fitted on as people write them, and prompts without a
-        person and of named ones, which no method should change (`vldebias.evaluation.drawing.WORDINGS`, `OTHERS`).
+    stated: also generate prompts that state their attribute, with and without leaving them unchanged.
+    as_written: also generate five everyday wordings of each concept that is not fitted on, and prompts without a
+        person or with a named one, which no method should change (`vldebias.evaluation.drawing.WORDINGS`, `OTHERS`).
     stated_images: per stated prompt, wording and other prompt, and seed; at most `images`.
     noun: what concepts are called in a report. sure: smallest probability with which a judge's answer counts.
     steps, guidance, batch_size, options: of the pipeline; options are further arguments such as {"height": 512}.
@@ -147,7 +147,7 @@ class GenerationTask(Task):
 
     @classmethod
     def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
-        """Of methods as variants.
+        """Return the task with the given methods as variants.
 
         Raises:
             InvalidInputError: no folder for the images.
@@ -161,7 +161,7 @@ class GenerationTask(Task):
 
     @property
     def drawn_set(self) -> PromptSet:
-        """The prompt set that is drawn, with the task's own subjects where it names some."""
+        """Return the prompt set to generate, with the task's own subjects or prompts where it names some."""
         prompts = load_prompts(self.prompts)
         if self.prompts_file is not None:
             return _of_file(self.prompts_file, prompts)[0]
@@ -169,7 +169,7 @@ class GenerationTask(Task):
 
     @property
     def drawing(self) -> dict[str, Any]:
-        """What `make_plan` takes of it."""
+        """Return the arguments that `make_plan` takes from the task."""
         names = ("concepts", "stated", "as_written", "images", "stated_images", "seeds", "steps", "guidance")
         own = {name: getattr(self, name) for name in (*names, "batch_size", "options")}
         of_file = {"concepts": "unseen", "stated": False, "as_written": False}
@@ -177,23 +177,23 @@ class GenerationTask(Task):
 
     @property
     def attribute(self) -> str:
-        """The first of its attributes."""
+        """Return the first of the task's attributes."""
         return self.attributes[0].split(" x ")[0]
 
     @property
     def fitted(self) -> dict[str, Variant]:
-        """The variants, each with its prompt sets."""
+        """Return the variants, each with its prompt sets."""
         return {name: variant.on(load_prompts(self.prompts)) for name, variant in self.variants.items()}
 
     @property
     def prompt_sets(self) -> tuple[str, ...]:
-        """What is drawn, and what the variants are fitted on."""
+        """Return the prompt sets that are generated and those that the variants are fitted on."""
         return names_of((self.prompts, *(one for variant in self.variants.values() for one in variant.prompts)))
 
     # ---- in a suite --------------------------------------------------------------------------------------------
 
     def with_options(self, options: Options) -> Self:
-        """With what the user chose of images, seeds, steps, lambda and bound; methods and saved edits are variants.
+        """Return the task with the user's images, seeds, steps, lambda and bound, and methods or edits as variants.
 
         A method that is not for pipelines is left to the other tasks of the suite.
         """
@@ -214,7 +214,7 @@ class GenerationTask(Task):
         return super().with_options(options).model_copy(update=changed)
 
     def fingerprints(self, session: Session) -> dict[str, Any]:
-        """The weights of the pipeline, of the judge and of the scorer, and saved edits."""
+        """Return the fingerprints of the pipeline, the judge, the scorer and saved edits."""
         scores = self._scorer(session)
         scorer = None if scores is None else resolve(scores.host).fingerprint()
         pipeline = resolve(session.pipeline.host).fingerprint()
@@ -228,7 +228,7 @@ class GenerationTask(Task):
         }
 
     def inputs(self, session: Session) -> dict[str, Any]:
-        """The pipeline, the folder "<out>/images/<task>", the judge and what scores, as far as the task asks for it."""
+        """Return the pipeline, the folder "<out>/images/<task>", the judge and, where needed, the scorer."""
         given = session.given
         return {
             "images": given.get("images", session.options.out / "images" / folder_slug(self.name)),
@@ -245,7 +245,7 @@ class GenerationTask(Task):
         return self.judge.ready(self, session)
 
     def judging_model(self, session: Session) -> Loaded:
-        """The image-text model behind the judge: the user's, else the suite's."""
+        """Return the image-text model behind the judge: the user's, else the suite's."""
         own = self.judge if isinstance(self.judge, ClipJudge) else None
         model, pretrained = (None, None) if own is None else (own.model, own.pretrained)
         if session.options.judge is not None:
@@ -271,10 +271,10 @@ class GenerationTask(Task):
         scorer: Loaded | None = None,
         progress: Progress = SILENT,
     ) -> list[TaskResult]:
-        """Draw, judge and measure: a result for each attribute, for the distances of pairs, CLIPScore and FID.
+        """Generate, judge and measure images; gives a result per attribute, and for pair distances, CLIPScore and FID.
 
         Args:
-            images: the folder that images are drawn into; what lies there already is not drawn again (see
+            images: the folder for the images; those that exist already are not generated again (see
                 `vldebias.evaluation.drawing.draw`). Without `pipe` all of them have to be there.
             judge: reads the images, see `vldebias.evaluation.judges`.
             pipe: a diffusers pipeline without an attachment.
@@ -282,7 +282,7 @@ class GenerationTask(Task):
 
         Raises:
             AlreadyAttachedError, InvalidInputError: see `draw`, `make_plan`, `judge_images`; attributes
-                that the judge does not read, before anything is drawn; images of another prompt set.
+                that the judge does not read, before anything is generated; images of another prompt set.
         """
         if any(one not in judge.names for attribute in self.attributes for one in attribute.split(" x ")):
             raise InvalidInputError(
@@ -417,7 +417,7 @@ def _add_unchanged(result: TaskResult, drawn: DrawnSet, **boot: Any) -> None:
 
 
 def side_by_side(drawn: DrawnSet, sheet: Sheet, counts: NDArray[Any]) -> Any:
-    """Return a picture of prompts from the smallest share of the first value to the largest; columns share a seed.
+    """Return a picture of prompts, sorted by their share of the first value, ascending; each column shares a seed.
 
     counts: (prompts, values + 1) of "none".
     """

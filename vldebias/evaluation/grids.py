@@ -1,4 +1,4 @@
-"""A few images to look at: the same seeds under several methods, row by row."""
+"""Generate a few images for inspection: the same seeds under several methods, row by row."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def grid(
     batch_size: int = 8,
     **options: Any,
 ) -> Image:
-    """Draw one picture: a row for each text and method, a column for each seed, all of a column from the same noise.
+    """Return a picture with a row per text and method and a column per seed; a column shares the same noise.
 
     Args:
         pipe: a diffusers pipeline that `vldebias.debias` takes, without an attachment.
@@ -95,7 +95,7 @@ def _called(method: str | Method | Edit) -> str:
 
 
 def compose(texts: Sequence[str], images: Mapping[str, Sequence[Sequence[Image]]], heads: Sequence[str]) -> Image:
-    """Draw images by name, text and column under one another, with names to the left."""
+    """Return a picture of images by name, text and column, stacked, with the names on the left."""
     Image, ImageDraw = need("PIL.Image"), need("PIL.ImageDraw")
 
     width, height = next(iter(images.values()))[0][0].size

@@ -1,9 +1,9 @@
-"""Zero-shot classification by group (Tables 7.1 to 7.4): worst group, averages, gap, areas, with and without a method.
+"""Measure zero-shot accuracy by group (Tables 7.1 to 7.4): worst group, averages, gap and areas under the curve.
 
 A group is a label together with a spurious value (Sagawa et al., 2020). A method is another (k, d) matrix of class
 texts, its scores are one product. Source: sections 7.3.1 and 7.4.1 of the thesis.
 
-What is said of groups depends on an image only through its group and whether it is right, without a method and with it.
+Figures of groups depend on an image only by its group and whether it is right, without and with a method.
 So resamples of the images are multinomial counts over the cells (group, right without, right with), whatever the number
 of images. Where no image of a group is right, or all are, no resample varies: if such a group decides, Wilson's
 interval takes the place of a width of 0. Intervals do not cover for the worst of several groups that are about equally
@@ -70,7 +70,7 @@ INTERVALS = (
 
 @dataclass(frozen=True, eq=False)
 class Reweighted:
-    """sum_g w_g acc_g / sum_g w_g over the groups that have images, for weights (g,) such as training group sizes."""
+    """Compute sum_g w_g acc_g / sum_g w_g over groups with images, for weights (g,) such as training group sizes."""
 
     weights: Floats
 
@@ -90,9 +90,9 @@ def add_accuracies(
 ) -> None:  # fmt: skip
     """Add every metric of groups for every method, then the `accuracy` of each group with Wilson's interval.
 
-    right: (method, lam where it is swept) -> which of the n images are right; the first is "none", which changes are
-        from. about: what the rows of each say beside. groups: of the n images, all known. weights: group -> size in a
-        training split, for `average_reweighted`.
+    right: (method, lam if several are compared) -> which of the n images are right; the first is "none", the baseline
+        of changes. about: further details of the rows of each. groups: of the n images, all known. weights: group ->
+        size in a training split, for `average_reweighted`.
     """
     names, codes = groups.names, np.asarray(groups.codes, np.int64)
     size = np.bincount(codes, minlength=len(names))
@@ -128,12 +128,12 @@ def add_accuracies(
 
 
 def draws_of(cells: Counts, resamples: int, seed: int) -> Counts:
-    """Return cells (resamples, g, 2, 2) of resampled images, from cells (g, 2, 2): group, right without, right with."""
+    """Return resampled cells (resamples, g, 2, 2) from cells (g, 2, 2): group, right without, right with a method."""
     return np.concatenate(list(resampled_counts(cells, resamples, seed)))
 
 
 def interval_of(of: Statistic, cells: Counts, drawn: Counts) -> tuple[float, Bounds, tuple[float, float, float]]:
-    """Return the value of a statistic with the method, its interval, and its paired change from without."""
+    """Return a statistic's value with the method, its interval, and its paired change from the value without."""
     hits, size, sizes = cells[:, :, 1].sum(axis=1), cells.sum(axis=(1, 2)), drawn.sum((-1, -2))
     value, after = float(of(hits, size)), of(drawn[..., 1].sum(-1), sizes)
     moved = after - of(drawn[:, :, 1].sum(-1), sizes)
@@ -210,10 +210,10 @@ def add_areas(
 
 @dataclass(frozen=True, eq=False)
 class GroupSplit:
-    """The images of a split whose label and spurious value are both known.
+    """Hold the images of a split whose label and spurious value are both known.
 
     units: features (n, d). target: (n,) index of the right class prompt. groups: label x spurious value of n images
-    ("landbird/water"); values: the spurious value. facts: what a provenance says, without the folders of this machine.
+    ("landbird/water"); values: the spurious value. facts: entries for the provenance, without local folders.
     """
 
     units: UnitRows
@@ -224,7 +224,7 @@ class GroupSplit:
 
     @classmethod
     def of(cls, data: Embeddings, prompts: PromptSet, label: str, spurious: str) -> GroupSplit:
-        """Return the split of two label columns, the first of which the class prompts name.
+        """Return the split with two label columns, where the class prompts name the labels of the first.
 
         Raises:
             InvalidInputError: no such column, one column twice, no image with both known, labels that the class
@@ -243,7 +243,7 @@ class GroupSplit:
         return cls(data.unit if known.all() else data.unit.some(known), target, groups, values[known], facts)
 
     def right(self, scores: Tensor) -> Mask:
-        """Return which images (n,) scores (n, k) classify right; the first of equal scores wins."""
+        """Return which images (n,) the scores (n, k) classify correctly; the first of equal scores wins."""
         return np.asarray(scores.argmax(1).cpu().numpy() == self.target)
 
     def codes_in(self, names: tuple[str, ...]) -> NDArray[np.int64]:
@@ -256,7 +256,7 @@ class GroupSplit:
 
 @register_task
 class GroupsTask(ImageTask):
-    """Group robustness of zero-shot classification: blocks `name` and "`name`: cosines".
+    """Measure group robustness of zero-shot classification; gives the blocks `name` and "`name`: cosines".
 
     Rows `worst_group`, `average`, `average_reweighted` and `gap`; of two classes also `worst_group_auc`, the lowest
     area over the spurious values, and the method "none@median", the bare model at the median of its own unlabelled
@@ -297,7 +297,7 @@ class GroupsTask(ImageTask):
 
     @classmethod
     def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
-        """Return the task of one prompt set, on the columns that its class prompts and the attribute's values name.
+        """Return the task of one prompt set, with the columns that its class prompts and attribute values name.
 
         Raises:
             InvalidInputError: several prompt sets, or columns that they do not tell.
@@ -311,27 +311,27 @@ class GroupsTask(ImageTask):
 
     @property
     def prompt_sets(self) -> tuple[str, ...]:
-        """The one set."""
+        """Return the prompt set."""
         return names_of([self.prompts])
 
     @property
     def splits(self) -> tuple[Data | None, ...]:
-        """Test, reference, training and validation."""
+        """Return the test, reference, training and validation splits."""
         return *super().splits, self.train, self.val
 
     def texts(self) -> tuple[str, ...]:
-        """Classes, spurious prompts and pairs."""
+        """Return the class prompts, spurious prompts and pairs."""
         return prompts_of([self.prompts])
 
     def fitting(self, session: Session) -> Self:
-        """Leave the baselines out where the user's embeddings have no training split."""
+        """Return the task without the baselines where the user's embeddings have no training split."""
         if not self.baselines or session.options.embeddings is None or session.optional(self.train) is not None:
             return self
         session.say(f"{self.name}: no training split in the file, so the baselines that need labels are left out")
         return self.model_copy(update={"baselines": ()})
 
     def inputs(self, session: Session) -> dict[str, Any]:
-        """Return those of every task on images, and the splits that baselines are trained and selected on."""
+        """Return the inputs of an image task and the splits that baselines are trained and selected on."""
         return super().inputs(session) | {"train": session.optional(self.train), "val": session.optional(self.val)}
 
     def measure(
@@ -345,7 +345,7 @@ class GroupsTask(ImageTask):
         edits: Mapping[str, Edit] | None = None,
         progress: Progress = SILENT,
     ) -> list[TaskResult]:
-        """Measure image embeddings.
+        """Measure accuracy by group on image embeddings.
 
         Args:
             images: features (n, d) with the columns `label` and `spurious`. texts: the text side of the same model.

@@ -1,8 +1,8 @@
-"""What the tasks on image embeddings share: any method, fitted on texts and perhaps on a reference, and its traces.
+"""Share code between tasks on image embeddings: fit methods on texts and a reference, apply them, and warn of mistakes.
 
 A method acts on the texts, on the images, or on both (`side`); whatever it is, its rows are compared with those of
-"none" on the same images. A reference is other images. What is plausible and probably not meant gets a
-warning, once: that looks at a thousand rows and at texts that were embedded already, and decides nothing.
+"none" on the same images. A reference is other images. Inputs that are valid but probably a mistake get
+one warning; these checks look at a thousand rows and at texts that are embedded already, and change no figure.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ Methods = Annotated[tuple[Any, ...], BeforeValidator(_known)]
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A method as one evaluation measures it; edit None changes nothing.
+    """Hold a method as an evaluation measures it; edit None changes nothing.
 
-    details: lam and strength of its rows. about: what the provenance says of it, with what "auto" chose.
+    details: lam and strength of its rows. about: its entry in the provenance, with what "auto" chose.
     """
 
     edit: Edit | None
@@ -62,7 +62,7 @@ class Fitted:
 
 
 class ImageTask(Task):
-    """Fields of the tasks that compare methods on image embeddings.
+    """Hold the fields that tasks comparing methods on image embeddings share.
 
     data: what is measured. methods: names in `vldebias.methods.METHODS`; "none" is always measured first.
     lam, strength, max_loss, keep_stated, side: see `vldebias.debias`; lam is that of the methods that have none of
@@ -86,7 +86,7 @@ class ImageTask(Task):
         return self.data, self.reference
 
     def with_options(self, options: Options) -> Self:
-        """Return the task with the user's methods, lam, bound and side in the place of its own."""
+        """Return the task with the user's methods, lam, bound and side in place of its own."""
         names = ("methods", "lam", "max_loss", "side")
         changed = {name: value for name in names if (value := getattr(options, name)) is not None}
         task = super().with_options(options)
@@ -94,7 +94,7 @@ class ImageTask(Task):
 
     @classmethod
     def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
-        """Return the task of the images that were handed over, with a reference and splits where there are some."""
+        """Return the task for the images given from Python, with a reference and splits where there are some."""
         beside = {name: Data(name=name) for name in ("reference", "train", "val") if name in session.given}
         return super().of_given(session, {**beside, **fields, "data": IMAGES})
 
@@ -109,7 +109,7 @@ class ImageTask(Task):
         }
 
     def fingerprints(self, session: Session) -> dict[str, Any]:
-        """Return those of both towers, the images of every split, the files that the user brought."""
+        """Return the fingerprints of both towers, of the images of every split, and of the user's files."""
         options = session.options
         images = options.embeddings is None
         saved = [file for folder in options.projections for file in sorted(folder.rglob("*.safetensors"))]
@@ -133,9 +133,9 @@ class ImageTask(Task):
         reference: Any = None,
         edits: Mapping[str, Edit] | None = None,
     ) -> dict[str, Fitted]:
-        """Fit every method of the task: name -> Fitted, "none" first, then the given edits.
+        """Fit every method of the task and return name -> Fitted: "none" first, then the given edits.
 
-        neutral: texts that a bound looks after where the sets have no class prompts of their own.
+        neutral: texts whose change is bounded where the sets have no class prompts of their own.
         """
         kept = () if any(s.classes for s in sets) else tuple(neutral)
         how: dict[str, Any] = {"reference": reference, "max_loss": self.max_loss, "neutral": kept}
@@ -149,7 +149,7 @@ class ImageTask(Task):
         return fitted
 
     def fitted(self, edit: Edit | None, lam: float | None = None) -> Fitted:
-        """Return an edit with what its rows say of it; lam: where it is swept over."""
+        """Return an edit with the details of its rows; lam: its value where several are compared."""
         if edit is None and lam is None:
             return Fitted(None, {}, {})
         about: dict[str, Any] = {}
@@ -167,12 +167,12 @@ class ImageTask(Task):
         return Fitted(edit, details, {**details, **about})
 
     def rows(self, texts: Texts, prompts: Sequence[str], edit: Edit | None) -> Tensor:
-        """Return normalised rows (n, d) of prompts as a model with the edit gives them."""
+        """Return the normalised rows (n, d) of prompts from a model with the edit."""
         on_texts = edit if self._acts(edit, TEXT) else None
         return texts.under(prompts, on_texts, strength=self.strength, keep_stated=self.keep_stated)
 
     def images(self, features: UnitRows, edit: Edit | None) -> UnitRows:
-        """Return unit rows (n, d) of images as a model with the edit gives them; images state nothing."""
+        """Return the unit rows (n, d) of images from a model with the edit; images state no attribute."""
         if edit is None or not self._acts(edit, IMAGE):
             return features
         return features.changed(lambda rows: normalize(edit.image(rows, self.strength), dim=1))
@@ -185,7 +185,7 @@ class ImageTask(Task):
 
     @staticmethod
     def check_images(images: Embeddings, texts: Texts, prompt: str) -> None:
-        """Refuse features and texts of different widths; warn of features that rank nothing (`doubt_features`)."""
+        """Check that features and texts have one width; warn of features that cannot rank (`doubt_features`)."""
         width = texts.embed([prompt]).shape[1]
         if width != images.dim:
             raise InvalidInputError(
@@ -204,7 +204,7 @@ class ImageTask(Task):
         reference: Embeddings | None = None,
         **fields: Any,
     ) -> TaskProvenance:
-        """Say what was measured with which model, prompts and images; fields: title, description, n, settings."""
+        """Return what was measured with which model, prompts and images; fields: title, description, n, settings."""
         about = images.about
         data = {"images": about, "reference": {} if reference is None else reference.about, "texts": texts.about}
         digests = {part: one.get("digest") or one.get("data_fingerprint") for part, one in data.items()}
@@ -229,7 +229,7 @@ class ImageTask(Task):
 
 
 def sets_by_column(given: Any) -> dict[str, tuple[PromptSet, ...]]:
-    """Return column -> prompt sets, from such a mapping; a set alone is about the column of its name.
+    """Return column -> prompt sets from such a mapping; a single set belongs to the column of its name.
 
     Raises:
         InvalidInputError: there is none.
@@ -244,12 +244,12 @@ def sets_by_column(given: Any) -> dict[str, tuple[PromptSet, ...]]:
 
 
 def names_of(sets: Iterable[Prompts]) -> tuple[str, ...]:
-    """Return names and files of prompt sets; those given as objects stand in the fields with their hash."""
+    """Return the names and files of prompt sets; sets given as objects are left out, the fields hold their hash."""
     return tuple(str(one) for one in sets if not isinstance(one, PromptSet))
 
 
 def prompts_of(sets: Iterable[Prompts]) -> tuple[str, ...]:
-    """Return every text that fitting on some prompt sets embeds."""
+    """Return every text that must be embedded to fit on these prompt sets."""
     texts: list[str] = []
     for one in map(load_prompts, sets):
         texts += [*one.classes, *one.spurious, *chain(*one.groups), *prompts_of(one.parts or ())]
@@ -265,12 +265,12 @@ def disjoint(
     progress: Progress = SILENT,
     methods: Iterable[str | Method] | None = None,
 ) -> tuple[Embeddings | None, dict[str, int]]:
-    """Return the reference without the images that are measured, and how many of both there are.
+    """Return the reference without the images that are measured, and the numbers of reference images kept and removed.
 
-    A reference that lies in the gallery as a whole is kept, without its labels: whoever searches a gallery has its
-    images, and a method without labels learns nothing from them that it would not have when it is used.
+    A reference that lies in the gallery as a whole is kept, without its labels: the images of a gallery are available
+    when it is searched, so a method without labels learns nothing from them that it could not learn in use.
 
-    progress: where the counts are said. methods: those that are fitted to it; None: a reference that is measured
+    progress: where the counts are shown. methods: those that are fitted to it; None: a reference that is measured
     itself is refused whatever it is for.
 
     Raises:
@@ -312,7 +312,7 @@ def _hashes(rows: UnitRows) -> NDArray[np.int64]:
 
 
 def doubt_features(images: Embeddings) -> None:
-    """Warn of one image, or a few, over and over, and of features without a sign."""
+    """Warn of features with few different rows, and of features without negative entries."""
     sample = images.features[spaced(len(images))]
     different = len({row.tobytes() for row in sample})
     if different <= max(1, len(sample) // 10) < len(sample):
@@ -332,7 +332,7 @@ def _suspect(message: str) -> None:
 
 
 def doubt_labels(images: Embeddings, columns: Sequence[str], sets: Sequence[PromptSet]) -> None:
-    """Warn of columns that look like a slip, of values that a prompt set writes otherwise, of small intersections."""
+    """Warn of columns that look mistyped, of values spelled unlike those of a prompt set, of small intersections."""
     found = {}
     for column in columns:
         labels, problems = images.column(column), []
@@ -352,11 +352,11 @@ def doubt_labels(images: Embeddings, columns: Sequence[str], sets: Sequence[Prom
 
 
 def doubt_space(images: Tensor, texts: Texts, prompts: Sequence[str]) -> None:
-    """Warn of unit rows (n, d) that have nothing in common with the texts, as those of another model have.
+    """Warn where unit rows (n, d) and texts look unaligned, as those of different models do.
 
-    Two signs have to agree: images vary along what texts differ in no more than along any direction, and their mean is
-    no nearer to the mean of the texts than a random direction is. A few queries alone may differ in what images do not
-    vary in; the means of one model still share a direction (cosines around .3 in CLIP).
+    Two signs have to agree: images vary along the differences of the texts no more than along any direction, and their
+    mean is no nearer to the mean of the texts than a random direction is. A few queries may differ in directions that
+    images do not vary in; the means of one model still share a direction (cosines around .3 in CLIP).
     """
     role = texts.host.roles[0]
     read = [prompt for prompt in dict.fromkeys(prompts) if (role, prompt) in texts.host.memory]
@@ -373,7 +373,7 @@ def doubt_space(images: Tensor, texts: Texts, prompts: Sequence[str]) -> None:
 
 
 def doubt_chance(nearest: NDArray[np.integer], own: NDArray[np.integer], values: Sequence[str], what: str) -> None:
-    """Warn where texts tell values no better than chance, or better in another order, in the mean over values.
+    """Warn where texts predict values no better than chance, or better in another order, in the mean over values.
 
     Args:
         nearest, own: (n,) places in `values`: of the text that is nearest to an image, and of its own label.
@@ -402,7 +402,7 @@ def doubt_chance(nearest: NDArray[np.integer], own: NDArray[np.integer], values:
 
 
 def doubt_values(images: Embeddings, column: str, texts: Texts, prompts: PromptSet) -> None:
-    """`doubt_chance` of the texts that name a value of an attribute, where a column has its values."""
+    """Apply `doubt_chance` to the texts that name an attribute's values, where a column has these values."""
     labels, role = images.column(column), texts.host.roles[0]
     places = [place_of(name, prompts) for name in labels.names]
     if not labels.names or None in places or prompts.parts or len(prompts.attributes) < 2:
@@ -422,5 +422,5 @@ def doubt_values(images: Embeddings, column: str, texts: Texts, prompts: PromptS
 
 
 def spaced(n: int) -> NDArray[np.int64]:
-    """Indices of at most a thousand of n rows, evenly over all of them."""
+    """Return at most a thousand indices of n rows, evenly spaced."""
     return np.unique(np.linspace(0, max(n - 1, 0), min(n, LOOKED_AT)).astype(np.int64)) if n else np.empty(0, np.int64)

@@ -1,7 +1,7 @@
-"""Judges say what an image shows: probabilities for the values of each attribute, and what is left for "none of them".
+"""Judge what an image shows: probabilities for the values of each attribute; the rest is "none of them".
 
 A value counts as unknown where no probability is large enough, or where what is left outweighs every value: a picture
-without a person has no gender, and a rate of such pictures belongs beside every figure about the others.
+without a person has no gender, so report the rate of such pictures with every figure about the others.
 """
 
 from __future__ import annotations
@@ -50,26 +50,26 @@ _DIGITS = 6  # of the probabilities that are kept
 
 
 class Judge(Protocol):
-    """Reads attributes from images."""
+    """Read attributes from images."""
 
     @property
     def name(self) -> str:
-        """For reports and for the name of a folder."""
+        """Return the name for reports and for the folder of answers."""
 
     @property
     def fingerprint(self) -> str:
-        """Changes whenever the answers may: they are kept under it."""
+        """Return a text that changes whenever the answers may; answers are stored under it."""
 
     @property
     def names(self) -> Mapping[str, tuple[str, ...]]:
-        """Attribute -> its values, in the order of the columns."""
+        """Return attribute -> its values, in the order of the columns."""
 
     def predict(self, images: Sequence[Image]) -> Probabilities:
-        """Attribute -> probabilities (n, values); rows may sum to less than one, the rest is "none of them"."""
+        """Return attribute -> probabilities (n, values); what a row lacks to one is "none of them"."""
 
 
 def predict(judge: Judge, images: Sequence[Image]) -> Probabilities:
-    """Return what `judge` says about `images`, checked: float64 (n, values) for each of its attributes.
+    """Return the checked answers of `judge` about `images`: float64 (n, values) for each of its attributes.
 
     Raises:
         InvalidInputError: an attribute is missing, or its array is not (n, values) of probabilities.
@@ -92,7 +92,7 @@ def predict(judge: Judge, images: Sequence[Image]) -> Probabilities:
 
 
 def decide(probabilities: np.ndarray, names: Sequence[str], sure: float) -> Labels:
-    """Probabilities (n, values) -> the most likely value, or unknown.
+    """Return the most likely value for probabilities (n, values), or unknown.
 
     Unknown where the largest probability is below `sure`, or below what is left for none of the values.
     """
@@ -104,14 +104,14 @@ def decide(probabilities: np.ndarray, names: Sequence[str], sure: float) -> Labe
 def labels_of(
     judge: Judge, probabilities: Mapping[str, np.ndarray], attributes: Sequence[str], sure: float
 ) -> dict[str, Labels]:
-    """Labels of attributes and of intersections such as "gender x race", unknown where the judge is not sure."""
+    """Return labels of attributes and of intersections such as "gender x race", unknown where the judge is unsure."""
     single = dict.fromkeys(chain.from_iterable(attribute.split(" x ") for attribute in attributes))
     labels = {attribute: decide(probabilities[attribute], judge.names[attribute], sure) for attribute in single}
     return {attribute: cross(*(labels[one] for one in attribute.split(" x "))) for attribute in attributes}
 
 
 def stated_attribute(prompts: PromptSet, judge: Judge) -> tuple[str, dict[str, int]]:
-    """The judge's attribute that a prompt set states, and the judge's code of each of its values.
+    """Return the judge's attribute that a prompt set states, and the judge's code of each of its values.
 
     Raises:
         InvalidInputError: no attribute of the judge has those values.
@@ -131,7 +131,7 @@ def stated_attribute(prompts: PromptSet, judge: Judge) -> tuple[str, dict[str, i
 
 
 def digest_of(*parts: Any) -> str:
-    """A short hash of values that JSON can write; the order of keys counts, for it is that of the columns."""
+    """Return a short hash of JSON values; the order of keys counts, since it is the order of the columns."""
 
     def plain(value: Any) -> Any:
         return value.to_dict() if isinstance(value, Fingerprint) else str(value)
@@ -143,7 +143,7 @@ def digest_of(*parts: Any) -> str:
 
 
 class JudgeSpec(Strict, ABC):
-    """A judge as a suite names it, `kind: Literal["clip"] = "clip"`; once it is ready it answers as a `Judge`."""
+    """Describe a judge in a suite, `kind: Literal["clip"] = "clip"`; after `ready` it answers as a `Judge`."""
 
     kind: str
     _name: str = ""
@@ -152,21 +152,21 @@ class JudgeSpec(Strict, ABC):
 
     @abstractmethod
     def ready(self, task: Any, session: Session) -> Judge:
-        """Return the judge of a `GenerationTask`, with its weights loaded: as a rule itself."""
+        """Return the judge of a `GenerationTask` with its weights loaded, usually the object itself."""
 
     @property
     def name(self) -> str:
-        """For reports."""
+        """Return the name for reports."""
         return self._name
 
     @property
     def names(self) -> Mapping[str, tuple[str, ...]]:
-        """Attribute -> its values."""
+        """Return attribute -> its values."""
         return self._names
 
     @property
     def fingerprint(self) -> str:
-        """Of weights and questions."""
+        """Return the fingerprint of weights and questions."""
         return self._fingerprint
 
 
@@ -174,7 +174,7 @@ JUDGES: Registry[type[JudgeSpec]] = Registry("judge", "vldebias.judges", named_b
 
 
 def register_judge(spec: type[T]) -> type[T]:
-    """Make a kind of judge known to suites, as `judge: {kind: NAME}`; returns it.
+    """Register a kind of judge for suites, as `judge: {kind: NAME}`, and return it.
 
     Raises:
         InvalidInputError: no judge with a kind, or another one has the kind.
@@ -185,7 +185,7 @@ def register_judge(spec: type[T]) -> type[T]:
 
 @register_judge
 class MiniatureJudge(JudgeSpec):
-    """The classifier of the miniature world: what a portrait or a bird in its place shows.
+    """Classify images of the miniature worlds: what a portrait, or a bird in its place, shows.
 
     It reads profession, gender, tone and age of a portrait, and species, place and background (land, water) of a
     bird. A picture of the other kind has none of them: the chance that it is one is left over.
@@ -195,12 +195,12 @@ class MiniatureJudge(JudgeSpec):
     name: ClassVar[str] = "miniature judge"
 
     def ready(self, task: Any, session: Session) -> Judge:
-        """The weights that ship with the package."""
+        """Return the judge with the weights that ship with the package."""
         return self
 
     @cached_property
     def names(self) -> Mapping[str, tuple[str, ...]]:
-        """Attribute -> its values."""
+        """Return attribute -> its values."""
         from vldebias.miniature.words import AGES, BACKGROUNDS, CLASSES, GENDERS, PLACES, PROFESSIONS, SPECIES, TONES
 
         people = {"profession": PROFESSIONS, "gender": GENDERS, "tone": TONES, "age": AGES}
@@ -208,18 +208,18 @@ class MiniatureJudge(JudgeSpec):
 
     @cached_property
     def network(self) -> Any:
-        """The network."""
+        """Return the network."""
         from vldebias.miniature import load_judge
 
         return load_judge()
 
     @property
     def fingerprint(self) -> str:
-        """Of the weights."""
+        """Return the fingerprint of the weights."""
         return digest_of(weights_fingerprint(self.network))
 
     def predict(self, images: Sequence[Image]) -> Probabilities:
-        """Probabilities of all of them; InvalidInputError for images that are not 64 x 64."""
+        """Return probabilities for all attributes; InvalidInputError for images that are not 64 x 64."""
         from vldebias.miniature.architectures import PEOPLE_FIELDS
         from vldebias.miniature.words import WORLDS
 
@@ -258,7 +258,7 @@ def from_hub(kind: str, processor: str, name: str, device: str, **how: Any) -> t
 
 @register_judge
 class ClassifierJudge(JudgeSpec):
-    """An image classifier of transformers for one attribute.
+    """Judge one attribute with a transformers image classifier.
 
     values: value -> labels of the classifier that mean it; by default every label is a value. Labels that no value
     names count as none of them.
@@ -271,7 +271,7 @@ class ClassifierJudge(JudgeSpec):
     _parts: Any = None
 
     def ready(self, task: Any, session: Session) -> Judge:
-        """The classifier with this name."""
+        """Return the judge with its classifier loaded."""
         return self.load(session.options.device)
 
     def load(self, device: str = "cpu") -> Self:
@@ -294,7 +294,7 @@ class ClassifierJudge(JudgeSpec):
 
     @torch.no_grad()
     def predict(self, images: Sequence[Image]) -> Probabilities:
-        """Probabilities of the values: the sums over their labels."""
+        """Return the probabilities of the values, each the sum over its labels."""
         model, processor, columns = self._parts
         pixels = processor([image.convert("RGB") for image in images], return_tensors="pt")["pixel_values"]
         logits = model(pixels.to(next(model.parameters()))).logits.float().cpu()
@@ -303,14 +303,14 @@ class ClassifierJudge(JudgeSpec):
 
 @register_judge
 class ClipJudge(JudgeSpec):
-    """Any open_clip or transformers image-text model, zero-shot; its texts are never projected.
+    """Judge images zero-shot with any open_clip or transformers image-text model; its texts are never projected.
 
     The probabilities are the softmax over values and rejects of cosine x the model's own logit scale (section 7.6 of
     the thesis). Such a judge has the biases of its model, and may share them with the pipeline that it judges: the
     paper's judge and the text tower of its pipeline are both CLIPs. Compare it with people.
 
     prompts: attribute -> value -> its texts, of which the mean embedding is compared. reject: texts for images that
-    show none of them, each of which competes with the values. model, pretrained: --judge stands for them.
+    show none of them, each of which competes with the values. model, pretrained: --judge replaces them.
     """
 
     kind: Literal["clip"] = "clip"
@@ -327,7 +327,7 @@ class ClipJudge(JudgeSpec):
 
     @classmethod
     def about(cls, prompts: PromptSet) -> Self:
-        """Asks for the attribute of a prompt set, in its own words."""
+        """Return a judge that asks for the attribute of a prompt set in the set's own words."""
         asked = {
             value: tuple(fill("a photo of a {value} person", value=word) for word in words)
             for value, words in prompts.attributes.items()
@@ -335,7 +335,7 @@ class ClipJudge(JudgeSpec):
         return cls(prompts={prompts.name: asked}, reject=NO_PERSON)
 
     def ready(self, task: Any, session: Session) -> Judge:
-        """It is also asked which concept an image shows, by the class prompts: whether the subject is kept."""
+        """Return the judge, which also tells by the class prompts which concept an image shows."""
         prompts = task.drawn_set
         names = (*prompts.class_names, *prompts.held_out_class_names)
         classes = (*prompts.classes, *prompts.held_out_classes)
@@ -344,7 +344,7 @@ class ClipJudge(JudgeSpec):
         return self.model_copy(update={"prompts": asked}).on(task.judging_model(session))
 
     def on(self, loaded: Loaded) -> Self:
-        """Ask this model.
+        """Return the judge that asks this model.
 
         Raises:
             InvalidInputError: a model without a logit scale. UnsupportedHostError: a model that is not supported.
@@ -363,7 +363,7 @@ class ClipJudge(JudgeSpec):
         return self
 
     def predict(self, images: Sequence[Image]) -> Probabilities:
-        """Probabilities (n, values) of each attribute; what a row lacks to one went to the rejects."""
+        """Return probabilities (n, values) of each attribute; what a row lacks to one went to the rejects."""
         features = normalize(self._encoder.encode([image.convert("RGB") for image in images]).double(), dim=-1)
         answers = {}
         for attribute, rows in self._rows.items():
@@ -373,7 +373,7 @@ class ClipJudge(JudgeSpec):
 
 
 def logit_scale(model: Any) -> float:
-    """exp(logit_scale) of CLIP and its kin, one over the temperature of ALIGN."""
+    """Return exp(logit_scale) of CLIP and similar models, or one over the temperature of ALIGN."""
     with torch.no_grad():
         if getattr(model, "logit_scale", None) is not None:
             return float(model.logit_scale.float().exp())
@@ -387,7 +387,7 @@ def logit_scale(model: Any) -> float:
 
 @dataclass(frozen=True)
 class Kept:
-    """Answers about drawn images, which lie beside them as lines of JSON with the hash of the file that was judged.
+    """Store answers about generated images as JSON lines next to them, with the hash of the file that was judged.
 
     home: the folder of one judge, by its name and fingerprint. names: attribute -> values.
     """
@@ -399,13 +399,13 @@ class Kept:
 
     @classmethod
     def of(cls, judge: Judge, drawn: DrawnSet) -> Self:
-        """Those of a judge, of which there may be none yet."""
+        """Return the stored answers of a judge; there may be none yet."""
         folder = f"{folder_slug(judge.name)}-{folder_slug(judge.fingerprint)[:16]}"
         return cls(drawn, drawn.folder / "judgements" / folder, judge.name, judge.names)
 
     @classmethod
     def all(cls, drawn: DrawnSet, attribute: str = "", values: Sequence[str] = ()) -> list[Self]:
-        """Those of every judge of a folder that knows an attribute with these values, the last at the end."""
+        """Return the answers of every judge in a folder that knows an attribute with these values, the newest last."""
         found = []
         for path in sorted(drawn.folder.glob("judgements/*/judge.json"), key=lambda path: path.stat().st_mtime_ns):
             about = read_json(path)
@@ -415,12 +415,12 @@ class Kept:
         return found
 
     def key(self, path: str) -> tuple[str, str]:
-        """Path and hash of an image, under which its answers lie; of a file that is missing no hash."""
+        """Return the path and hash of an image, the key of its answers; a missing file has the hash "-"."""
         file = self.drawn.folder / path
         return path, file_digest(file)[:24] if file.is_file() else "-"
 
     def read(self) -> dict[tuple[str, str], dict[str, list[float]]]:
-        """Key -> attribute -> probabilities."""
+        """Return key -> attribute -> probabilities."""
         found, path = {}, self.home / "answers.jsonl"
         for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
             try:
@@ -432,7 +432,7 @@ class Kept:
         return found
 
     def add(self, keys: Sequence[tuple[str, str]], said: Probabilities) -> None:
-        """Append a line for each answer; a kill can leave half a line, and the next must not grow out of it."""
+        """Append a line per answer; half a line that a killed process left is not continued."""
         path, lines = self.home / "answers.jsonl", []
         if not path.exists():
             about = {"name": self.name, "names": {attribute: list(values) for attribute, values in self.names.items()}}
@@ -445,7 +445,7 @@ class Kept:
             file.write("\n" * bool(torn) + "".join(lines))
 
     def said(self, attribute: str, values: Sequence[str], sure: float) -> tuple[list[str], np.ndarray]:
-        """What it says of every image, one of `values` or NO_VALUE, and its probability of that (n,).
+        """Return the judge's answer for every image, one of `values` or NO_VALUE, and its probability (n,).
 
         Images that changed since, or were never judged, have the probability 0.
         """
@@ -457,9 +457,9 @@ class Kept:
 
 
 def judge_images(judge: Judge, drawn: DrawnSet, *, batch_size: int = 64, progress: Progress = SILENT) -> Probabilities:
-    """Attribute -> probabilities (n, values) for the n images of `drawn`, in their order.
+    """Return attribute -> probabilities (n, values) for the n images of `drawn`, in their order.
 
-    Answers are `Kept` in the folder: an image that was drawn anew is judged anew, all others are read.
+    Answers are `Kept` in the folder: a new or changed image is judged, all other answers are read.
 
     Raises:
         InvalidInputError: images are missing, or the judge answers in a wrong shape.

@@ -1,4 +1,4 @@
-"""How far apart prompts are that differ in the attribute alone, before and after (Table 7.6). Draws nothing."""
+"""Measure the distance of prompts that differ in the attribute alone, before and after (Table 7.6)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vldebias.prompts import PromptSet, load_prompts
 
 @register_task
 class TextsTask(Task):
-    """Mean |P z_i - P z_j| over the pairs of a prompt set, on concepts of the fit and on unseen ones (section 7.6.1).
+    """Measure mean |P z_i - P z_j| over the pairs of a prompt set, fitted and unseen concepts (section 7.6.1).
 
     Every pair is changed, whether a prompt states its attribute or not. Resampled over groups of prompts, one for each
     concept: the pairs of a group share their prompts. A block per prompt set; rows per role of the host.
@@ -38,18 +38,18 @@ class TextsTask(Task):
 
     @classmethod
     def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
-        """Of the prompt sets that were given, on the model where it is no pipeline."""
+        """Return the task for the given prompt sets, on the model where it is no pipeline."""
         sets = {column: of[0] for column, of in sets_by_column(fields.get("prompts")).items()}
         models = isinstance(session.pipeline.host, Mapping) or not resolve(session.pipeline.host).generative
         return super().of_given(session, {"sets": sets, "host": "model" if models else "pipeline", **fields})
 
     @property
     def prompt_sets(self) -> tuple[str, ...]:
-        """All of them."""
+        """Return all prompt sets."""
         return names_of(self.sets.values())
 
     def with_options(self, options: Options) -> Self:
-        """With the user's lambda in the place of its own."""
+        """Return the task with the user's lambda in place of its own."""
         changed = {} if options.lam is None else {"lam": options.lam}
         return super().with_options(options).model_copy(update=changed)
 
@@ -62,12 +62,12 @@ class TextsTask(Task):
         return resolve(session.pipeline.host) if self.host == "pipeline" else session.texts.host
 
     def fingerprints(self, session: Session) -> dict[str, Any]:
-        """The weights of the host."""
+        """Return the fingerprint of the host's weights."""
         fingerprint = self._host(session).fingerprint()
         return {"host": fingerprint and fingerprint.to_dict()}
 
     def inputs(self, session: Session) -> dict[str, Any]:
-        """The host, and what the user calls it."""
+        """Return the host and the name that the user gave it."""
         name = session.options.pipeline or session.options.model
         return {"host": self._host(session), "model": name, "progress": session.progress}
 

@@ -1,4 +1,4 @@
-"""The tables of the paper on real models in one run: what it needs, how long it takes, measured beside published.
+"""Measure the tables of the paper on real models in one run: requirements, time needed, measured next to published.
 
 Chuang et al. (2023); chapter 7 of the thesis. Models and data are named, never downloaded data sets: their licences are
 accepted at the source.
@@ -38,7 +38,7 @@ HEAD = ("table", "data", "model", "metric", "method", "published", "measured", "
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the paper: its suite, and what a reader has to bring. gigabytes: of the data on disk, about."""
+    """Describe a part of the paper: its suite, the files to provide, and their approximate size in gigabytes."""
 
     table: str
     models: tuple[str, ...]
@@ -81,7 +81,7 @@ GENERATED = {  # Tables 7.6 and 7.7, of unseen professions: (task, metric, subse
 
 @dataclass
 class Run:
-    """One model, or the pipeline, with all parts that it is measured on; each model is loaded once.
+    """Hold one model, or the pipeline, with all parts that it is measured on; each model is loaded once.
 
     sizes: images of each split, or of each task that generates. missing: part -> why it cannot be measured.
     """
@@ -100,22 +100,22 @@ class Run:
 
     @property
     def generates(self) -> bool:
-        """Return whether it is a pipeline."""
+        """Return whether the run is that of a pipeline."""
         return "generation" in self.parts
 
     @property
     def name(self) -> str:
-        """Return the name of its folder."""
+        """Return the name of the run's folder."""
         return file_slug(self.model)
 
     def options(self, out: Path, given: Options) -> Options:
-        """Return the user's options with the model, a folder of its own and one embedding cache for all."""
+        """Return the user's options with the model, a folder for this run and one embedding cache for all runs."""
         model, _, pretrained = self.model.partition(":")
         named = {"pipeline": self.model} if self.generates else {"model": model, "pretrained": pretrained or None}
         return replace(given, out=out / self.name, cache=given.cache or out / "cache", **named)
 
     def measure(self, loaded: Loaded, options: Options, progress: Progress) -> Result:
-        """Return the result; a second call with the same folder goes on where the first stopped."""
+        """Measure all parts and return the result; a second call with the same folder continues an interrupted one."""
         fields: dict[str, Any] = {"name": self.name, "title": f"The paper's tables, {self.model}", "needs": "data"}
         fields |= {"description": "Tables 7.2 to 7.7: groups, search and generation of one model."}
         fields |= {"source": "Chuang et al. (2023); chapter 7 of the thesis", "tasks": tuple(self.tasks)}
@@ -125,7 +125,7 @@ class Run:
 def plan(
     root: Path | None, only: Sequence[str] = (), models: Sequence[str] = (), pipeline: str | None = None
 ) -> list[Run]:
-    """Return the runs: what each needs and what of it is there; reads labels, no images and no weights.
+    """Return the runs, with what each needs and what is available; reads labels but no images and no weights.
 
     Args:
         root: the folder of the data sets, each in a folder of its name or all in one.
@@ -243,7 +243,7 @@ def paper(
 
 
 def compared(runs: Sequence[Run], results: Sequence[tuple[Run, Result]], out: Path) -> pd.DataFrame:
-    """Return published beside measured figures as a frame, written as paper.csv and the page index.html."""
+    """Return measured next to published figures as a frame, also written as paper.csv and the page index.html."""
     pd = need("pandas")
     done = {run.name: result for run, result in results}
     rows = []

@@ -1,4 +1,4 @@
-"""Everything that is shown of a result: the frame in words, text, the page, a comparison of two.
+"""Present a result: the frame in words, as text, as a page, and a comparison of two results.
 
 All of it comes from the one data frame of `Result.to_pandas` and the provenance. Names of methods, groups and prompts
 may hold anything: jinja2 and `for_matplotlib` escape them.
@@ -57,9 +57,9 @@ Change = tuple[float, float, float]
 
 
 def verdict(change: Change | None, better: str) -> str:
-    """Return better or worse where the interval of a difference (value, low, high) excludes zero, else unclear.
+    """Return better or worse if the interval of a difference (value, low, high) excludes zero, else unclear.
 
-    "same" where nothing moved, "changed" where neither way is better, "" where there is no difference.
+    "same" where nothing changed, "changed" where neither direction is better, "" where there is no difference.
     """
     if change is None or np.isnan(change[0]):
         return ""
@@ -82,9 +82,9 @@ def _digits(value: float) -> int:
 
 
 def told(result: Result) -> pd.DataFrame:
-    """Return the frame of a result with what a reader sees.
+    """Return the frame of a result with the columns that a reader sees.
 
-    Columns beside its own: title and kind (of the metric), measure (the title with the part), name (of the method, with
+    Additional columns: title and kind (of the metric), measure (the title with the part), name (of the method, with
     lambda where it has several), number, moved (the change), verdict, whole (of a summary, not one group or query),
     chance (value of random rankings), at_chance (none is no more biased than they are), published (of the paper).
     """
@@ -136,7 +136,7 @@ def _wholes(t: pd.DataFrame) -> pd.Series:
 
 
 def published(suite: str, models: Sequence[str]) -> dict[tuple[str, str, str], float]:
-    """Return the paper's figures for a suite on a model: (task, metric, method) -> value; none for others."""
+    """Return the paper's figures for a suite on a model, (task, metric, method) -> value; none for other models."""
     name = "".join(filter(str.isalnum, models[0].lower())) if models else ""
     spelt = {"rn50": ("rn50openai",), "vitb32": ("vitb32", "vitbasepatch32"), "vitl14": ("vitl14", "vitlargepatch14")}
     own = [model for model, ways in spelt.items() if name == model or any(one in name for one in ways)]
@@ -156,7 +156,7 @@ def _figures() -> pd.DataFrame:
 
 
 class Line(NamedTuple):
-    """What one method does to the bias of a task, and what that costs.
+    """Hold what one method does to the bias of a task, and what that costs.
 
     row: of the frame, of the method. cost: rows of measures of utility of this method. worse: who got worse.
     """
@@ -172,9 +172,9 @@ class Line(NamedTuple):
 
 
 def lines(t: pd.DataFrame, measures: Sequence[tuple[str, str]] = ()) -> list[Line]:
-    """Return a line per task that has a measure of bias with changes; measures: (task, metric) to speak of instead.
+    """Return a line per task that has a bias measure with changes; measures: (task, metric) to choose instead.
 
-    Of methods without labels; the one that `debias` attaches where it was measured, else the one that gains most.
+    Only methods without labels count: the one that `debias` attaches if it was measured, else the one that gains most.
     """
     found = []
     for _, block in t.groupby("task", sort=False):
@@ -224,9 +224,9 @@ def _worse(block: pd.DataFrame, method: str) -> str:
 
 
 def opening(t: pd.DataFrame, measures: Sequence[tuple[str, str]] = ()) -> list[str]:
-    """Return what a reader asks first: where bias fell and under which method, where it did not, and what it cost.
+    """Return the summary: where bias fell and under which method, where it did not, and what it cost.
 
-    Texts that moved among themselves are no task: nothing was searched, classified or generated.
+    Distances between texts are left out if anything else was measured: they search, classify or generate nothing.
     """
     found = lines(t, measures)
     every = [one for one in found if metric_of(one.row.metric).of != "texts"] or found
@@ -265,9 +265,9 @@ def _some(t: pd.DataFrame, measures: Sequence[tuple[str, str]]) -> pd.DataFrame:
 
 
 def text(result: Result, measures: Sequence[tuple[str, str]] = (), most: int = 40) -> str:
-    """Return the wholes as plain text of at most so many lines: what `print(result)` and the terminal show.
+    """Return the summary rows as plain text of a limited number of lines, as `print(result)` and the terminal show.
 
-    measures: only these (task, metric). Where not all fit, the first measures of every task go before the others.
+    measures: only these (task, metric). If not all fit, the first measures of every task take priority.
     """
     t = told(result)
     some = _headline(t, measures)
@@ -297,7 +297,7 @@ def text(result: Result, measures: Sequence[tuple[str, str]] = (), most: int = 4
 def tab_rows(
     result: Result, measures: Sequence[tuple[str, str]] = ()
 ) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-    """Return the head and the rows of the wholes with all digits, for programs that read them."""
+    """Return the head and the summary rows with all digits, for programs that read them."""
     some = _headline(told(result), measures)
     some = some.assign(method=some.method.replace(CHANCE, "chance")).astype(object)
     columns = [*COLUMNS[:4], "lam", *COLUMNS[4:10], "better", "verdict"]
@@ -315,14 +315,14 @@ def evidence(result: Result) -> list[tuple[str, Any]]:
 
 
 def facts(about: TaskProvenance) -> list[tuple[str, Any]]:
-    """Return what a reader needs to repeat a task, by name; of the weights the hash of their structure."""
+    """Return what a reader needs to repeat a task, by name; weights appear as the hash of their structure."""
     own = about.model_dump(exclude={"task", "title", "description", "settings", "fingerprint"}) | about.settings
     own |= {"weights fingerprint": (about.fingerprint or {}).get("structure", "not known")}
     return [(name.replace("_", " "), value) for name, value in own.items() if value and name != "advice"]
 
 
 def plain(value: Any) -> str:
-    """Return a setting as a reader would write it: no braces, no quotes."""
+    """Return a setting in readable form, without braces and quotes."""
     if isinstance(value, Mapping):
         return "; ".join(f"{k}: {plain(v)}" if v not in ({}, None) else str(k) for k, v in value.items())
     if isinstance(value, (list, tuple)):
@@ -336,7 +336,7 @@ def plain(value: Any) -> str:
 
 
 class Grid(NamedTuple):
-    """A table of the page; cells: rows of the frame, or None. parts: of groups, queries, prompts, which are folded."""
+    """Hold a table of the page; cells: rows of the frame, or None. parts: of groups, queries, prompts; folded."""
 
     caption: str
     heads: tuple[str, ...]
@@ -345,7 +345,7 @@ class Grid(NamedTuple):
 
 
 def grids(block: pd.DataFrame) -> Iterator[Grid]:
-    """Yield the tables of one task: methods by measures of the wholes, then parts by methods for each measure."""
+    """Yield the tables of a task: methods by summary measures, then parts by methods for each measure."""
     for subset, own in block[block.whole].groupby("subset", sort=False):
         yield Grid(str(subset) or "By method", *_cells(own, "name", "title"), parts=False)
     for title, own in block[~block.whole].groupby("title", sort=False):
@@ -364,7 +364,7 @@ def _cells(frame: pd.DataFrame, down: str, across: str) -> tuple[tuple[str, ...]
 def render(result: Result, path: Path, *, beside: Path) -> Path:
     """Write the page of a result: one HTML file with tables, a plot and pictures inside, and the rows as CSV.
 
-    beside: the folder with the pictures of the run that rows cannot give, such as images of the same seeds.
+    beside: the folder with the run's pictures that cannot be drawn from rows, such as images of the same seeds.
     """
     there = {one: picture_metadata(one) for one in sorted(beside.glob("*.png"))}
     pictures = [(about, p) for p, about in there.items() if about.get("run") == result.name and "caption" in about]
@@ -436,7 +436,7 @@ def _is_cartoon(result: Result) -> bool:
 
 
 def dots(rows: pd.DataFrame) -> Plot:
-    """Draw a panel per measure of wholes: a line per method, its value with its interval, and what chance gives.
+    """Draw a panel per summary measure: a line per method, its value with its interval, and the value at chance.
 
     A measure has one scale, whatever the task: that of its bounds, else from 0 to the largest end of all its rows.
     """
@@ -501,7 +501,7 @@ KEYS = ["task", "metric", "subset", "name"]  # the name of a method says lambda 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Two results side by side.
+    """Hold two results side by side.
 
     Attributes:
         a, b: what they are called.
@@ -536,7 +536,7 @@ class Comparison:
 
     @property
     def sentence(self) -> str:
-        """Return what a reader asks first: how many figures moved, and which way."""
+        """Return a summary: how many figures changed, and in which direction."""
         counts, alone = self.frame.verdict.value_counts().to_dict(), sum(map(len, self.only.values()))
         if set(counts) == {"equal"} and not alone:
             return f"Same: all {len(self.frame)} figures are equal."
@@ -546,7 +546,7 @@ class Comparison:
         return f"Of {len(self.frame)} figures that both have, {said} in B{end}"
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return names, both values with their intervals, difference and verdict, a row for each that both have."""
+        """Return names, both values with their intervals, difference and verdict, a row per shared figure."""
         sides = ["a", "low_a", "high_a", "b", "low_b", "high_b"]
         return self.frame[["task", "metric", "method", "subset", "lam", *sides, "difference", "low", "high", "verdict"]]
 

@@ -1,4 +1,4 @@
-"""One typed result for every evaluator: a table of values with intervals and paired changes, and what made it.
+"""Hold the result of every evaluator: a table of values with intervals and paired changes, and its provenance.
 
 A task fills a `TaskResult` row by row; a run joins them to a `Result`: a data frame, a table in a terminal or a
 notebook, a plot, CSV, parquet and JSON.
@@ -42,7 +42,7 @@ Bounds = tuple[float, float]
 
 
 def percentiles(value: float, draws: np.ndarray) -> Bounds:
-    """Return the middle 95 % of the draws (b,) that are numbers; the value itself where there is none."""
+    """Return the middle 95 % of the draws (b,) that are numbers; the value itself if there are none."""
     return percentile_interval(draws[np.isfinite(draws)]) if len(draws) else (value, value)
 
 
@@ -51,7 +51,7 @@ class _Typed(BaseModel):
 
 
 class Measurement(_Typed):
-    """One number. `interval` is the 95 % interval of `value`, `change` that of the paired difference to method "none".
+    """Hold one number with the 95 % `interval` of its value; `change` is that of the paired difference to "none".
 
     task: birds, portraits, generation, ...; metric: worst_group, max_skew@10, ...; method: none, orth, cali, ...
     better: "higher", "lower" or "neither". n: what was resampled and how many of it.
@@ -74,7 +74,7 @@ class Measurement(_Typed):
 
 
 class TaskProvenance(_Typed):
-    """What a task did: enough to repeat it.
+    """Hold what a task did, in enough detail to repeat it.
 
     title: what a report calls the task; settings: conventions and parameters that change the measurements (k, prior,
     ties, floor, thresholds, resampling). fingerprint: of the weights; data: what was measured on -> digest of it.
@@ -98,7 +98,7 @@ class TaskProvenance(_Typed):
 
 @dataclass
 class TaskResult:
-    """What one task gives.
+    """Hold what one task gives.
 
     Attributes:
         provenance: names the task; every row carries that name.
@@ -198,7 +198,7 @@ class TaskResult:
 
 
 class Result(_Typed):
-    """Measurements and provenance of one run. In JSON the rows are `figures` and the provenance is `protocols`.
+    """Hold the measurements and provenance of one run. In JSON the rows are `figures` and the provenance `protocols`.
 
     seconds: of measuring; None where it was done in parts. date: when it ended (ISO 8601, UTC). command: as it was
     given, where it was a command. platform: system and processors. commit: of a checkout, with "-dirty" where files
@@ -234,7 +234,7 @@ class Result(_Typed):
         )
 
     def row(self, task: str, metric: str, method: str, *, subset: str = "", lam: float | None = None) -> Measurement:
-        """Return the one row with these names; without `lam` the first of any. KeyError lists the closest ones."""
+        """Return the one row with these names; without `lam` the first match. KeyError lists the closest names."""
         for row in self.rows:
             names = (row.task, row.metric, row.method, row.subset)
             if names == (task, metric, method, subset) and lam in (None, row.lam):
@@ -314,7 +314,7 @@ class Result(_Typed):
     # ---- files -----------------------------------------------------------------------------------------------
 
     def to_csv(self, path: str | Path) -> Path:
-        """Write the frame as CSV; numbers keep every digit, no text is a formula to a spreadsheet."""
+        """Write the frame as CSV with all digits; text that a spreadsheet would read as a formula is escaped."""
         frame = self.to_pandas()
         texts = ["task", "metric", "method", "subset", "better"]
         frame[texts] = frame[texts].map(shielded)
@@ -325,9 +325,9 @@ class Result(_Typed):
         return self.model_dump(mode="json", by_alias=True)
 
     def write(self, path: str | Path, *, compact: bool = False) -> Path:
-        """Write as JSON, atomically: a reader never sees half a file.
+        """Write the result as JSON, atomically, so that a reader never sees half a file.
 
-        compact: the rows as parquet beside it (a twentieth of the size), the provenance readable in the JSON.
+        compact: write the rows as parquet next to it (a twentieth of the size), the provenance readable in the JSON.
         """
         path, content = Path(path), self.to_dict()
         if compact:
@@ -338,7 +338,7 @@ class Result(_Typed):
 
     @classmethod
     def read(cls, path: str | Path) -> Result:
-        """Read a result from its JSON file, with its rows inside or in the parquet file beside it.
+        """Read a result from its JSON file, with its rows inside or in the parquet file next to it.
 
         Raises:
             InvalidInputError: no such file, or not a result; the message names the first field that does not fit.

@@ -1,4 +1,4 @@
-"""Skew of text-to-image retrieval (Table 7.5): are the first k images spread over the groups, and what does it cost?
+"""Measure skew of text-to-image retrieval (Table 7.5): are the first k images spread over the groups, at what cost?
 
 Source: section 7.4.2 of Chuang's thesis (Chuang et al., "Debiasing Vision-Language Models via Biased Prompts", 2023)
 with MaxSkew and NDKL of Geyik et al. (2019).
@@ -70,7 +70,7 @@ _ABOUT = ("data_fingerprint", "digest", "preprocessing", "dtype", "source", "val
 
 
 class SkewOptions(Strict):
-    """The conventions of a skew, in which papers differ.
+    """Hold the conventions of a skew, in which papers differ.
 
     k: how many of the first results are looked at, one or more values.
     prior: share that a group should have: "uniform" (1 / number of groups that the gallery has; the paper's) or
@@ -99,7 +99,7 @@ class SkewOptions(Strict):
 
 @dataclass(frozen=True, eq=False)
 class Gallery:
-    """The images whose group is known, and what counts as skew among them; labels: one per image, all known.
+    """Hold the images whose group is known and the conventions of their skew; labels: one per image, all known.
 
     Groups without an image are left out: nothing could retrieve them.
 
@@ -123,28 +123,28 @@ class Gallery:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The groups that have an image."""
+        """Return the groups that have an image."""
         return tuple(name for name, n in self.labels.counts.items() if n)
 
     @cached_property
     def codes(self) -> NDArray[np.unsignedinteger]:
-        """(n,) positions in `names`, in the smallest type that holds them: small ones sort in linear time."""
+        """Return positions (n,) in `names`, in the smallest integer type, since small types sort in linear time."""
         held = np.bincount(self.labels.codes, minlength=len(self.labels.names)) > 0
         return (np.cumsum(held) - 1).astype(np.min_scalar_type(len(self.names)))[self.labels.codes]
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
-        """(g,) images of each group."""
+        """Return the number of images (g,) of each group."""
         return np.bincount(self.codes, minlength=len(self.names))
 
     @cached_property
     def prior(self) -> Floats:
-        """p (g,)."""
+        """Return the prior p (g,)."""
         uniform = self.options.prior == "uniform"
         return np.full(len(self.names), 1 / len(self.names)) if uniform else self.sizes / self.sizes.sum()
 
     def rank(self, texts: Mapping[str, Tensor], images: Mapping[str, UnitRows]) -> dict[str, Rows]:
-        """Return method -> the first rows (q, m) for its texts (q, d) among its images (n, d).
+        """Return method -> first rows (q, m) for its texts (q, d) among its images (n, d).
 
         As many as the resamples read; images that several methods share are read once for all their texts.
         """
@@ -159,7 +159,7 @@ class Gallery:
         return ranked
 
     def measure(self, groups: NDArray[np.integer], prior: Floats, relevant: Mask | None = None) -> dict[str, Floats]:
-        """Return metric -> value (r,) of r rankings, of whose first rows the groups (r, m) are given.
+        """Return metric -> value (r,) of r rankings, given the groups (r, m) of their first rows.
 
         relevant: (r, m) whether each of the rows is, for precision@k.
         """
@@ -183,10 +183,10 @@ class Gallery:
         return self.measure(self.codes[top], self.prior, hits)
 
     def resampled(self, ranked: Mapping[str, Rows], relevant: Mask | None = None) -> dict[str, dict[str, Floats]]:
-        """Return method -> metric -> values (q, resamples) on galleries of n images drawn with replacement.
+        """Return method -> metric -> values (q, resamples) on galleries of n images sampled with replacement.
 
         All methods and queries see the same resamples, which makes their differences paired. The data set's prior is
-        that of the resample. Of a large gallery no more is drawn than how often each row of the rankings is there.
+        that of the resample. In a large gallery only counts of ranked rows, and of all others together, are sampled.
         """
         n, own = len(self.codes), self.options
         read = np.unique(np.concatenate([orders.ravel() for orders in ranked.values()]))
@@ -230,7 +230,7 @@ class Gallery:
 
 
 class Queries(Strict):
-    """Class prompts of a prompt set as queries, or its held-out ones."""
+    """Name the class prompts of a prompt set, or its held-out ones, as queries."""
 
     of: str
     held_out: bool = False
@@ -243,17 +243,17 @@ class Queries(Strict):
 
 @register_task
 class RetrievalTask(SkewOptions, ImageTask):
-    """Skew of retrieval: MaxSkew@k, MinSkew@k and NDKL@k of every method, mean over queries and per query.
+    """Measure skew of retrieval: MaxSkew@k, MinSkew@k and NDKL@k of every method, mean over queries and per query.
 
     One block per attribute, named "<name> <attribute>". Images whose attribute is unknown are left out of its gallery
     and counted. Method "random" is the expectation under random rankings of the gallery, with the middle 95 % of it.
-    Utility beside it: recall of the gallery's captions, where the texts hold them and the images are at most
+    Utility rows: recall of the gallery's captions, where the texts have them and the images are at most
     `MOST_CAPTIONS`; precision@k, where every query names one value of another column ("nurse" in "A photo of a nurse.",
     of a column of jobs); zero-shot accuracy of `classes`.
 
     prompts: attribute -> prompt set that the methods are fitted on, or several that are solved jointly. An attribute is
         a column ("gender") or an intersection of columns ("gender x race").
-    queries: what is asked: texts, or class prompts of a set.
+    queries: texts, or class prompts of a set.
     k: how many of the first results are looked at. prior, floor, ties: conventions of the skew, see `SkewOptions`.
     resample: what the interval of a mean over queries is about: "queries", where they are a sample of what people ask,
         or "images", where the protocol fixes them. Rows of one query are always about images.
@@ -269,7 +269,7 @@ class RetrievalTask(SkewOptions, ImageTask):
 
     @classmethod
     def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
-        """Return the task, of the class prompts as queries and a twentieth of the images as k by default.
+        """Return the task; by default the queries are the class prompts and k is a twentieth of the images.
 
         One column and one prompt set belong together, whatever they are called.
         """
@@ -282,7 +282,7 @@ class RetrievalTask(SkewOptions, ImageTask):
 
     @property
     def prompt_sets(self) -> tuple[str, ...]:
-        """Those of the attributes and of the queries."""
+        """Return the prompt sets of the attributes and of the queries."""
         of_queries = () if isinstance(self.queries, list) else (self.queries.of,)
         return *of_queries, *names_of(chain(*self.prompts.values()))
 
@@ -296,7 +296,7 @@ class RetrievalTask(SkewOptions, ImageTask):
         return tuple(dict.fromkeys((*prompts_of(chain(*self.prompts.values())), *self.asked(), *classes)))
 
     def fitting(self, session: Session) -> Self:
-        """Return the task of the attributes and classes that the user's embeddings have labels of.
+        """Return the task with only the attributes and classes that the user's embeddings have labels of.
 
         Raises:
             InvalidInputError: there is no attribute of them.
@@ -326,7 +326,7 @@ class RetrievalTask(SkewOptions, ImageTask):
         edits: Mapping[str, Edit] | None = None,
         progress: Progress = SILENT,
     ) -> list[TaskResult]:
-        """Measure image embeddings.
+        """Measure skew and utility on image embeddings.
 
         Args:
             images: the gallery, with a column for every attribute. texts: the text side of the same model.
@@ -464,7 +464,7 @@ def add_recall(
     result: TaskResult, gallery: Embeddings, texts: Texts, under: Mapping[str, Project],
     images: Mapping[str, UnitRows], task: RetrievalTask,
 ) -> None:  # fmt: skip
-    """Add recall of the gallery's captions, where the texts hold them.
+    """Add recall of the gallery's captions, where the texts include them.
 
     Image to text: is the image's caption among the first k different captions? Text to image: is an image with this
     caption among the first k? A caption counts once for each of its images, which are drawn together, for they are not
@@ -496,7 +496,7 @@ def add_accuracy(
 ) -> None:  # fmt: skip
     """Add zero-shot accuracy in each column, and the mean over columns where there are several.
 
-    Scores are float64 products, rounded far below their meaning: equal images tie whatever the order of sums.
+    Scores are float64 products, rounded to far more digits than matter: equal images tie whatever the order of sums.
     """
     if not classes:
         return
@@ -556,7 +556,7 @@ def _names_one(images: Embeddings, column: str, queries: Sequence[str]) -> bool:
 
 
 def relevance(labels: Labels, queries: Sequence[str]) -> Mask:
-    """Return (q, n): is the label of image n the one that query q names? An unknown label is not relevant."""
+    """Return whether (q, n) the label of image n is the one that query q names; an unknown label is not relevant."""
     words = StatedWords([name for name in labels.names if any(map(str.isalnum, name))])
     codes = np.array([labels.names.index(words.find(query)[0]) for query in queries])
     return codes[:, None] == labels.codes

@@ -1,4 +1,4 @@
-"""The two ways in: `evaluate` measures what Python hands over, `run_suite` a suite with files, resumed task by task."""
+"""Run evaluations: `evaluate` measures Python objects; `run_suite` runs a suite with files and resumes task by task."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def evaluate(
               values name); `train`, `train_labels`, `val`, `val_labels`, further splits for `baselines=` and for the
               reweighted average; lams, true_groups, group_weights.
             - of both: lam, strength, max_loss, side, keep_stated, resamples, seed.
-            - of generation: `model` is a pipeline; `judge` reads the images, which are drawn into `folder`; attributes,
+            - of generation: `model` is a pipeline; `judge` reads the images, generated into `folder`; attributes,
               images_each and the other fields of `GenerationTask`.
             - of texts: `model` is a model or a pipeline. lam, method.
 
@@ -156,7 +156,7 @@ def _methods(given: Any, reference: Any) -> tuple[tuple[Method, ...], dict[str, 
 
 
 class Finished(BaseModel):
-    """What one task gave, as kept in <out>/tasks/. key: see `Task.key`; pictures: file names."""
+    """Hold what one task gave, as stored in <out>/tasks/. key: see `Task.key`; pictures: file names."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -167,7 +167,7 @@ class Finished(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> Finished | None:
-        """None where there is no such file, or one of another version."""
+        """Read a finished task; None if there is no such file, or if it is of another version."""
         try:
             return cls.model_validate_json(path.read_bytes())
         except (FileNotFoundError, ValidationError):
@@ -186,15 +186,15 @@ def run_suite(
     """Measure every task of a suite and write result.json, pictures and index.html into `options.out`.
 
     result.json is written after every task. A second run takes over each task that a run before has finished with the
-    same settings, prompts, weights and data, and says so; image features and drawn images are resumed even inside a
-    task. An interrupt leaves all of it, with a page about what is done.
+    same settings, prompts, weights and data, and says so; image features and generated images are resumed even inside
+    a task. An interrupted run keeps all of it, with a page about the finished tasks.
 
     Args:
         suite: a name, a path, or from `load_suite`.
         options: what the user brings; by default the folder "vldebias-<suite>" and nothing else.
         progress: where it shows how far it is; default: on stderr. console: a rich console for it.
         only: names of tasks; none: all of them.
-        loaded: the model or pipeline that the options name, where it is loaded already.
+        loaded: the model or pipeline that the options name, if it is loaded already.
 
     Raises:
         InvalidInputError: something that the suite needs was not given, or does not fit; another run writes there.
@@ -236,7 +236,7 @@ def _result(suite: Suite, done: Sequence[Finished]) -> Result:
 
 
 def own_device(device: str) -> str:
-    """Return the GPU of this process where several were launched: "cuda" would put all of them on the first."""
+    """Return the GPU of this process if several were launched; "cuda" would put all of them on the first."""
     rank = os.environ.get("LOCAL_RANK")
     return f"cuda:{rank}" if device == "cuda" and rank is not None else device
 
@@ -295,7 +295,7 @@ def _warnings_said(session: Session) -> Iterator[None]:
 
 
 def write_manifest(folder: Path) -> Path:
-    """Write the SHA-256 of every file of a run but those of the embedding cache, for `verify`."""
+    """Write the SHA-256 of every file of a run except those of the embedding cache, for `verify`."""
     files = {path.relative_to(folder).as_posix(): digest(path) for path in _evidence(folder)}
     return write_atomically(folder / MANIFEST, json.dumps({"files": files}, indent=1) + "\n")
 

@@ -1,7 +1,7 @@
-"""What images lose in quality: CLIPScore against their prompts, and FID against those of "none".
+"""Measure the quality that images lose: CLIPScore against their prompts, and FID against the images of "none".
 
-CLIPScore (Hessel et al., 2021) looks at images through a CLIP, with the prejudices of that CLIP: one that takes every
-nurse for a woman gives a man in a nurse's uniform less. A lower score after debiasing may therefore be the scorer's
+CLIPScore (Hessel et al., 2021) looks at images through a CLIP, with the prejudices of that CLIP: one that associates
+nurses with women scores a man in a nurse's uniform lower. A lower score after debiasing may therefore be the scorer's
 bias and not a worse image. Measure with another backbone than the one that was debiased, and read the score beside
 `recognised` and the labels of people.
 
@@ -35,7 +35,7 @@ ENOUGH = 2048  # images for an FID that is read by itself
 
 
 def plain(drawn: DrawnSet) -> dict[str, list[Drawn]]:
-    """Return variant -> its images of prompts that state no value, by prompt and seed: the same of every variant."""
+    """Return variant -> its images of prompts that state no value, in the same order of prompts and seeds."""
     images: dict[str, list[Drawn]] = {}
     for image in sorted(drawn, key=lambda one: (one.prompt, one.seed)):
         if image.stated is None:
@@ -54,7 +54,7 @@ def _batches(drawn: DrawnSet, images: Sequence[Drawn]) -> Iterator[list[Image]]:
 def clip_score(drawn: DrawnSet, encoder: ImageEncoder, texts: Texts, *, task: str, **boot: Any) -> TaskResult:
     """Return `clip_score` of every variant, 100 max(cos(image, prompt), 0) (Hessel et al., section 3).
 
-    torchmetrics cuts the mean off at zero and not each image. A projection attached to the model does not count.
+    torchmetrics cuts the mean off at zero and not each image. A projection attached to the model is ignored.
 
     encoder, texts: the image and the text side of the same model. boot: resamples, seed.
     """
@@ -88,7 +88,7 @@ def clip_score(drawn: DrawnSet, encoder: ImageEncoder, texts: Texts, *, task: st
 
 
 def fid(drawn: DrawnSet, encoder: ImageEncoder, *, task: str) -> TaskResult:
-    """Return `fid` of the images of every variant to those of "none", on the features of an image side; no interval."""
+    """Return `fid` of the images of every variant to those of "none", on image-encoder features; no interval."""
     images = plain(drawn)
     metric = need("torchmetrics.image.fid").FrechetInceptionDistance(_Given(encoder.dim), reset_real_features=False)
     n, enough = {"images": len(images[NONE]), "reference images": len(images[NONE])}, max(ENOUGH, encoder.dim + 1)

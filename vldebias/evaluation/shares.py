@@ -1,7 +1,7 @@
-"""Shares of values among images and their distance from even, whoever says what an image shows.
+"""Measure shares of values among images and their distance from even, whatever the source of the labels.
 
-What a judge says, what most people say and what somebody's table says is one column of values. It becomes counts of
-the values of each prompt, of which `add_shares` makes rows; people's labels of some images correct a judge's.
+Labels of a judge, majority labels of people and labels of a table are all one column of values. It is counted per
+prompt, and `add_shares` makes rows of the counts; people's labels of some images correct those of a judge.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ ABOUT_CORRECTED = (
 
 
 def counted(prompts: Codes, codes: Codes, weights: Floats, n_prompts: int, values: int) -> Floats:
-    """Return (p, values + 1) how many images of each prompt have each value, unknown last.
+    """Return the number of images of each prompt with each value, (p, values + 1), unknown last.
 
-    With weights that differ as many as they are worth.
+    With unequal weights the counts of a prompt add up to its effective sample size.
     """
     total, squares = np.zeros((n_prompts, values + 1)), np.zeros(n_prompts)
     np.add.at(total, (prompts, codes), weights)
@@ -86,7 +86,7 @@ def add_shares(
     """Add the means over prompts of every metric of shares, then each prompt by itself.
 
     Means are resampled over prompts, each with all its images: the noise of few images is part of the spread between
-    prompts, and drawing images anew as well would count it twice. The interval of one prompt is over its images, see
+    prompts, and resampling images as well would count it twice. The interval of one prompt is over its images, see
     `shares_radius`. Shares are of all images of a prompt, with Wilson's interval: of two values the first alone; of
     intersections none, they are many and thin.
 
@@ -146,7 +146,7 @@ def add_shares(
 def chance(
     of: Callable[[Floats], Floats], images: Codes, values: int, *, resamples: int, seed: int
 ) -> tuple[float, tuple[float, float]]:
-    """Return the mean of a measure that even shares give with so many images of each prompt (p,), and its middle 95 %.
+    """Return the mean and middle 95 % of a measure under even shares, for these numbers of images per prompt (p,).
 
     of: from counts (..., values). Prompts without an image are left out.
     """
@@ -159,7 +159,7 @@ def chance(
 
 
 def as_judged(judged: Codes, values: int) -> list[Interval]:
-    """Return shares, discrepancy and MaxSkew of codes (n,) as if they were right; one beyond the values is unknown."""
+    """Return shares, discrepancy and MaxSkew of codes (n,), taken as correct; a code beyond the values is unknown."""
     counts, n = np.bincount(judged, minlength=values + 1), len(judged)
     known = counts[None, :values]
     gap, reach = float(discrepancies(known)[0]), float(shares_radius(known)[0])
@@ -172,7 +172,7 @@ def as_judged(judged: Codes, values: int) -> list[Interval]:
 def corrected_block(
     raw: TaskResult, names: Sequence[str], images: Mapping[str, tuple[Codes, Codes, Floats, Floats]], **boot: Any
 ) -> list[TaskResult]:
-    """Return the block that follows that of a judge: its figures, corrected, and what the judge moves.
+    """Return the block of a judge's figures, corrected by people's labels, and by how much they differ.
 
     Labels of different methods are of different images, so the change of a corrected figure is that of independent
     estimates. Methods with fewer than 10 labels are left out with a warning; there is no block without another.
@@ -236,7 +236,7 @@ def corrected_block(
 
 @register_task
 class SharesTask(Task):
-    """Shares and discrepancy from a table with a row per image, or from the answers of people about drawn images.
+    """Measure shares and discrepancy from a table with a row per image, or from answers about generated images.
 
     table: .csv, .tsv, .parquet or .jsonl. Without one the answers come with --labels and the images with --drawn: what
         most annotators say is the value, `alpha` and `percent_agreement` say how far they agree, and the figures of the
@@ -267,7 +267,7 @@ class SharesTask(Task):
     baseline: str = NONE
 
     def fingerprints(self, session: Session) -> dict[str, Any]:
-        """The file, or those of the annotators and the plan of the images."""
+        """Return the fingerprint of the file, or of the annotators' files and the plan of the images."""
         if self.table is None:
             labels, folder = self._files(session)
             return {"labels": [digest(path) for path in labels], "drawn": digest(folder / "plan.json")}
@@ -278,11 +278,11 @@ class SharesTask(Task):
         return {"table": digest(self.table)}
 
     def inputs(self, session: Session) -> dict[str, Any]:
-        """The file that the task names."""
+        """Return the file that the task names."""
         return {"table": self.table}
 
     def measured(self, session: Session) -> list[TaskResult]:
-        """Measure the table, or what people say of drawn images; no block where nobody labelled the attribute."""
+        """Measure the table, or people's answers about generated images; without answers there is no block."""
         if self.table is not None:
             return self.measure(self.table)
         files, folder = self._files(session)
@@ -299,7 +299,7 @@ class SharesTask(Task):
     def measure(
         self, table: Path | str | Mapping[str, Sequence[Any]], *, drawn: DrawnSet | None = None
     ) -> list[TaskResult]:
-        """Measure a file, or columns by name such as those of a data frame; drawn: where the images are from.
+        """Measure a file, or columns by name such as those of a data frame; drawn: the folder of the images.
 
         Raises:
             InvalidInputError: a column that is not there, a row without a prompt, a weight that is not above 0, fewer
@@ -410,10 +410,10 @@ class SharesTask(Task):
     # ---- people ----------------------------------------------------------------------------------------------
 
     def labelled(self, drawn: DrawnSet, files: Sequence[Path]) -> list[TaskResult]:
-        """Measure what most annotators say of images of prompts that state no value, and correct the last judge by it.
+        """Measure majority labels of images whose prompts state no value, and correct the last judge by them.
 
-        Of a part of the plan of which nobody was asked, such as concepts that a projection was fitted on, labels of
-        another say nothing: it is left out of what is corrected.
+        A part of the plan without labels, such as the concepts that a projection was fitted on, is not corrected: the
+        labels of another part do not apply to it.
         """
         images = [image for image in drawn if image.stated is None]
         answers = [one for one in read_answers(files, self.attribute) if one.attribute == self.attribute]

@@ -1,9 +1,9 @@
-"""Suites and their tasks as they stand in YAML, and the session that opens what they measure.
+"""Define suites and their tasks as YAML describes them, and the session that loads what they measure.
 
 A new kind of task is a subclass of `Task`, or of `ImageTask` where images are compared with texts, with a `task:
 Literal["..."] = "..."`, its fields and `measure`; `register_task`, or an entry point of the group "vldebias.tasks",
-makes it known to `vldebias.evaluate(task=...)`, to suites and to the command line. A mistake in a file is answered with
-its place, what came and what was expected.
+makes it known to `vldebias.evaluate(task=...)`, to suites and to the command line. An error in a file is reported
+with its place, what came and what was expected.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ SeveralPrompts = Annotated[
 
 
 class Strict(BaseModel):
-    """A part of a suite: frozen, and a key that it does not know is a mistake."""
+    """Parse a part of a suite: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -95,7 +95,7 @@ class Strict(BaseModel):
 
     @classmethod
     def build(cls, fields: Mapping[str, Any]) -> Self:
-        """Make one from its fields, outside of a file.
+        """Return an instance made from fields in Python instead of a file.
 
         Raises:
             InvalidInputError: a field that is wrong; the message names it.
@@ -107,7 +107,7 @@ class Strict(BaseModel):
 
 
 def one_of(registry: Registry[type[Any]], key: str) -> PlainValidator:
-    """Return what reads the part of a file whose `key` names its kind: one of a registry of models."""
+    """Return the reader of a part of a file whose `key` names its kind: one of a registry of models."""
 
     def read(given: Any) -> Any:
         if isinstance(given, Strict):
@@ -121,7 +121,7 @@ def one_of(registry: Registry[type[Any]], key: str) -> PlainValidator:
 
 
 def named_by(base: type[BaseModel], key: str) -> Callable[[Any], tuple[str, type[Any]]]:
-    """Return what takes subclasses of a model into a registry: by the value that their field `key` has."""
+    """Return a check for a registry that takes subclasses of a model and names them by their field `key`."""
 
     def accept(kind: Any) -> tuple[str, type[Any]]:
         name = kind.model_fields[key].default if isinstance(kind, type) and issubclass(kind, base) else None
@@ -136,7 +136,7 @@ def named_by(base: type[BaseModel], key: str) -> Callable[[Any], tuple[str, type
 
 
 def explain(error: ValidationError, place: str = "") -> str:
-    """Return the first problem in words: where, what came, what was expected; of keys that are missing all."""
+    """Return the first problem in words: where, what came, what was expected; all keys that are missing."""
     first = error.errors()[0]
     where, inside = _place(place, first["loc"]), first.get("ctx", {}).get("error")
     if isinstance(inside, ValidationError):
@@ -153,7 +153,7 @@ def _place(outer: str, location: tuple[int | str, ...]) -> str:
 
 
 class Data(Strict):
-    """Which images: a name of `vldebias eval data`, a split of it, and options of its reader.
+    """Name images: a name of `vldebias eval data`, a split of it, and options of its reader.
 
     The worlds "birds" and "portraits" ship with the package; everything else lies under `root`, by default --data-root.
     """
@@ -168,7 +168,7 @@ class Data(Strict):
 
 
 class Texts:
-    """The text side of an evaluation: prompts in, normalised rows out, changed as an attachment would change them.
+    """Embed prompts as normalised rows, with or without the change that an attachment would make.
 
     Every prompt goes through the tower once, whatever the number of methods.
 
@@ -194,25 +194,25 @@ class Texts:
 
     @property
     def fingerprint(self) -> dict[str, Any] | None:
-        """Return that of the weights, as plain values; None for embeddings that were computed before."""
+        """Return the fingerprint of the weights, as plain values; None for embeddings computed elsewhere."""
         weights = self.host.fingerprint()
         return None if weights is None else weights.to_dict()
 
     def holds(self, prompts: Sequence[str]) -> bool:
-        """Tell whether all prompts can be embedded: a table of embeddings may lack some."""
+        """Return whether all prompts can be embedded; a table of embeddings may lack some."""
         try:
             return not isinstance(self.host, TextTable) or self.embed(prompts) is not None
         except InvalidInputError:
             return False
 
     def embed(self, prompts: Sequence[str]) -> Tensor:
-        """Return L2-normalised float64 rows (n, d), not changed."""
+        """Return L2-normalised float64 rows (n, d) of prompts, without any edit."""
         return self.host.embed(prompts, self.host.roles[0])
 
     def fit(
         self, prompts: PromptSet | Sequence[PromptSet], method: str | Method, lam: float | None = None, **how: Any
     ) -> Edit | None:
-        """Fit a method; None for "none", and where it changes nothing by definition.
+        """Fit a method and return its edit; None for "none", and where it changes nothing by definition.
 
         lam: its weight, for methods that take one. how: reference, max_loss and neutral of `Problem.of`.
         """
@@ -249,14 +249,14 @@ WORLDS = ("birds", "portraits")  # shipped with the package, not read from a fol
 
 @dataclass
 class Session:
-    """Opens what tasks measure, each once and when it is needed: models, texts, image features, edits.
+    """Load what tasks measure, each once and when it is needed: models, texts, image features, edits.
 
     The same object serves a suite, where `Options` name files and models, and `vldebias.evaluate`, where Python hands
     them over: arrays, a folder, the name of a data set.
 
     Attributes:
         needs: what the suite asks of the user, for messages.
-        handed: whether Python hands things over, as to `vldebias.evaluate`; the fields below are of that.
+        handed: whether the inputs come from Python, as with `vldebias.evaluate`; the fields below hold these.
         given: images, reference, labels, ... by name. host, tokenizer: the model, or its name; without `handed` a model
             or pipeline of the options that is loaded already.
         fitted: edits by name. split: of a data set. column: name of labels that came without one.
@@ -277,7 +277,7 @@ class Session:
     _hosts: dict[tuple[str, str | None], Loaded] = field(default_factory=dict)
 
     def say(self, text: str) -> None:
-        """Show a line above the progress display."""
+        """Print a line above the progress display."""
         self.progress.say(text)
 
     @cached_property
@@ -331,7 +331,7 @@ class Session:
 
     @cached_property
     def texts(self) -> Texts:
-        """Return the text side without any attachment: of the user's files where they have one, else of the model."""
+        """Return the text side without any attachment: from the user's files if given, else of the model."""
         if self._object is not None and not isinstance(self.host, Loaded):
             return Texts(self.host, self.tokenizer)
         source = self.options.texts or self.options.embeddings
@@ -343,7 +343,7 @@ class Session:
 
     @property
     def attachment(self) -> Attachment | None:
-        """Return the attachment that the model carries, which `none` is without; None where there is none."""
+        """Return the attachment that the model carries, which "none" is measured without; None if there is none."""
         if self._object is None:  # features alone, or a model that is loaded by name
             return None
         return next(filter(None, map(attachment_of, self.texts.host.exclusive_modules)), None)
@@ -357,7 +357,7 @@ class Session:
 
     @cached_property
     def edits(self) -> dict[str, Edit]:
-        """Return edits that were handed over, or saved before, by the names of their folders."""
+        """Return the edits that were given from Python, or saved before, by the names of their folders."""
         edits: dict[str, Edit] = dict(self.fitted)
         for path in self.options.projections:
             role = self.texts.host.roles[0]
@@ -369,7 +369,7 @@ class Session:
 
     @cached_property
     def file(self) -> tuple[Embeddings, dict[str, Any] | None]:
-        """Return the embeddings that the user brought, and text embeddings where the file has them."""
+        """Return the embeddings that the user provided, and text embeddings where the file has them."""
         assert self.options.embeddings is not None
         return _load(self.options.embeddings, self.options.table)
 
@@ -381,7 +381,7 @@ class Session:
         return self.file[1] if self.options.embeddings is not None else None
 
     def data(self, spec: Data) -> ImageData:
-        """Return the images of a split, as many as the user wants."""
+        """Return the images of a split, at most as many as the user's limit."""
         key, limit = spec.model_dump_json(), self.options.limit
         if key not in self._data:
             with self.progress.step(f"opening {spec.name} {spec.split}"):
@@ -390,7 +390,7 @@ class Session:
         return self._data[key]
 
     def embedded(self, spec: Data) -> Embeddings:
-        """Return the features of a split: handed over, of the user's file, or of the cache, which is filled first."""
+        """Return the features of a split: those given, of the user's file, or of the cache, which is filled first."""
         key = spec.model_dump_json()
         if key not in self._embedded:
             if self.handed:
@@ -408,7 +408,7 @@ class Session:
         return self._embedded[key]
 
     def optional(self, spec: Data | None) -> Embeddings | None:
-        """Return the features of a split that only baselines read: an embeddings file need not have it."""
+        """Return the features of a split that only baselines read; an embeddings file need not have it."""
         if spec is not None and self.options.embeddings is not None:
             labels = self.file[0].labels.get("split")
             if labels is None or spec.split not in labels.names:
@@ -416,7 +416,7 @@ class Session:
         return None if spec is None else self.embedded(spec)
 
     def reference(self, spec: Data | None) -> Embeddings | None:
-        """Return unlabelled image features: of --reference, else of the split that a task names."""
+        """Return unlabelled image features: those of --reference, else of the split that a task names."""
         if self.options.reference is not None:
             return _load(self.options.reference)[0].without(self.options.unknown)
         return None if spec is None else self.embedded(spec)
@@ -482,7 +482,7 @@ class Session:
 
 
 def open_split(name: str, root: Path | str | None, split: str | None, options: Mapping[str, Any]) -> ImageData:
-    """Open a split by name: a world comes with the package, everything else is read below `root`."""
+    """Open a split by name: the package includes the miniature worlds, everything else is read below `root`."""
     from vldebias.data import open_data
     from vldebias.miniature import open_world
 
@@ -549,7 +549,7 @@ def _sampled(n: int, limit: int) -> NDArray[np.int64]:
 
 
 class Task(Strict, ABC):
-    """One block of a suite. Subclasses name their kind, `task: Literal["groups"] = "groups"`.
+    """Define one block of a suite; subclasses name their kind, `task: Literal["groups"] = "groups"`.
 
     name: of its block in the result. title: what a report calls it. resamples, seed: of the bootstrap.
     """
@@ -562,53 +562,53 @@ class Task(Strict, ABC):
 
     @abstractmethod
     def measure(self, *args: Any, **inputs: Any) -> list[TaskResult]:
-        """Measure inputs, by name; several results where a task has several blocks, such as one per attribute."""
+        """Measure inputs, by name; several results if the task has several blocks, such as one per attribute."""
 
     @abstractmethod
     def inputs(self, session: Session) -> dict[str, Any]:
-        """What `measure` takes, as a session opens it."""
+        """Return the arguments of `measure`, opened by a session."""
 
     @abstractmethod
     def fingerprints(self, session: Session) -> dict[str, Any]:
-        """What the figures depend on beyond the fields and the prompt sets: fingerprints of weights and data.
+        """Return the fingerprints of weights and data that figures depend on, besides fields and prompt sets.
 
-        A run that is started again takes a task over from the run before where none of this has changed.
+        A restarted run reuses a task of the run before if none of these has changed.
         """
 
     def measured(self, session: Session) -> list[TaskResult]:
-        """`measure` of those `inputs` that it names."""
+        """Return the result of `measure` on the `inputs` that it takes."""
         names, there = self.input_names(), {**session.given, **self.inputs(session)}
         return self.measure(**{name: one for name, one in there.items() if name in names})
 
     @classmethod
     def input_names(cls) -> tuple[str, ...]:
-        """The names of what `measure` takes."""
+        """Return the names of the arguments of `measure`."""
         return tuple(inspect.signature(cls.measure).parameters)[1:]
 
     @classmethod
     def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
-        """The task from the fields that `vldebias.evaluate` was given, and what a session of it can tell of them."""
+        """Return the task from the fields that `vldebias.evaluate` was given and from its session."""
         return cls.build({name: value for name, value in fields.items() if name in cls.model_fields})
 
     @property
     def prompt_sets(self) -> tuple[str, ...]:
-        """Names of the prompt sets that it reads; their hashes are part of `key`."""
+        """Return the names of the prompt sets that the task reads; their hashes are part of `key`."""
         return ()
 
     def texts(self) -> tuple[str, ...]:
-        """Return the prompts that an image-text model embeds for it: what a file of embeddings must have."""
+        """Return the prompts that an image-text model embeds for the task; a file of embeddings must have them."""
         return ()
 
     def with_options(self, options: Options) -> Self:
-        """The task with what the user chose in the place of its own."""
+        """Return the task with the user's choices in place of its own."""
         return self if options.resamples is None else self.model_copy(update={"resamples": options.resamples})
 
     def fitting(self, session: Session) -> Self:
-        """The part of the task that what the user brought can answer; all of it where there are no parts."""
+        """Return the part of the task that the user's data can answer; all of it if it has no parts."""
         return self
 
     def key(self, session: Session) -> str:
-        """Changes whenever the figures may: the fields, prompts, weights, data, and the version of vldebias."""
+        """Return a hash of what the figures depend on: fields, prompts, weights, data and the version of vldebias."""
         from vldebias import __version__
 
         content = {
@@ -631,9 +631,9 @@ TASKS: Registry[type[Task]] = Registry("task", "vldebias.tasks", named_by(Task, 
 
 
 def register_task(kind: type[T]) -> type[T]:
-    """Make a kind of task known by its name, to `vldebias.evaluate`, suites and every command of this process.
+    """Register a kind of task by its name, for `vldebias.evaluate`, suites and every command of this process.
 
-    Returns it, so that it can be written above the class.
+    Returns the class, so that it can be used as a decorator.
 
     Raises:
         InvalidInputError: no task with a name, or another one has the name.
@@ -646,7 +646,7 @@ def register_task(kind: type[T]) -> type[T]:
 
 
 class Suite(Strict):
-    """What one YAML file holds. needs: what the user has to bring, for `eval list` and for messages.
+    """Hold the content of one YAML file. needs: what the user has to provide, for `eval list` and for messages.
 
     host: weights that are used unless the command line names others: "miniature" for the embedded world.
     headline: (task, metric) of the rows that the terminal shows; all wholes where there are none.
@@ -671,11 +671,11 @@ class Suite(Strict):
 
     @classmethod
     def of_task(cls, task: Task, **fields: Any) -> Suite:
-        """Return the suite of one task, called like it; fields: title, description, source, needs, headline."""
+        """Return a suite of one task, with the task's name; fields: title, description, source, needs, headline."""
         return cls.build({"name": task.name, "tasks": (task,), **fields})
 
     def only(self, names: Collection[str]) -> Suite:
-        """Return the suite with some of its tasks; all of them where no name is given.
+        """Return the suite with some of its tasks, or with all of them if no name is given.
 
         Raises:
             InvalidInputError: no task of that name; the message lists them.
@@ -689,7 +689,7 @@ class Suite(Strict):
         return self.model_copy(update={"tasks": tuple(t for t in self.tasks if not names or t.name in names)})
 
     def texts(self) -> tuple[str, ...]:
-        """Return every prompt that an image-text model embeds for it."""
+        """Return every prompt that an image-text model embeds for the suite."""
         return tuple(dict.fromkeys(text for task in self.tasks for text in task.texts()))
 
 
@@ -711,7 +711,7 @@ def load_suite(name_or_path: str | Path) -> Suite:
 
 
 def suite_path(name_or_path: str | Path) -> Path:
-    """Return the file of a suite: a Path, or a text with a folder or .yaml in it, is one; a name is looked up."""
+    """Return the file of a suite: a Path or a text with a folder or .yaml is a path; a name is looked up."""
     path = Path(name_or_path)
     if isinstance(name_or_path, Path) or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         return path.expanduser()

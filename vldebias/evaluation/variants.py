@@ -1,4 +1,4 @@
-"""One way to debias a pipeline: with any method, or with an edit that was saved; and the same in words."""
+"""Define one way to debias a pipeline, with any method for pipelines or a saved edit, and its description in words."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def is_for_pipelines(method: str | Method) -> bool:
-    """Tell whether a method is for pipelines.
+    """Return whether a method is for pipelines.
 
     Raises:
         InvalidInputError: no method of this name.
@@ -33,12 +33,12 @@ def is_for_pipelines(method: str | Method) -> bool:
 
 
 class Variant(Strict):
-    """One way to debias the pipeline: what `vldebias.debias` takes, with any method for pipelines.
+    """Hold one way to debias the pipeline: the arguments of `vldebias.debias`, with any method for pipelines.
 
     prompts: sets that are solved jointly; none: the set that is generated. method: its name.
     lam = 500 is the paper's (section 7.6); "default" chooses its own. max_loss: most that neutral texts may lose.
     shares: value -> share of the images, of "balanced-prompts". strength: share of the edit, and of "balanced-prompts"
-    share of the images. projection: a folder that `save_pretrained` or `vldebias debias --out` wrote, in the place of
+    share of the images. projection: a folder that `save_pretrained` or `vldebias debias --out` wrote, in place of
     prompts, method, lam and max_loss.
     """
 
@@ -86,7 +86,7 @@ class Variant(Strict):
 
     @property
     def rewrites(self) -> bool:
-        """Tell whether prompts are balanced, as by the default of sets about persons; the pipeline is then as it is."""
+        """Return whether prompts are balanced, the default for sets about persons; the pipeline is then unchanged."""
         if self.projection is not None:
             return False
         method = get_method(self.method)
@@ -105,17 +105,17 @@ class Variant(Strict):
 
     @cached_property
     def edits(self) -> Mapping[str, Edit] | Edit:
-        """Return the saved edits: of each role, or one."""
+        """Return the saved edits, one per role or a single one."""
         assert self.projection is not None
         single = (self.projection / "config.json").is_file()
         return load_edit(self.projection) if single else load_edits(self.projection)
 
     def on(self, *prompts: Prompts) -> Variant:
-        """Return the variant of a task that generates `prompts`: fitted on them where it names no sets."""
+        """Return the variant for a task that generates `prompts`; it is fitted on them if it names no sets."""
         return self if self.prompts or self.projection is not None else self.model_copy(update={"prompts": prompts})
 
     def attach(self, pipe: Any, *, keep_stated: bool) -> AbstractContextManager[Attachment]:
-        """Attach it to a pipeline."""
+        """Attach the variant to a pipeline."""
         from vldebias.api import debias
 
         common: dict[str, Any] = {"strength": self.strength, "keep_stated": keep_stated}
@@ -132,7 +132,7 @@ class Variant(Strict):
 
     @property
     def planned(self) -> dict[str, Any]:
-        """Return the variant in words, as a plan keeps it.
+        """Return the description of the variant that a plan stores.
 
         sets: name of each prompt set -> its hash. projection: digest of the tensors of a saved edit.
         """

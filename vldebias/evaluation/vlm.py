@@ -1,4 +1,4 @@
-"""A vision-language model as a judge: a multiple-choice question about each image, answered by likelihood.
+"""Judge images with a vision-language model: a multiple-choice question per image, answered by likelihood.
 
 The answer is never parsed from generated text: each option is a letter, and its probability is the likelihood that the
 model continues with that letter. Models prefer some letters and places, so every question is asked with the values in
@@ -36,13 +36,13 @@ def question(attribute: str, options: Sequence[str]) -> str:
 
 
 def cyclic(values: Sequence[str]) -> list[list[str]]:
-    """Return the cyclic orders of values: each value stands in each place once."""
+    """Return the cyclic orders of values: each value is once in each place."""
     return [[*values[i:], *values[:i]] for i in range(len(values))]
 
 
 @register_judge
 class VlmJudge(JudgeSpec):
-    """Any image-text-to-text model of transformers (LLaVA, Qwen-VL, SmolVLM and kin) as a judge.
+    """Judge images with any transformers image-text-to-text model (LLaVA, Qwen-VL, SmolVLM and similar ones).
 
     model: an id of the hub or a folder. questions: attribute -> its values, or the prompt set that has them; by default
     the attribute of the task's own set. Their order does not matter: questions are asked in the cyclic orders of the
@@ -58,11 +58,11 @@ class VlmJudge(JudgeSpec):
 
     @property
     def order_bias(self) -> dict[str, float]:
-        """Attribute -> mean over the images read of the largest total variation between the answers of two orders."""
+        """Return attribute -> mean over images of the largest total variation between answers of two orders."""
         return {attribute: float(np.mean(spreads)) for attribute, spreads in self._spreads.items()}
 
     def ready(self, task: Any, session: Session) -> Judge:
-        """Load the model."""
+        """Return the judge with its model loaded."""
         own = self if self.questions else self.model_copy(update={"questions": {task.attribute: task.prompts}})
         dtype = {"dtype": session.options.dtype or "auto"}
         return own.on(
@@ -70,7 +70,7 @@ class VlmJudge(JudgeSpec):
         )
 
     def on(self, model: Any, processor: Any) -> Self:
-        """Ask this model; the processor has a chat template and a tokenizer.
+        """Return the judge that asks this model; the processor needs a chat template and a tokenizer.
 
         Raises:
             InvalidInputError: fewer than two values, more than 25, or a processor without a chat template.
@@ -123,7 +123,7 @@ class VlmJudge(JudgeSpec):
 
     @torch.no_grad()
     def likelihoods(self, pictures: Sequence[Image], text: str, answers: Sequence[str]) -> Tensor:
-        """Return log-likelihoods (n, answers), float64: that the model continues the chat with each answer.
+        """Return float64 log-likelihoods (n, answers) that the model continues the chat with each answer.
 
         pictures: of one size. answers: texts of which none begins another.
         Answers that differ in their last token alone cost one forward pass; otherwise each costs one.

@@ -1,4 +1,4 @@
-"""Measures of bias and utility: numbers in, floats out, with intervals; every convention is a named parameter."""
+"""Measure bias and utility: arrays in, floats out, with intervals; every convention is a named parameter."""
 
 from vldebias.metrics.bootstrap import Interval, bootstrap_interval
 from vldebias.metrics.classification import (

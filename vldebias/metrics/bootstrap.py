@@ -1,4 +1,4 @@
-"""Arrays that metrics accept, resamples of them, and the intervals that are read off resampled values.
+"""Check the arrays that metrics accept, resample them, and compute intervals from resampled values.
 
 An evaluator gives a value and its draws (resamples,) on the same resamples for every method, so the difference of two
 methods' draws is paired. The statistic is computed again in every resample: a worst group is picked again in each.
@@ -33,7 +33,7 @@ _REPEATED = 8  # rows per different row from which on counts are resampled inste
 
 
 def rows(values: Values, name: str) -> np.ndarray:
-    """Return `values` as a non-empty array with at least one axis; NaN is refused."""
+    """Return `values` as a non-empty array with at least one axis; NaN raises an error."""
     if isinstance(values, Tensor):
         tensor = values.detach().cpu()
         array = (tensor.double() if tensor.is_floating_point() else tensor).numpy()
@@ -93,7 +93,7 @@ def codes(groups: np.ndarray, n_groups: int | None, name: str = "groups") -> tup
 
 @dataclass(frozen=True)
 class Interval:
-    """A value with its bootstrap interval; n: rows of the largest array, resamples: draws."""
+    """Hold a value with its bootstrap interval; n: rows of the largest array, resamples: number of draws."""
 
     value: float
     low: float
@@ -135,7 +135,7 @@ def recentred_interval(
 
 
 def wilson_interval(hits: int, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Return Wilson's score interval (1927) of a proportion, of a width above 0 also where hits is 0 or n.
+    """Return Wilson's score interval (1927) of a proportion; its width is above 0 even if hits is 0 or n.
 
     >>> [round(bound, 4) for bound in wilson_interval(0, 20)]
     [0.0, 0.1611]
@@ -156,7 +156,7 @@ def wilson_interval(hits: int, n: int, level: float = 0.95) -> tuple[float, floa
 
 
 def resampled_weights(n: int, resamples: int, seed: int, among: int | None = None) -> Iterator[NDArray[np.int32]]:
-    """Yield how often each of n rows is in each resample of n rows: blocks (b, n), whose rows sum to n.
+    """Yield how often each of n rows occurs in each resample of n rows: blocks (b, n), whose rows sum to n.
 
     among: blocks (b, among) of so many of the rows alone; the number of draws that fall on them is binomial.
     """
@@ -172,13 +172,13 @@ def resampled_weights(n: int, resamples: int, seed: int, among: int | None = Non
 def resampled_counts(
     counts: NDArray[np.integer], resamples: int, seed: int, size: int | None = None
 ) -> Iterator[NDArray[np.int64]]:
-    """Yield the table of counts in each resample of the rows that it counts: blocks (b, *counts.shape).
+    """Yield the table of counts in each resample of the counted rows: blocks (b, *counts.shape).
 
     Rows of one cell are interchangeable, so resamples of n rows are multinomial counts over the cells: the same
     distribution as n drawn rows, at a cost that does not grow with n.
 
-    size: rows of a resample, n by default. Of few rows n - 1: their mean then varies as the mean of a sample does,
-    with n by (n - 1) / n too little (Rao and Wu, 1988, "Resampling inference with complex survey data").
+    size: rows of a resample, n by default. For few rows use n - 1: their mean then has the variance of a sample mean,
+    while n gives (n - 1) / n of it (Rao and Wu, 1988, "Resampling inference with complex survey data").
     """
     rng, n = np.random.default_rng(seed), int(counts.sum())
     shares = counts.reshape(-1) / n
@@ -194,14 +194,14 @@ def bootstrap_interval(
     seed: int = 0,
     paired: bool = True,
 ) -> Interval:
-    """Return the percentile interval of `statistic(*arrays)`; of the mean where no statistic is given.
+    """Return the percentile interval of `statistic(*arrays)`, or of the mean if no statistic is given.
 
     Args:
         arrays: (n, ...) each; a statistic sees them resampled along the first axis.
         statistic: function of the arrays, such as `worst_group_accuracy`; returns a number.
         level: coverage, in (0, 1).
-        paired: row i of every array belongs to the same image, so they are drawn together. False: independent
-            samples, each drawn for itself; lengths may differ.
+        paired: row i of every array belongs to the same image, so they are resampled together. False: independent
+            samples, each resampled separately; lengths may differ.
 
     Raises:
         InvalidInputError: no or unequal arrays, a level or number of resamples out of range, a statistic that gives

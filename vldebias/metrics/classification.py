@@ -1,4 +1,4 @@
-"""Accuracy by group, how well a score finds wrong rows, and how far the features of a class are spread.
+"""Measure accuracy by group, how well a score finds wrong rows, and how far the features of a class are spread.
 
 `group_accuracy` takes the rows of a test split; the functions of counts (..., g) take many resamples at once. A group
 is a target class x spurious attribute, as in Sagawa et al., "Distributionally Robust Neural Networks" (2020); eq. 7.1
@@ -41,29 +41,29 @@ def accuracy_gap(hits: Counts, size: Counts) -> Floats:
 
 @dataclass(frozen=True)
 class GroupAccuracy:
-    """Accuracy and number of rows of each group that occurs; keys are the labels of `groups`."""
+    """Hold the accuracy and number of rows of each group that occurs; keys are the labels of `groups`."""
 
     accuracy: dict[Any, float]
     n: dict[Any, int]
 
     @property
     def worst_group(self) -> Any:
-        """Label of the group with the lowest accuracy; the first of them on a tie."""
+        """Return the label of the group with the lowest accuracy; the first on a tie."""
         return min(self.accuracy, key=lambda group: self.accuracy[group])
 
     @property
     def worst(self) -> float:
-        """min_g acc_g."""
+        """Return min_g acc_g."""
         return self.accuracy[self.worst_group]
 
     @property
     def average(self) -> float:
-        """Micro average: sum_g n_g acc_g / sum_g n_g, the accuracy over all rows."""
+        """Return the micro average, sum_g n_g acc_g / sum_g n_g: the accuracy over all rows."""
         return float(np.average(list(self.accuracy.values()), weights=[float(n) for n in self.n.values()]))
 
     @property
     def gap(self) -> float:
-        """average - worst."""
+        """Return average - worst."""
         return self.average - self.worst
 
 
@@ -103,10 +103,10 @@ def worst_group_accuracy(predictions: Values, labels: Values, groups: Values) ->
 
 
 def placements(scores: NDArray[np.floating], positive: Mask) -> tuple[Floats, Floats]:
-    """Return the share of the other rows below each positive row, and of the positive rows above each other one.
+    """Return the share of other rows below each positive row, and of positive rows above each other row.
 
     The mean of either is the area under the curve, for scores (n,), high for the rows that are positive (n,); a tie
-    counts half. What they vary by is what the area varies by (DeLong et al., 1988).
+    counts half. Their variances give the variance of the area (DeLong et al., 1988).
     """
 
     def share_below(rows: NDArray[np.floating], others: NDArray[np.floating]) -> Floats:
@@ -118,9 +118,9 @@ def placements(scores: NDArray[np.floating], positive: Mask) -> tuple[Floats, Fl
 
 
 def auroc(scores: Values, wrong: Values, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> Interval:
-    """Return P(score of a wrong row < score of a right row), ties count half; 0.5 is chance, 1 finds all.
+    """Return P(score of a wrong row < score of a right row); ties count half, 0.5 is chance, 1 finds all.
 
-    The interval is a percentile bootstrap that draws the wrong and the right rows apart, so that their numbers stay.
+    The interval is a percentile bootstrap that resamples wrong and right rows separately, so that their numbers stay.
     Source: Hanley and McNeil, "The meaning and use of the area under a ROC curve" (1982).
 
     Args:
@@ -151,10 +151,10 @@ def auroc(scores: Values, wrong: Values, *, level: float = 0.95, resamples: int 
 
 
 def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> float:
-    """Return the mean Wasserstein-1 distance between disjoint random subsets of k rows of `features` (n, d), in pairs.
+    """Return the mean Wasserstein-1 distance between disjoint pairs of random k-row subsets of `features` (n, d).
 
     It is small where the features of the class are concentrated. The distance of two subsets is the cheapest one-to-one
-    matching by Euclidean length, divided by k; cubic in k. As many disjoint pairs are drawn as fit (Lemma 8.5).
+    matching by Euclidean length, divided by k; cubic in k. As many disjoint pairs are sampled as fit (Lemma 8.5).
     Source: Solomon et al., "k-variance: a clustered notion of variance" (2022), unnormalised as in definition 8.1 of
     Chuang's thesis.
 

@@ -1,8 +1,8 @@
-"""What a metric is, and which ones there are: the one place that says what a figure is called and which way is better.
+"""Define metrics and list the known ones, each with its title and the direction that is better.
 
-A metric of your own is a `Metric`; register it with `register_metric`, or name it as an entry point of the group
+Define your own metric as a `Metric`; register it with `register_metric`, or name it as an entry point of the group
 "vldebias.metrics". `TaskResult.add` then takes its name, and every table and page its title, kind and direction. With
-`compute` the tasks that have what it is `of` measure it beside their own:
+`compute` every task that has the inputs named by `of` also measures it:
 
 >>> import numpy as np
 >>> from vldebias.metrics import Metric, register_metric
@@ -38,12 +38,12 @@ BOTH = (-1.0, 1.0)
 
 @dataclass(frozen=True)
 class Metric:
-    """One measure.
+    """Describe one measure.
 
     Attributes:
         name: in rows and files. title: what a reader calls it.
         kind: "bias" (what a method is for), "utility" (what it costs), "similarity" (how far it moves embeddings,
-            which is neither) or "fact" (of which no change is told).
+            which is neither) or "fact" (for which no change is reported).
         better: "higher", "lower" or "neither".
         bounds: least and most that it can be; intervals are cut there.
         of: "texts" where no image is looked at; else what `compute` takes, a value for each leading index (...):
@@ -81,7 +81,7 @@ METRICS: Registry[Metric] = Registry("metric", "vldebias.metrics", Metric)
 
 
 def register_metric(metric: Metric) -> Metric:
-    """Make a metric known by its name, to every task, table and page of this process; return it.
+    """Register a metric by its name, for every task, table and page of this process, and return it.
 
     Raises:
         InvalidInputError: not a Metric, or another one has the name.
@@ -90,7 +90,7 @@ def register_metric(metric: Metric) -> Metric:
 
 
 def get_metric(name: str | Metric) -> Metric:
-    """Return the metric of a row by its name; of "max_skew@10" that of "max_skew", with its k.
+    """Return the metric of a row by its name; "max_skew@10" gives "max_skew" with k in its title.
 
     Raises:
         InvalidInputError: no metric of this name; the message lists them.
@@ -103,7 +103,7 @@ def get_metric(name: str | Metric) -> Metric:
 
 
 def metric_of(name: str) -> Metric:
-    """Return `get_metric`; of a name that is not known here, as in a result of another package, what the name says."""
+    """Return `get_metric(name)`, or a metric made from the name where it is unknown, as in another package's result."""
     try:
         return get_metric(name)
     except InvalidInputError:
@@ -111,7 +111,7 @@ def metric_of(name: str) -> Metric:
 
 
 def computed(of: Of) -> list[tuple[Metric, Callable[..., np.ndarray]]]:
-    """Return the metrics that are computed from what a task has, with their functions."""
+    """Return the metrics that are computed from one kind of counts, with their functions."""
     return [(one, one.compute) for one in METRICS.values() if one.of == of and one.compute is not None]
 
 

@@ -1,4 +1,4 @@
-"""Rankings of a gallery and their skew: are the first k results spread over the groups as they should be?
+"""Rank a gallery and measure its skew: are the first k results spread over the groups as they should be?
 
 Source of the skew: Geyik et al., "Fairness-Aware Ranking in Search & Recommendation Systems" (2019), equations 1-5,
 with the uniform prior that Berg et al. (2022) and chapter 7 of the thesis use for retrieval. Values are in nats; ties
@@ -190,7 +190,7 @@ Items = Any  # embeddings (n, d) in blocks: a tensor, or rows that are read when
 
 
 class Leaders(NamedTuple):
-    """The first rows of some items for each query, best first.
+    """Hold the first rows of some items for each query, best first.
 
     scores: (q, m) exact. places: (q, m) where each of the rows stands among all items if all scores were equal.
     """
@@ -219,7 +219,7 @@ def top_rankings(queries: Tensor, items: Items, k: int, *, ties: str = "stable",
 
 
 def leaders(queries: Tensor, items: Items, k: int, place: NDArray[np.int64] | int | None = None) -> Leaders:
-    """Return the first k of items (n, d), a part of what is ranked or all of it, read once in blocks of rows.
+    """Return the first k of items (n, d), all or a part of those to rank, read once in blocks of rows.
 
     Scores are float64 products, rounded to twelve decimals.
 
@@ -242,7 +242,7 @@ def leaders(queries: Tensor, items: Items, k: int, place: NDArray[np.int64] | in
 
 
 def check_top(queries: Tensor, items: Items, k: int) -> None:
-    """Refuse shapes that do not fit, and k outside 1 .. n."""
+    """Check that shapes fit and that k is in 1 .. n."""
     if queries.ndim != 2 or len(items.shape) != 2 or queries.shape[1] != items.shape[1]:
         raise InvalidInputError(
             f"queries and items: expected (q, d) and (n, d), got {tuple(queries.shape)} and {tuple(items.shape)}"
@@ -252,7 +252,7 @@ def check_top(queries: Tensor, items: Items, k: int) -> None:
 
 
 def tie_order(n: int, ties: str, seed: int) -> tuple[Rows | None, NDArray[np.int64] | None]:
-    """Return the order (n,) in which rows of equal scores stand, and each row's place in it; None: as they come."""
+    """Return the order (n,) of rows with equal scores and each row's place in it; None: the order of the rows."""
     if ties not in ("stable", "random"):
         raise InvalidInputError(f"ties: expected 'stable' or 'random', got {ties!r}")
     if ties == "stable":
@@ -262,9 +262,9 @@ def tie_order(n: int, ties: str, seed: int) -> tuple[Rows | None, NDArray[np.int
 
 
 def random_rankings(n: int, k: int, count: int, seed: int) -> Iterator[Rows]:
-    """Yield the first k rows of `count` random orders of n rows: blocks (b, k).
+    """Yield the first k rows of `count` random orders of n rows, in blocks (b, k).
 
-    Where k is a small part of n, k rows are drawn one by one, at a cost that does not grow with n; else n are permuted.
+    If k is a small part of n, k rows are sampled one by one, at a cost that does not grow with n; else n are permuted.
     """
     rng = np.random.default_rng(seed)
     few = n > 10_000 and n > 50 * k  # where `Generator.choice` draws k rows without an array of n
@@ -278,15 +278,15 @@ def random_rankings(n: int, k: int, count: int, seed: int) -> Iterator[Rows]:
 
 
 def reach(k: int, n: int) -> int:
-    """Return how many rows of a ranking of n hold k rows of a resample, but for a chance of about 1e-14."""
+    """Return how many rows of a ranking of n contain k rows of a resample, except with a chance of about 1e-14."""
     return min(n, k + ceil(8 * sqrt(k)) + 32)
 
 
 def resampled_places(ranking: Rows, weights: NDArray[np.integer], k: int) -> NDArray[np.integer]:
     """Return places (b, k) in one ranking (m,) of the first k rows in each of b resamples, whose rows weigh (b, n).
 
-    A row that was drawn twice stands twice: equal scores keep the order of the ranking. Only as many rows are read as
-    hold k in every resample.
+    A row sampled twice appears twice: equal scores keep the order of the ranking. Only as many rows are read as
+    contain k in every resample.
 
     Raises:
         InvalidInputError: a resample holds fewer than k rows of the ranking.

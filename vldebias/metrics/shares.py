@@ -1,4 +1,4 @@
-"""Shares of values and their distance from even, corrected by people's labels, and the agreement of annotators.
+"""Measure shares of values and their distance from even, correct them by people's labels, and compare annotators.
 
 `corrected_shares` joins a judge's answers about all images and people's of some: Angelopoulos et al.,
 "Prediction-Powered Inference" (2023), with the power tuning of Angelopoulos, Duchi and Zrnic, "PPI++" (2023), section
@@ -7,10 +7,10 @@
     share_a = sum_j P(judge says j) P(people say a | judge says j),
 
 the first factor from all images, the second from the labelled ones. A judge that is wrong makes the interval wide and
-not wrong, and one that knows nothing leaves the people alone. Both factors are drawn from their posterior, under two
-priors that weigh as much as one label: an error that was not yet seen may be any, or is as elsewhere. An interval holds
-what either prior holds, and is wider by Student's t for few labels. `eval/results/coverage_shares.json` has how often
-such intervals hold the truth.
+not wrong; with an uninformative one people's labels alone decide. Both factors are sampled from their posterior, under
+two priors that weigh as much as one label: errors not seen yet are taken as uniform, or as elsewhere. An interval
+covers those of both priors, and is wider by Student's t for few labels. `eval/results/coverage_shares.json` has how
+often such intervals contain the truth.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def discrepancy(labels: Values, n_groups: int, *, unknown: int | None = None) ->
     """Return sqrt(sum_a (f_a - 1/|A|)^2) with f_a the frequency of attribute a (eq. 7.2); 0 is uniform.
 
     Its maximum is sqrt(1 - 1/|A|): .707 for two values, .894 for five. Few images per prompt bias it upwards: n fair
-    draws have about sqrt((1 - 1/|A|) / n). Unknown rows are left out; report their rate beside it.
+    draws have about sqrt((1 - 1/|A|) / n). Unknown rows are left out; report their rate with it.
 
     Args:
         labels: (n,) integers 0 .. n_groups - 1, from a classifier or from people.
@@ -67,7 +67,7 @@ def discrepancy(labels: Values, n_groups: int, *, unknown: int | None = None) ->
 
 
 def discrepancies(counts: Counts) -> Floats:
-    """Return eq. 7.2 (...) from counts of the values (..., |A|); sqrt(1 - 1/|A|), its maximum, where n = 0."""
+    """Return eq. 7.2 (...) from counts of the values (..., |A|); its maximum, sqrt(1 - 1/|A|), where n = 0."""
     return np.sqrt(_squares(counts))
 
 
@@ -85,12 +85,12 @@ def squared_discrepancies(counts: Counts) -> Floats:
 
 
 def shares_radius(counts: Counts, *, resamples: int = 2000, seed: int = 0) -> Floats:
-    """Return how far the shares of each row of counts (p, |A|) may be from the true ones: (p,) L2 distances.
+    """Return L2 radii (p,) around the shares of each row of counts (p, |A|) that should contain the true shares.
 
     By the triangle inequality the discrepancy of a row is within it as well. Resampled discrepancies would not do: they
     inherit the upward bias, and their interval can miss the very value that was measured. It is a quantile over
     resamples of the images, to which one image of each value is added: without them images that all show one value
-    would pass for certain. No bound at all, sqrt(1 - 1/|A|), where nothing was counted.
+    would pass for certain. Where nothing was counted the radius is the maximum, sqrt(1 - 1/|A|).
     """
     rng = np.random.default_rng(seed)
     values, total = counts.shape[1], counts.sum(axis=1)
@@ -139,7 +139,7 @@ def _shares(counts: Counts) -> tuple[Floats, NDArray[np.bool_]]:
 
 @dataclass(frozen=True, eq=False)
 class CorrectedShares:
-    """Shares of the answers of people about all images that a judge answered about.
+    """Hold the shares of people's answers over all images that a judge answered about.
 
     Attributes:
         shares: (c,) of all answers; they add up to 1.
@@ -193,7 +193,7 @@ class CorrectedShares:
         return self._interval(*log_skew(most, reach, values))
 
     def more_labels(self) -> int | None:
-        """Return how many more labels, chosen likewise, halve the intervals; None where that takes more images."""
+        """Return how many more such labels halve the intervals; None if that takes more images."""
         whole = float(self.draws.var(axis=1).sum(-1).mean())
         labels, left = max(whole - self.noise, 0.0), whole / 4 - self.noise
         needed = np.inf if left <= 0 else self.labels * labels / left
@@ -213,7 +213,7 @@ class CorrectedShares:
 
 
 def log_skew(most: float, reach: float, values: int) -> tuple[float, float, float]:
-    """Return MaxSkew and its ends from the largest share, which is known to within `reach`."""
+    """Return MaxSkew and its interval from the largest share, which is known to within `reach`."""
     ends = np.array([most, most - reach, min(1.0, most + reach)]) * values
     value, low, high = np.log(np.maximum(ends, 1.0)).tolist()
     return value, low, high
@@ -228,7 +228,7 @@ def corrected_shares(
     resamples: int = 2000,
     seed: int = 0,
 ) -> CorrectedShares:
-    """Correct the answers of a judge about all images by those of people about some.
+    """Return the shares of a judge's answers about all images, corrected by people's answers about some.
 
     Args:
         judged: (n,) codes of the judge's answers, "unknown" among them; what they are called does not matter.
@@ -286,7 +286,7 @@ def corrected_shares(
 
 
 def rated(people: Values, answers: int) -> Floats:
-    """Return (n, answers) shares of raters from codes (n,), of which NOT_LABELLED gives zeros, or from themselves."""
+    """Return shares (n, answers) of raters from codes (n,), zeros for NOT_LABELLED; shares are returned as given."""
     array = np.asarray(people)
     if array.ndim == 2 and array.shape[1] == answers:
         total = array.sum(1, keepdims=True)
@@ -349,7 +349,7 @@ def corrected_squares(
 
 
 def independent(after: Interval, before: Interval) -> tuple[float, float, float]:
-    """Return after - before with its interval, of estimates from different labels.
+    """Return after - before with its interval, for estimates from different labels.
 
     Source: Zou and Donner, "Construction of confidence limits about effect measures" (2008): the ends keep their sides.
     """
@@ -364,7 +364,7 @@ def independent(after: Interval, before: Interval) -> tuple[float, float, float]
 
 @dataclass(frozen=True, eq=False)
 class Agreement:
-    """How far annotators agree.
+    """Hold how far annotators agree.
 
     Attributes:
         alpha: Krippendorff's alpha, bootstrapped over units: 1 perfect, 0 chance, negative below chance.

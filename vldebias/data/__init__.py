@@ -1,4 +1,4 @@
-"""Data sets with labels, rows of features wherever they lie, and the cache of embeddings."""
+"""Read data sets with labels and rows of features, and cache embeddings."""
 
 from vldebias.data.cache import embed_images
 from vldebias.data.dataset import ImageData, ImageStream, Record, check_images, describe, file_images

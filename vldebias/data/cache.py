@@ -1,4 +1,4 @@
-"""The embedding cache: image features computed once per model, preprocessing and data set, kept in shards on disk."""
+"""Cache image features on disk in shards, computed once per model, preprocessing and data set."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def embed_images(
     progress: Progress | None = None,
     runner: OnRay | None = None,
 ) -> Embeddings:
-    """Return features of all images of `data`, from the cache where they are there, else computed and put there.
+    """Return features of all images of `data`, read from the cache or computed and stored there.
 
     A run that is stopped, killed or interrupted leaves complete shards and goes on from them. Several processes
     (`accelerate launch`, torchrun) share the missing shards, and each returns everything; so do workers of Ray.
@@ -56,17 +56,17 @@ def embed_images(
     Args:
         data, encoder: what to embed, and the encoder of `vldebias.hosts.images.image_encoder`.
         cache_dir: default: $VLDEBIAS_CACHE, or ~/.cache/vldebias.
-        dtype: how features are kept: "float16", "bfloat16" (comes back as float32) or "float32".
-        shard_size: images in a shard: what a kill can cost.
+        dtype: type of the stored features: "float16", "bfloat16" (comes back as float32) or "float32".
+        shard_size: images in a shard; at most one shard is lost by a kill.
         batch_size: images that go through the model at once.
         workers: threads that read and prepare images ahead of the model; 0 reads between the batches.
         strict: stop at the first image that cannot be read. Default: count, list in `about["skipped"]` and go on.
-        progress: where to show how far it is; default: on stderr.
+        progress: where to show progress; default: on stderr.
         runner: who computes the missing shards: `vldebias.data.OnRay()`; default: this process.
 
     Returns:
-        Features as stored, mapped into memory where they are one shard. `about` says what they are of, and which images
-        could not be read: "skipped" ([{"id", "reason"}]) of "images".
+        Features as stored, mapped into memory where they are one shard. `about` says where they come from and which
+        images could not be read: "skipped" ([{"id", "reason"}]) of "images".
 
     Raises:
         InvalidInputError: an unreadable image where strict, no readable image, features that are not finite.
@@ -115,9 +115,9 @@ def embed_images(
 
 @dataclass(eq=False)
 class Shard:
-    """features (r, d) of the rows (r,) of the data set; it covers `count` from `start` on.
+    """Hold features (r, d) of rows (r,) of the data set, which are among the `count` rows from `start` on.
 
-    skipped: (id, reason) of those that could not be read.
+    skipped: (id, reason) of rows that could not be read.
     """
 
     features: Tensor
@@ -127,7 +127,7 @@ class Shard:
     skipped: list[list[str]] = field(default_factory=list)
 
     def notes(self) -> dict[str, Any]:
-        """Return all but the tensors, and a digest of everything."""
+        """Return all fields but the tensors, and a digest of everything."""
         notes = {one.name: getattr(self, one.name) for one in fields(self)[2:]}
         state = hashlib.sha256(json.dumps(notes, sort_keys=True).encode())
         add_tensors(state, [("features", self.features), ("rows", self.rows)])
@@ -135,7 +135,7 @@ class Shard:
 
 
 class ShardStore:
-    """The shards of one data set under one encoder, in one folder, with what they were made of for people to read.
+    """Store the shards of one data set under one encoder in one folder, with a readable note of their origin.
 
     Every file appears under its name by one move of a complete, synced file, so that a reader never sees half of
     one and several runs in the same folder do no harm: they write the same bytes.
@@ -146,11 +146,11 @@ class ShardStore:
         self._checked: set[tuple[int, int, int]] = set()
 
     def path(self, index: int) -> Path:
-        """Return where a shard is or will be."""
+        """Return the path of a shard, written or not."""
         return self.folder / f"shard-{index:05d}.safetensors"
 
     def read(self, index: int) -> Shard | None:
-        """Return a shard, its features mapped into memory; None where there is none or it had to be set aside."""
+        """Return a shard, its features mapped into memory; None if it is missing or damaged and set aside."""
         path, damage = self.path(index), ""
         try:
             status = path.stat()
@@ -178,7 +178,7 @@ class ShardStore:
         return None
 
     def write(self, index: int, shard: Shard) -> None:
-        """Put shard `index` in place, complete and synced."""
+        """Write shard `index`, complete and synced."""
         card = self.folder / "cache.json"
         if not card.exists():
             write_atomically(card, json.dumps(self._about, indent=1, sort_keys=True) + "\n")

@@ -1,4 +1,4 @@
-"""Images with labels, whatever they are stored in: files below a folder, a table, a stream, the miniature world."""
+"""Represent images with labels, read from files, a table, a stream or the miniature world."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _OUTSIDE = r"^[/\\]|^[A-Za-z]:|^[A-Za-z][A-Za-z0-9+.-]*://|(^|[/\\])\.\.([/\\]|$
 
 
 class Columns:
-    """What `ImageData` and `Embeddings` share: n rows with ids, labels in named columns, and perhaps captions."""
+    """Define what `ImageData` and `Embeddings` share: n rows with ids, labels in columns, perhaps captions."""
 
     ids: Sequence[str]
     labels: Mapping[str, Labels]
@@ -47,7 +47,7 @@ class Columns:
         return len(self.ids)
 
     def column(self, name: str) -> Labels:
-        """Return the labels of a column; where there is none of that name the error lists those there are."""
+        """Return the labels of a column; an unknown name is an error that lists the columns."""
         if name not in self.labels:
             raise InvalidInputError(
                 f"{getattr(self, 'name', 'embeddings')}: no column {name!r}; there are {sorted(self.labels)}"
@@ -73,7 +73,7 @@ class Columns:
 
 
 class LazyText:
-    """The type of a dataclass field that takes a text, or a function that gives one when it is first read."""
+    """Declare a dataclass field that takes a text, or a function that returns one when it is first read."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name, self._slot = name, f"_{name}"
@@ -91,7 +91,7 @@ class LazyText:
 
 @dataclass(frozen=True)
 class Record:
-    """One row of a stream; fields are as in ImageData, labels are texts, None where unknown."""
+    """Hold one row of a stream; fields are as in ImageData, labels are texts, None where unknown."""
 
     id: str
     read: Callable[[], Image.Image]
@@ -102,9 +102,9 @@ class Record:
 
 @runtime_checkable
 class ImageStream(Protocol):
-    """Rows that come one after another, for training; name, split, fingerprint and about are as in ImageData.
+    """Yield rows one after another, for training; name, split, fingerprint and about are as in ImageData.
 
-    names: column -> names of its labels where they are known beforehand; other columns may come with the rows.
+    names: column -> names of its labels where known beforehand; rows may bring other columns.
     """
 
     @property
@@ -128,19 +128,19 @@ class ImageStream(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ImageData(Columns):
-    """n images that can be read in any order, and what is known about each.
+    """Hold n images that can be read in any order, with their labels and captions.
 
     Attributes:
         name, split: "waterbirds", "test".
         ids: n different names, such as the path below the root.
         read: index -> decoded RGB image; OSError where a file cannot be read.
         labels: column -> Labels of n rows.
-        captions: n texts, or none; of rows with several the first of each.
+        captions: n texts, or none; the first of a row with several.
         fingerprint: changes when the images or their order do (not when labels do). Give a text, or a function where
             it costs reading the images; it is called when somebody first asks.
-        about: what a reader found that a report should say, such as the root.
-        path: index -> where the image lies, "" where it is no file of its own; or None.
-        more_captions: of each row those beside its caption, where rows have lists of them; or none.
+        about: facts for a report, such as the root.
+        path: index -> path of the image, "" where it is not a file of its own; or None.
+        more_captions: further captions of each row, where rows have lists of them; or none.
 
     Raises:
         InvalidInputError: ids that repeat, columns or captions of another length.
@@ -166,7 +166,7 @@ class ImageData(Columns):
         self._check_lengths(self.more_captions)
 
     def __getitem__(self, rows: ArrayLike | slice) -> ImageData:
-        """Some of the rows, in the given order: a slice, indices or a mask."""
+        """Return some of the rows, in the given order: a slice, indices or a mask."""
         index, columns = self._some(rows)
         mark = lambda: fingerprint_of([self.fingerprint, *map(str, index)])  # noqa: E731
         whole = self.path
@@ -222,7 +222,7 @@ def _read(root: Path, files: tuple[str, ...], index: int) -> Image.Image:
 
 
 def refuse_outside(name: str, root: Path, files: Sequence[str]) -> None:
-    """Refuse paths that lead out: a table from elsewhere must not make us read what it likes."""
+    """Refuse paths that leave the root, so that a foreign table cannot read any file it likes."""
     paths = pa.array(files, pa.string())
     outside = pc.filter(paths, pc.match_substring_regex(paths, _OUTSIDE))
     if len(outside):
@@ -273,7 +273,7 @@ def _ends(path: str | os.PathLike[str]) -> tuple[int, bytes]:
 
 
 def describe(data: ImageData) -> dict[str, Any]:
-    """Count what is in a data set, for a first look, as JSON takes it; no image is opened.
+    """Count images, labels, intersections and captions of a data set, for JSON; no image is opened.
 
     It has name, split, images, columns {column: {"counts": {name: rows}, "unknown": rows}}, intersections of the first
     four columns {"a x b": {"counts", "unknown"}}, captions (rows that have one) and about.
@@ -296,7 +296,7 @@ def describe(data: ImageData) -> dict[str, Any]:
 
 
 def check_images(data: ImageData, *, sample: int | None = None, progress: bool = True) -> list[tuple[str, str]]:
-    """Read every image, or a random sample of so many; list those that cannot be read, with the reason, in order."""
+    """Read every image, or a random sample of a given size; list unreadable ones, with the reason, in order."""
     rows = list(range(len(data)))
     if sample is not None and sample < len(data):
         rows = np.sort(np.random.default_rng(0).choice(rows, sample, replace=False)).tolist()

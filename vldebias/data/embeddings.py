@@ -1,4 +1,4 @@
-"""Image embeddings with labels, all that an evaluation needs: from a model's cache, from arrays, from your own files.
+"""Hold image embeddings with labels, from a model's cache, from arrays or from files.
 
 Keys of a .npz file, for n images, k names and p prompts:
 
@@ -51,12 +51,12 @@ _UNREADABLE = (OSError, ValueError, OverflowError, EOFError, TokenError, MemoryE
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Embeddings(Columns):
-    """n image embeddings and what is known about each image.
+    """Hold n image embeddings with the ids, labels and captions of their images.
 
     Attributes:
         features: (n, d) floats as stored, not normalised, perhaps memory-mapped and of half precision; an array, or
             `Shards`.
-        ids: n names of images; those that have none are numbered.
+        ids: n names of images; images without names are numbered.
         labels: column -> Labels of n rows.
         captions: n texts, or none.
         about: where they come from: data set, split, model, fingerprints, preprocessing, images that were skipped.
@@ -88,7 +88,7 @@ class Embeddings(Columns):
         captions: Sequence[str] = (),
         about: Mapping[str, Any] | None = None,
     ) -> Embeddings:
-        """Return embeddings from arrays as people have them: numpy, torch, lists.
+        """Return embeddings from arrays: numpy, torch or lists.
 
         Args:
             features: (n, d) numbers of both signs, or `Shards`; bfloat16 becomes float32, whole numbers float64.
@@ -132,12 +132,12 @@ class Embeddings(Columns):
 
     @property
     def dim(self) -> int:
-        """Width d."""
+        """Return the width d."""
         return int(self.features.shape[1])
 
     @property
     def unit(self) -> UnitRows:
-        """The same rows, read and normalised a block at a time; those of shards where these lie."""
+        """Return the same rows, read and normalised a block at a time, by the runner of the shards if there is one."""
         held = self.features
         return held.unit if isinstance(held, Shards) else UnitRows(Shards([held]), self.ids)
 
@@ -150,19 +150,19 @@ class Embeddings(Columns):
         return self.unit.whole()
 
     def without(self, unknown: Any) -> Embeddings:
-        """Return the same images with one value of labels, or several, as unknown in every column."""
+        """Return the same images with one or several label values set to unknown in every column."""
         labels = {column: one.without(unknown) for column, one in self.labels.items()}
         marks = {name for column, one in self.labels.items() for name in one.names if name not in labels[column].names}
         about = {**self.about, "values read as unknown": sorted(marks)}
         return replace(self, labels=labels, about=about) if marks else self
 
     def __getitem__(self, rows: ArrayLike | slice) -> Embeddings:
-        """Some of the rows, in the given order: a slice, indices or a mask."""
+        """Return some of the rows, in the given order: a slice, indices or a mask."""
         index, columns = self._some(rows)
         return replace(self, features=self.features[index], **columns)
 
     def picked(self, rows: ArrayLike | slice) -> Embeddings:
-        """Return the same rows as `[rows]`, whose features are copied when they are read, and no more than is read."""
+        """Return the same rows as `[rows]`, whose features are copied only when, and as far as, they are read."""
         index, columns = self._some(rows)
         held = self.features if isinstance(self.features, Shards) else Shards([self.features])
         return replace(self, features=held.picked(index), **columns)
@@ -348,11 +348,11 @@ def is_features(path: str | Path) -> bool:
 def open_embeddings(paths: str | Path, *, table: str | Path | None = None) -> tuple[Embeddings, Texts]:
     """Open embeddings of a file or of several, with labels, and text embeddings where a file has some.
 
-    A .npz file is `load_embeddings`. .npy files become `Shards`, which are read when they are used, with the labels of
+    A .npz file is read by `load_embeddings`. .npy files become `Shards`, which are read on use, with the labels of
     `table`.
 
-    Of a table "ids" and "captions" are what they say; every other column of texts or whole numbers is a label
-    ("label.gender" is "gender"), but for those with so many values that they are none.
+    The columns "ids" and "captions" of a table are ids and captions; every other column of texts or whole numbers is a
+    label ("label.gender" is "gender"), except columns with too many values.
 
     Args:
         paths: a file, or a pattern such as "shards/*.npy".

@@ -1,4 +1,4 @@
-"""Hugging Face `datasets`: an id on the hub, local folders, tables, tars or `save_to_disk` folders; streamed or not."""
+"""Open Hugging Face `datasets`: ids on the hub, local folders, tables, tars, `save_to_disk` folders, streams."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def open_huggingface(
     Tars are read in the way of webdataset: files of one name are a row, their endings are its columns (jpg, txt, cls).
 
     Args:
-        root: what to open; see LAYOUT.
+        root: data set to open; see LAYOUT.
         split: "train", "val" (also finds validation, valid, dev), "test", another of the data set, or "all"; by default
             test, or the only one there is. Files and patterns of files have one split, train.
         image: column of images, or of paths below `images`; by default found by its name or type.
@@ -142,7 +142,7 @@ def _chosen(opened: Mapping[str, Any], split: str | None, root: str) -> tuple[st
 
 
 def source_of(root: str, config: str | None, revision: str | None) -> dict[str, Any]:
-    """Return arguments of load_dataset: files are opened by their format (and are called train), others by name."""
+    """Return arguments of load_dataset: files are opened by format (as split train), others by name."""
     pattern = is_pattern(root)
     if not pattern and not Path(root).is_file():
         return {"path": root, "name": config, "revision": revision}
@@ -187,7 +187,7 @@ def _image_column(features: Mapping[str, Any], where: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class RowStream:
-    """Rows of a data set and how they are read; an `ImageStream` where the data set is an iterable one.
+    """Read the rows of a data set; serve as an `ImageStream` where the data set is an iterable one.
 
     image, caption: columns. labels: name here -> column.
     classes: column -> names of its codes, for the columns that the data set itself declares as classes.
@@ -207,12 +207,12 @@ class RowStream:
 
     @property
     def names(self) -> dict[str, tuple[str, ...]]:
-        """Column -> names of its labels where they are known beforehand."""
+        """Return column -> names of its labels where they are known beforehand."""
         return {here: self.classes[there] for here, there in self.labels.items() if there in self.classes}
 
     @property
     def shards(self) -> int:
-        """Parts that can be read apart, mostly files."""
+        """Return the number of parts that can be read separately, mostly files."""
         return int(self.dataset.num_shards)
 
     def records(self, start: int = 0, shard: int | None = None) -> Iterator[Record]:
@@ -230,7 +230,7 @@ class RowStream:
             yield self._record(row, f"{prefix}{index:08d}", partial(self._read, cell))
 
     def images(self) -> ImageData:
-        """Return a map-style data set: labels and captions are read at once, images when asked for."""
+        """Return the images of a map-style data set: labels and captions are read at once, images on demand."""
         images, base, paths = self.dataset.select_columns([self.image]), self.base or Path(), list[str]()
         if self.base is not None:
             paths = [(cell or {}).get("path") or "" for cell in images.with_format("arrow")[:][self.image].to_pylist()]

@@ -1,4 +1,4 @@
-"""Work done side by side: rows prepared by threads, shards dealt out to processes, passes over parts here or on Ray."""
+"""Run work in parallel: rows by threads, shards by processes, passes over parts here or on Ray."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 def prefetch(tasks: Iterable[T], work: Callable[[T], R], workers: int, ahead: int) -> Iterator[R]:
-    """Yield `work` of each task, in order, done by threads that run at most `ahead` tasks ahead; 0: by the caller."""
+    """Yield `work` of each task, in order, by threads that run at most `ahead` tasks ahead; 0: without threads."""
     if workers == 0:
         yield from map(work, tasks)
         return
@@ -40,9 +40,9 @@ def prefetch(tasks: Iterable[T], work: Callable[[T], R], workers: int, ahead: in
 
 
 class Processes(NamedTuple):
-    """This process is number `rank` of `world`.
+    """Identify this process as number `rank` of `world`.
 
-    wait returns when all have called it; share gives to each what number 0 has called it with.
+    wait returns when all have called it; share returns to each the argument of number 0.
     """
 
     rank: int
@@ -52,7 +52,7 @@ class Processes(NamedTuple):
 
 
 def processes() -> Processes:
-    """Return those of the process group, which accelerate sets up where the program was launched with several.
+    """Return the `Processes` of the group, which accelerate sets up after a launch of several processes.
 
     A program on its own is left alone: accelerate keeps one state for all, and making it here would choose the
     device of an `Accelerator` that is made later.
@@ -77,15 +77,15 @@ def processes() -> Processes:
 
 
 class OnRay:
-    """A runner whose work is done by workers of a Ray cluster, or of this machine; functions and parts are pickled.
+    """Run work on workers of a Ray cluster, or of this machine; functions and parts are pickled.
 
-    Workers that die are replaced and their parts done again, by Ray. An error of the work itself is not tried again: it
-    comes back as it was raised. What Ray gives up is told in a sentence.
+    Workers that die are replaced and their parts done again, by Ray. An error of the work itself is not retried: it
+    is raised unchanged. If Ray gives up, an error says why.
 
     Args:
         address: of `ray.init`: None is a cluster that runs already, else workers of this machine ("local").
         workers: actors that hold a model at the same time (`each`); None: one for each core or GPU of the cluster.
-        cpus, gpus: what one task or actor asks for.
+        cpus, gpus: resources of one task or actor.
         retries: how often the work of a worker that died is done again.
         timeout: seconds that a pass waits for the next part, before it ends with an error.
 
@@ -115,7 +115,7 @@ class OnRay:
                 ) from None
 
     def map(self, work: Callable[[T], R], parts: Sequence[T]) -> Iterator[R]:
-        """Return `work` of each part, in their order; one task for each."""
+        """Yield the results of `work` on each part, in their order; one task for each."""
         one = self.ray.remote(_done).options(**self.needs, max_retries=self.retries)
         held = self.ray.put(work)
         waiting = [one.remote(held, part) for part in parts]
@@ -123,7 +123,7 @@ class OnRay:
             yield self._got(waiting.pop(0))
 
     def each(self, work: Callable[[int], int], tasks: Sequence[int]) -> Iterator[int]:
-        """Return `work` of each number, in any order, by actors that keep what `work` holds, such as a model."""
+        """Yield the results of `work` on each number, in any order, by actors that keep its state, such as a model."""
         data = need("ray.data")
         context = data.DataContext.get_current()
         context.enable_progress_bars = False

@@ -1,6 +1,6 @@
-"""Rows of features that are read when they are used, a block at a time: in memory or mapped from files.
+"""Read rows of features when they are used, a block at a time, in memory or mapped from files.
 
-`Shards` stands where an array of features does. `UnitRows` gives its rows at length 1, in float32 blocks: nothing as
+`Shards` replaces an array of features. `UnitRows` normalises its rows to length 1, in float32 blocks: nothing as
 large as the whole is made. A pass over the rows (scores of texts, rankings, digests) runs part by part where the runner
 of the shards says, and gives what one array would give, to the digit.
 """
@@ -41,7 +41,7 @@ _FEW = 16  # rows: below, a product is summed in another order than in a block, 
 
 @dataclass(frozen=True)
 class RowNumbers(Sequence[str]):
-    """The names of n rows that have none: `before` and a number from `first` on, made when they are read."""
+    """Name n rows without names by `before` and a number from `first` on, made when they are read."""
 
     n: int
     first: int = 0
@@ -51,17 +51,17 @@ class RowNumbers(Sequence[str]):
         return self.n
 
     def __getitem__(self, row: Any) -> Any:
-        """The name of a row, or those of a slice."""
+        """Return the name of a row, or those of a slice."""
         numbers = range(self.first, self.first + self.n)[row]
         return tuple(f"{self.before}{i}" for i in numbers) if isinstance(row, slice) else f"{self.before}{numbers}"
 
 
 class Shards:
-    """Features (n, d) in parts (n_i, d), one below the other; also of files (`open`).
+    """Hold features (n, d) in parts (n_i, d), one below the other; also from files (`open`).
 
     Args:
         arrays: the parts, of one width and type; each gives an array for a slice or for indices.
-        runner: where passes over them run; None: here. Such as `vldebias.data.OnRay()`.
+        runner: where passes over them run, such as `vldebias.data.OnRay()`; None: here.
         index: which of the rows (n,), in this order; None: all. They are copied when they are read.
 
     Raises:
@@ -83,7 +83,7 @@ class Shards:
 
     @classmethod
     def open(cls, paths: str | Path | Iterable[str | Path]) -> Shards:
-        """Return features in files, which are opened when they are read: a pattern such as "shards/*.npy", or a list.
+        """Return features from files, read when used: a pattern such as "shards/*.npy", or a list.
 
         A file that changes between two reads is refused; a gap in a numbered series warns.
 
@@ -101,24 +101,24 @@ class Shards:
             raise InvalidInputError(f"{paths}: {error}") from None
 
     def on(self, runner: OnRay) -> Shards:
-        """Return the same rows, over which passes run elsewhere, such as `vldebias.data.OnRay()`."""
+        """Return the same rows with another runner for passes over them, such as `vldebias.data.OnRay()`."""
         return Shards(self.arrays, runner, self.index)
 
     def picked(self, rows: ArrayLike | slice) -> Shards:
-        """Return some of the rows without a copy: a million rows less a few take none."""
+        """Return some of the rows without copying the features."""
         return Shards(self.arrays, self.runner, self.numbers(rows))
 
     @property
     def unit(self) -> UnitRows:
-        """The rows, L2-normalised a block at a time."""
+        """Return the rows, L2-normalised a block at a time."""
         return UnitRows(self, RowNumbers(int(self.starts[-1]), before="row "))
 
     def map(self, work: Callable[[T], R], parts: Sequence[T]) -> Iterator[R]:
-        """Return `work` of each part, in their order, done here or where the runner says."""
+        """Return the results of `work` on each part, in their order, computed here or by the runner."""
         return map(work, parts) if self.runner is None else self.runner.map(work, parts)
 
     def digest(self) -> str:
-        """Return a SHA-256 over that of every part: other for other numbers, another order or other cuts."""
+        """Return a SHA-256 over that of every part; it depends on the numbers, their order and the cuts."""
         chosen = [] if self.index is None else [hashlib.sha256(self.index.tobytes()).hexdigest()]
         return hashlib.sha256(" ".join([*self.map(_digest, self.arrays), *chosen]).encode()).hexdigest()
 
@@ -129,7 +129,7 @@ class Shards:
         return f"Shards({len(self.arrays)} shards, {self.shape} of {self.dtype})"
 
     def numbers(self, rows: Any) -> Index:
-        """Return where the rows at a slice, at indices or under a mask lie among those of all parts."""
+        """Return the positions, among the rows of all parts, of a slice, indices or a mask."""
         if isinstance(rows, slice):
             index = np.arange(*rows.indices(len(self)))
         else:
@@ -141,7 +141,7 @@ class Shards:
         return index if self.index is None else self.index[index]
 
     def __getitem__(self, rows: Any) -> NDArray[Any]:
-        """The rows at a slice, at indices or under a mask, as stored, read here."""
+        """Return the rows at a slice, at indices or under a mask, as stored, read here."""
         if self.index is None and len(self.arrays) == 1 and isinstance(rows, slice):
             return np.asarray(self.arrays[0][rows])
         index = self.numbers(rows)
@@ -178,12 +178,12 @@ def _digest(array: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class UnitRows:
-    """The rows (n, d) of features, L2-normalised in float32, read when they are used.
+    """Hold rows (n, d) of features, L2-normalised in float32, read when they are used.
 
     Attributes:
         features: (n, d) floats.
         ids: names of the rows of all its parts, for messages.
-        change: what is done to the unit rows of a block (b, d), row by row, such as an edit of images.
+        change: function of the unit rows of a block (b, d), row by row, such as an edit of images.
     """
 
     features: Shards
@@ -195,20 +195,20 @@ class UnitRows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n, d)."""
+        """Return (n, d)."""
         return self.features.shape
 
     def some(self, rows: ArrayLike) -> UnitRows:
-        """Return some of the rows, by indices or a mask, still to be read."""
+        """Return some of the rows, by indices or a mask, without reading them."""
         return replace(self, features=self.features.picked(rows))
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> UnitRows:
-        """Return the same rows under a change of each, which comes after those before."""
+        """Return the same rows with a further change of each, applied after earlier ones."""
         before = self.change
         return replace(self, change=change if before is None else lambda rows: change(before(rows)))
 
     def __getitem__(self, rows: Any) -> Tensor:
-        """The unit rows at a slice, at indices or under a mask (numpy or torch), read now."""
+        """Return the unit rows at a slice, at indices or under a mask (numpy or torch), read now."""
         if not isinstance(rows, slice):
             return self.some(rows)[:]
         start, stop, step = rows.indices(len(self))
@@ -225,7 +225,7 @@ class UnitRows:
             yield self[start : start + size]
 
     def whole(self) -> Tensor:
-        """Return all of them at once (n, d), for what cannot do with less."""
+        """Return all rows at once (n, d), for methods that need them together."""
         return self[:]
 
     def products(self, texts: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -240,7 +240,7 @@ class UnitRows:
         return products
 
     def top(self, queries: Tensor, k: int, *, ties: str = "stable", seed: int = 0) -> Rows:
-        """Return `vldebias.metrics.rankings.top_rankings` of these rows: of each part its first k, merged."""
+        """Return `vldebias.metrics.rankings.top_rankings` of these rows, merged from the first k of each part."""
         check_top(queries, self, k)
         order, place = tie_order(len(self), ties, seed)
         parts: list[tuple[UnitRows, Index | int]] = []
@@ -306,7 +306,7 @@ def _leaders(queries: Tensor, k: int, part: tuple[UnitRows, Index | int]) -> Lea
 
 
 def files_of(paths: str | Path | Iterable[str | Path]) -> list[Path]:
-    """Return the files of a pattern, sorted, or those that are listed; a pattern without files is refused."""
+    """Return the files of a pattern, sorted, or those that are listed; refuse a pattern without files."""
     if not isinstance(paths, (str, Path)):
         return [Path(path) for path in paths]
     if Path(paths).is_file():
@@ -321,7 +321,7 @@ def files_of(paths: str | Path | Iterable[str | Path]) -> list[Path]:
 
 
 def is_pattern(path: str | Path) -> bool:
-    """Tell whether a name stands for several files."""
+    """Tell whether a name is a pattern for several files."""
     return not Path(path).exists() and glob.has_magic(str(path))
 
 
@@ -351,7 +351,7 @@ def _doubt_series(files: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class FileRows:
-    """Rows from `start` on of the array in a .npy file; they stand where an array (n, d) does.
+    """Read rows from `start` on of the array in a .npy file, in place of an array (n, d).
 
     The file is opened whenever it is read: nothing stays mapped. stamp: its size and time when it was first opened.
     """
@@ -367,7 +367,7 @@ class FileRows:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> NDArray[Any]:
-        """The rows at a slice or at indices, as stored; a file that has changed is refused."""
+        """Return the rows at a slice or at indices, as stored; refuse a file that has changed."""
         if _stamp(self.path) != self.stamp:
             raise InvalidInputError(
                 f"{self.path}: was changed since it was first read, by size or time; begin again when nothing writes "

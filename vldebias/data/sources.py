@@ -1,4 +1,4 @@
-"""Every data set by name: what its folder should look like, where one gets it, how its labels are read."""
+"""Open every data set by name, with its folder layout, its source and the meaning of its labels."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def open_manifest(
     images: str | Path | None = None,
     allow_outside: bool = False,
 ) -> ImageData:
-    """Open the rows of a table of your own whose `split_column` says `split`; all rows for "all".
+    """Open the rows of your own table whose `split_column` is `split`; all rows for "all".
 
     Args:
         root: the table (csv, tsv, parquet or jsonl).
@@ -276,17 +276,17 @@ def list_data() -> list[str]:
 def open_data(
     name: str, root: str | Path | None = None, split: str | None = None, **options: Any
 ) -> ImageData | ImageStream:
-    """Open a data set by name; reads labels, not images.
+    """Open a data set by name; read labels, not images.
 
     Args:
         name: see `list_data`.
         root: its folder (a file for "manifest", also an id for "huggingface").
         split: train, val, test or all, as far as the data set has them; by default the one figures are reported on.
-        options: of the reader, such as those of `vldebias.data.sources.open_manifest`.
+        options: options of the reader, such as those of `vldebias.data.sources.open_manifest`.
 
     Raises:
         InvalidInputError: unknown name, option or split, or no data there; the message says what the folder should
-            look like and where one gets it.
+            look like and where to get it.
     """
     if name not in _SOURCES:
         raise InvalidInputError(

@@ -1,6 +1,6 @@
-"""Rows in the order of suspicion, as a table and as a page of pictures: captions that do not fit, labels that do not.
+"""List rows in the order of suspicion, as a table and as a page of pictures, to find wrong captions and labels.
 
-`vldebias train --pairs` and `vldebias diagnose` list what they found alike: rank, percentile, score, id, ..., path.
+`vldebias train --pairs` and `vldebias diagnose` write the same columns: rank, percentile, score, id, ..., path.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ main{display:grid;grid-template-columns:repeat(auto-fill,minmax(160px,1fr));gap:
 
 @dataclass(frozen=True, eq=False)
 class Suspects:
-    """Rows of a data set from the lowest score, the most suspicious, to the highest.
+    """Hold the rows of a data set from the lowest score, the most suspicious, to the highest.
 
     Attributes:
         ids: (n,) names of the rows.
         scores: (n,), NaN where a row has none.
         order: (m,) rows that have a score, the lowest first; equal scores in the order of the rows.
         read: row -> RGB image, OSError where it cannot be read; None where there are no pictures.
-        path: row -> where the picture lies, "" where it is no file of its own.
+        path: row -> path of the picture, "" where it is not a file of its own.
     """
 
     ids: Sequence[str]
@@ -52,7 +52,7 @@ class Suspects:
 
     @classmethod
     def by(cls, scores: NDArray[np.floating[Any]], ids: Sequence[str], **pictures: Any) -> Self:
-        """Order rows by scores (n,); pictures: `read` and `path`.
+        """Order rows by scores (n,); `read` and `path` give their pictures.
 
         Raises:
             InvalidInputError: another number of scores, or none that is finite.
@@ -78,7 +78,7 @@ class Suspects:
     def write(self, path: str | Path, columns: Mapping[str, Callable[[int], str]]) -> Path:
         """Write a csv, the most suspicious row first: rank, percentile, score, id, `columns` (row -> text), path.
 
-        The percentile counts ties half. Rows without a score come last. No text is a formula (`files.shielded`).
+        The percentile counts ties half. Rows without a score come last. Formulas are escaped (`files.shielded`).
         """
         cells = {"id": lambda row: self.ids[row], **columns, "path": self.path}
         ordered = self.scores[self.order]
@@ -93,9 +93,9 @@ class Suspects:
         return write_atomically(path, file.getvalue().encode(errors="backslashreplace"))  # bytes of paths
 
     def page(self, path: str | Path, title: str, say: Callable[[int], tuple[str, str]], *, most: int = 200) -> Path:
-        """Write one HTML file of the first rows, pictures inside: rank, score, what is said, and where each lies.
+        """Write one HTML file of the first rows, with their pictures, rank, score, remarks and paths.
 
-        say: row -> a word that marks it, "" for none, and a text.
+        say: row -> its remarks: a word that marks it, "" for none, and a text.
         """
         figures = []
         for rank, row in enumerate(self.order[:most].tolist(), start=1):
@@ -114,7 +114,7 @@ class Suspects:
 
 
 def thumbnail(read: Callable[[int], Image.Image] | None, row: int) -> Image.Image:
-    """Return the picture in at most THUMB x THUMB pixels, small ones enlarged; a note where it cannot be read."""
+    """Return the picture in at most THUMB x THUMB pixels, small ones enlarged; a note if it cannot be read."""
     Images, draw, ops = need("PIL.Image"), need("PIL.ImageDraw"), need("PIL.ImageOps")
     try:
         if read is None:

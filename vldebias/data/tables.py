@@ -1,4 +1,4 @@
-"""Labels of rows, and the tables that labels and captions are read from: csv, tsv, parquet and jsonl."""
+"""Read labels and captions of rows from tables: csv, tsv, parquet and jsonl."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _MOST_NO_WORDS = 0.5  # share of such captions from which on they are refused
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """Labels of rows: codes (n,) int64 in 0 .. len(names) - 1, or UNKNOWN; a name may have no row.
+    """Hold labels of rows: codes (n,) int64 in 0 .. len(names) - 1, or UNKNOWN; a name may have no row.
 
     Raises:
         InvalidInputError: codes that are not (n,) integers or have no name, a name twice.
@@ -78,7 +78,7 @@ class Labels:
     def of(cls, values: Iterable[Any], names: Sequence[str] | None = None) -> Labels:
         """Return labels from one value per row; None, NaN and "" are unknown.
 
-        names: the values that may occur, in their order; by default those that do, sorted.
+        names: the values that may occur, in their order; by default those that occur, sorted.
 
         Raises:
             InvalidInputError: a value that is not among `names`.
@@ -92,12 +92,12 @@ class Labels:
 
     @classmethod
     def of_array(cls, values: Any, names: Sequence[str] | None = None) -> Labels:
-        """Return labels of a column (n,) as people have it: a numpy array, a tensor, a list, a column of pandas.
+        """Return labels of a column (n,): a numpy array, a tensor, a list, or a column of pandas.
 
         Strings are names. Booleans are "no" and "yes". Whole numbers stand for themselves, -1 as well, in the order of
         numbers. None, NaN and "" are unknown.
 
-        names: what the numbers 0 .. k - 1 of the column mean, which are codes then: -1 is unknown.
+        names: what the numbers 0 .. k - 1 of the column mean, which are then codes: -1 is unknown.
 
         Raises:
             InvalidInputError: something else, or a value that is not among `names`.
@@ -130,7 +130,7 @@ class Labels:
         return cls(codes, tuple(map(str, different.tolist())))
 
     def without(self, unknown: Any) -> Labels:
-        """Return the same rows with one value, or several, as unknown; numbers are compared as they are written."""
+        """Return the same rows with one or several values set to unknown; numbers are compared as written."""
         marks = {text_of(value) for value in _several(unknown)}
         kept = tuple(name for name in self.names if name not in marks)
         if len(kept) == len(self.names):
@@ -142,17 +142,17 @@ class Labels:
         return len(self.codes)
 
     def __getitem__(self, rows: ArrayLike | slice) -> Labels:
-        """The labels of some rows: a slice, indices or a mask."""
+        """Return the labels of some rows: a slice, indices or a mask."""
         return Labels(self.codes[rows if isinstance(rows, slice) else np.asarray(rows)], self.names)
 
     @property
     def known(self) -> NDArray[np.bool_]:
-        """(n,) mask of the rows that have a label."""
+        """Return the (n,) mask of the rows that have a label."""
         return self.codes != UNKNOWN
 
     @property
     def counts(self) -> dict[str, int]:
-        """Rows of each name, in the order of the names; unknown rows are left out."""
+        """Return the number of rows of each name, in the order of the names; unknown rows are left out."""
         rows = np.bincount(self.codes[self.known], minlength=len(self.names))
         return dict(zip(self.names, rows.tolist(), strict=True))
 
@@ -171,7 +171,7 @@ def _absent(value: Any) -> bool:
 
 
 def text_of(value: Any) -> str:
-    """Return a value as the name of a label, "" where it is none."""
+    """Return a value as the name of a label, "" where it is empty."""
     if _absent(value):
         return ""
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
@@ -183,7 +183,7 @@ def text_of(value: Any) -> str:
 
 
 def cross(*labels: Labels) -> Labels:
-    """Return intersections, such as "landbird/water" or "female/black"; unknown where one of the labels is.
+    """Return intersections, such as "landbird/water" or "female/black"; unknown where one of the labels is unknown.
 
     The code is row-major: for two labels code = first.code * len(second.names) + second.code.
 
@@ -201,7 +201,7 @@ def cross(*labels: Labels) -> Labels:
 
 
 def odd_values(labels: Labels, *, flags: bool = False) -> list[str]:
-    """List what in a column of groups is probably a slip, each as what came and what to do; mostly nothing.
+    """List probable slips in a column of groups, each as what came and what to do; mostly none.
 
     Values that differ by case or blanks alone, a rare value that is spelt nearly as a common one, texts and numbers
     that stand for an empty cell, more than a hundred groups, and groups of fewer than five rows.
@@ -250,7 +250,7 @@ def odd_values(labels: Labels, *, flags: bool = False) -> list[str]:
 def read_table(path: Path) -> pa.Table:
     """Return a table from a .csv, .tsv, .parquet, .jsonl or .ndjson file.
 
-    Columns of csv are texts as they stand, "01" included, but for the apostrophe of `files.shielded`. Nested objects of
+    Columns of csv are unchanged texts ("01" is "01"), except for the apostrophe of `files.shielded`. Nested objects of
     jsonl become columns with a dot: {"labels": {"gender": ...}} is "labels.gender".
 
     Raises:
@@ -343,7 +343,7 @@ def _read_json(path: Path) -> pa.Table:
 
 
 def mapped_columns(labels: ColumnNames) -> dict[str, str]:
-    """Return columns that become labels as {name here: name in the table}."""
+    """Return the columns that become labels, as {name here: name in the table}."""
     listed = [labels] if isinstance(labels, str) else labels
     return dict(listed) if isinstance(listed, Mapping) else {column: column for column in listed}
 
@@ -356,12 +356,12 @@ def column_of(table: pa.Table, name: str, where: str | Path) -> pa.Array:
 
 
 def as_texts(column: pa.Array, where: str) -> list[str]:
-    """Return the texts of a column, "" where there is none."""
+    """Return the texts of a column, "" for missing ones."""
     return _as_text(column, where).fill_null("").to_pylist()
 
 
 def as_labels(column: pa.Array, names: Names, where: str, unknown: Any = ()) -> Labels:
-    """Return labels of a column; empty and missing values are unknown, and those that `unknown` names.
+    """Return labels of a column; empty and missing values, and those in `unknown`, are unknown.
 
     Space around a value does not count.
     """
@@ -401,7 +401,7 @@ def _as_text(column: pa.Array, where: str) -> Any:
 
 
 def captions_in(cell: Any, where: str) -> tuple[str, tuple[str, ...] | None]:
-    """Return the caption of a cell, "" where there is none, and of a list those beside it, without blank ones."""
+    """Return the caption of a cell, "" if it has none, and the further captions of a list, without blank ones."""
     texts = cell if isinstance(cell, list) else []
     if isinstance(cell, Mapping) or not all(text is None or isinstance(text, str) for text in texts):
         raise InvalidInputError(f"{where}: expected a text or a list of texts in every row, got {str(cell)[:60]}")
@@ -420,7 +420,7 @@ def one_row_per_image(
 ) -> tuple[NDArray[np.int64], list[str], list[tuple[str, ...]]]:
     """Return the first row of each image, its caption, and further ones: COCO and Flickr have a row per caption.
 
-    names: (n,) of the images. captions: n texts, or none; more: of each row those beside its caption, or none.
+    names: (n,) of the images. captions: n texts, or none; more: the further captions of each row, or none.
 
     Raises:
         InvalidInputError: a name on several rows without captions to put together, or with different labels.

@@ -1,4 +1,4 @@
-"""One file per host family; the only place that knows open_clip, transformers or diffusers."""
+"""Support each model family in one file; only this package knows open_clip, transformers or diffusers."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ HOSTS: Registry[type[Host]] = Registry("host", "vldebias.hosts", _accept, instan
 
 
 def register_host(host: type[Host]) -> type[Host]:
-    """Make the models of a package known, wherever a model goes; returns the class.
+    """Register a host for the models of a package, so that every function accepts them; return the class.
 
     Raises:
-        InvalidInputError: no Host with a `library`, or another one has that.
+        InvalidInputError: not a Host with a `library`, or a `library` that another host has.
     """
     return HOSTS.register(host)
 
@@ -59,12 +59,12 @@ for _kind in (OpenClipHost, TransformersHost, DiffusersHost, ModularHost):
 
 
 def resolve(host: Any, *, tokenizer: Any = None, negative: bool = False, side: str = "text") -> Host:
-    """The `Host` for a model or pipeline, by the library that defines its class or a base of it.
+    """Return the `Host` for a model or pipeline, by the library that defines its class or a base of it.
 
     A mapping from prompt to embedding stands for a model that is not at hand (`TextTable`).
 
     Raises:
-        UnsupportedHostError: no known library, a class that its host cannot serve, or one that has not `side`.
+        UnsupportedHostError: no known library, a class that its host cannot serve, or a host without `side`.
         InvalidInputError: an unknown side.
     """
     if isinstance(host, (Host, Mapping)):

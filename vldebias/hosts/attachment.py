@@ -1,4 +1,4 @@
-"""Edits on a host: attached, paused, as strong as one likes, merged, removed without a trace."""
+"""Attach edits to a host, and pause, scale, merge or remove them."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _MARKER = "_vldebias_merged"  # in the config of a model, which is saved with it
 
 
 def attachments() -> list[Attachment]:
-    """All attachments that stand now, on any model or pipeline that is still in use."""
+    """Return all current attachments, on any model or pipeline that is still in use."""
     return list(_STANDING)
 
 
 def attachment_of(host: object) -> Attachment | None:
-    """The attachment that a model or pipeline carries now, or None."""
+    """Return the attachment that a model or pipeline carries now, or None."""
     return next((a for a in attachments() if any(one is host for one in a.host.exclusive_modules)), None)
 
 
 def placed(host: Host, given: Edit | Mapping[str, Edit]) -> dict[str, Edit]:
-    """Fitted edits by role, after checking that they belong to this host; roles of one space share theirs.
+    """Return fitted edits by role, after checking that they belong to this host; roles of one space share theirs.
 
     Raises:
-        InvalidInputError: none for a role. ProjectionMismatchError: fitted on another host.
+        InvalidInputError: no edit for a role. ProjectionMismatchError: fitted on another host.
     """
     edits = dict(given) if isinstance(given, Mapping) else {host.roles[0]: given}
     by_space = {host.fitted_as(role): edit for role, edit in edits.items()}
@@ -59,7 +59,7 @@ def placed(host: Host, given: Edit | Mapping[str, Edit]) -> dict[str, Edit]:
 
 
 def gate_of(host: Host, words: Sequence[str]) -> StatedWords | None:
-    """What keeps prompts as they are that name one of `words`; images state nothing."""
+    """Return the gate that leaves prompts naming one of `words` unchanged; None without words or for images alone."""
     return StatedWords(words) if words and (host.generative or host.roles != (IMAGE,)) else None
 
 
@@ -103,16 +103,16 @@ def _rival(host: Host) -> Attachment | None:
 
 
 class Attachment:
-    """Edits on a host, or prompts that are rewritten there. `remove()` restores it without a trace.
+    """Control the edits, or the rewriting of prompts, on a host. `remove()` restores it without a trace.
 
     Three states: attached, disabled (inside `with attachment.disabled():`, outputs as without), removed. In a
     with-statement it is removed at the end of the block.
 
     Attributes:
-        host: what it acts on.
+        host: the host that it acts on.
         projections: role of each changed tensor ("joint", "sequence", "pooled", ...) -> its edit; empty where prompts
             are rewritten.
-        sampled: where prompts are rewritten, the value of each image of the last call; None where it was left alone.
+        sampled: where prompts are rewritten, the value of each image of the last call; None where it was unchanged.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Attachment:
 
     @property
     def strength(self) -> float:
-        """Share of the edit that is applied, in [0, 1]; where prompts are rewritten, share of the images."""
+        """Return the share of the edit that is applied, in [0, 1]; where prompts are rewritten, of the images."""
         return self._strength
 
     @strength.setter
@@ -164,12 +164,12 @@ class Attachment:
 
     @property
     def state(self) -> str:
-        """ "attached", "disabled", "removed" or "merged"."""
+        """Return "attached", "disabled", "removed" or "merged"."""
         return "disabled" if self._state == "attached" and id(self) in _PAUSED.get() else self._state
 
     @property
     def acts(self) -> bool:
-        """Does it change anything now, in this thread or task?"""
+        """Tell whether the attachment changes anything now, in this thread or task."""
         return self.state == "attached" and self._strength > 0
 
     @contextmanager
@@ -179,7 +179,7 @@ class Attachment:
             yield self
 
     def remove(self) -> None:
-        """Take everything off. Removing twice is harmless; after `merge()` there is nothing left to remove."""
+        """Remove all hooks. A second call is harmless; after `merge()` there is nothing left to remove."""
         if self._state == "merged":
             raise VldebiasError(
                 f"{self.host.name}: the projection is part of the weights since merge(); reload the checkpoint"
@@ -188,9 +188,9 @@ class Attachment:
             self._release("removed")
 
     def merge(self) -> None:
-        """Fold the edits into the host's weights at the present strength and take the hooks off.
+        """Fold the edits into the host's weights at the present strength and remove the hooks.
 
-        A checkpoint saved afterwards works without this package. What weights cannot hold is lost: `keep_stated`
+        A checkpoint saved afterwards works without this package. Weights cannot hold the following: `keep_stated`
         (stated prompts are edited too), the negative prompt's exemption (pictures under guidance are those of
         `debias(pipe, ..., negative=True)`), `strength`, and removal.
         """
@@ -237,7 +237,7 @@ class Attachment:
     # ---- what the host calls -------------------------------------------------------------------------------------
 
     def apply(self, role: str, embeddings: Tensor, texts: Texts | None = None) -> Tensor:
-        """`embeddings` (b, ..., d) edited as `role`, but for the rows whose text states the attribute."""
+        """Return `embeddings` (b, ..., d) edited as `role`, except the rows whose text states the attribute."""
         if not self.acts or not len(embeddings):
             return embeddings
         if role not in self.projections:
@@ -267,7 +267,7 @@ class Attachment:
         return torch.where(keep.view(-1, *[1] * (embeddings.ndim - 1)), embeddings, changed)
 
     def stated(self, texts: Sequence[str]) -> list[bool]:
-        """For each prompt: does it state its attribute, so that it is left alone?"""
+        """Tell for each prompt whether it states its attribute, so that it is left unchanged."""
         return [self._gate is not None and self._gate.match(text) for text in texts]
 
     def _by_row(self, texts: Texts, embeddings: Tensor) -> list[str]:
@@ -281,9 +281,9 @@ class Attachment:
         return [prompt for prompt in prompts for _ in range(len(embeddings) // len(prompts))]
 
     def rewrite(self, prompts: Sequence[str]) -> list[str]:
-        """One prompt per image, rewritten as in a call of the pipeline; `sampled` then has their values.
+        """Return one rewritten prompt per image, as in a call of the pipeline; `sampled` then has their values.
 
-        Public for a plan of many calls that is balanced at once. An attachment of edits gives the prompts themselves.
+        Use it to balance many calls at once. An attachment of edits returns the prompts unchanged.
         """
         if self.state != "attached" or self._rewrite is None:
             return list(prompts)
@@ -300,13 +300,13 @@ class Attachment:
         return list(self._rewrite.write(prompts, self.sampled))
 
     def warn_once(self, message: str) -> None:
-        """Say something the first time that it happens."""
+        """Issue a warning the first time that it applies."""
         if message not in self._warned:
             self._warned.add(message)
             warn(f"{self.host.name}: {message}")
 
     def warn_of_embeddings(self) -> None:
-        """Say that a call brought embeddings instead of a prompt."""
+        """Warn that a call passed embeddings instead of a prompt."""
         instead = 'pass attachment.apply("sequence", prompt_embeds)'
         if self._rewrite is not None:
             instead = "embed vldebias.balance_prompts(...).prompts"

@@ -1,4 +1,4 @@
-"""What every host offers: roles, rows of prompts, a place for edits, weights to merge; and how models are read."""
+"""Define the interface of every host: roles, rows of prompts, a place for edits, weights to merge."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Apply = Callable[[str, Tensor, Texts | None], Tensor]
 
 
 def roles_of(side: str) -> tuple[str, ...]:
-    """The roles of a side.
+    """Return the roles of a side.
 
     Raises:
         InvalidInputError: an unknown side.
@@ -54,19 +54,19 @@ def roles_of(side: str) -> tuple[str, ...]:
 
 
 class Host(ABC):
-    """One model or pipeline, seen as tensors with a role.
+    """Represent one model or pipeline by its tensors, each with a role.
 
-    One with a `library` is made as Host(model, tokenizer, negative), with what `debias` was given; it raises
-    UnsupportedHostError of a class that it cannot serve.
+    A subclass with a `library` is made as Host(model, tokenizer, negative), from the arguments of `debias`; it raises
+    UnsupportedHostError for a class that it cannot serve.
 
     Attributes:
-        name: class of the model, for messages. model_id: where its weights came from, if it says so.
-        roles: the tensors that debias() changes by default. generative: it generates images from them.
-        rewrites: its prompts can be rewritten before they are encoded. edits_images: it changes images that are given.
-        exclusive_modules, shared_modules: what an attachment occupies: alone, the whole model or pipeline first, or
-            together with attachments of other pipelines.
-        image_fingerprint: of the image tower in the space of the texts; None where there is none.
-        memory: what was embedded so far.
+        name: class of the model, for messages. model_id: where its weights came from, if known.
+        roles: the tensors that debias() changes by default. generative: it generates images from these tensors.
+        rewrites: its prompts can be rewritten before they are encoded. edits_images: it changes input images.
+        exclusive_modules, shared_modules: what an attachment occupies: exclusively (the whole model or pipeline first),
+            or together with attachments of other pipelines.
+        image_fingerprint: that of the image tower, if it shares the space of the texts; else None.
+        memory: cache of embedded prompts.
         library: the package that defines the classes of its models, by which `register_host` makes it known.
     """
 
@@ -84,15 +84,15 @@ class Host(ABC):
 
     @abstractmethod
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
-        """(role, prompt) -> its row (d,), as `embed` gives it; perhaps of more roles, where one pass yields them."""
+        """Return the rows (d,) by (role, prompt), as in `embed`; also of other roles that the same pass yields."""
 
     @abstractmethod
     def install(self, apply: Apply) -> Callable[[], None]:
-        """Put `apply` where the embeddings come out; returns the function that takes it off without a trace."""
+        """Call `apply` where the embeddings come out; return the function that removes it without a trace."""
 
     @abstractmethod
     def merge(self, edits: Mapping[str, Edit], strength: float) -> Sequence[object] | None:
-        """Fold the edits into plain weights; returns the models whose config is to say so.
+        """Fold the edits into plain weights; return the models whose config should record it.
 
         Raises:
             UnsupportedHostError: weights cannot hold them; none was changed.
@@ -100,17 +100,17 @@ class Host(ABC):
 
     @abstractmethod
     def space(self, role: str) -> str:
-        """Name of the space of `role`, e.g. "open_clip.joint" or "diffusers.sequence"."""
+        """Return the name of the space of `role`, e.g. "open_clip.joint" or "diffusers.sequence"."""
 
     def text_modules(self) -> Sequence[nn.Module]:
-        """The modules that texts pass through, as far as they are known."""
+        """Return the modules that texts pass through, as far as they are known."""
         return ()
 
     def at(self, side: str) -> Host:
-        """This host with its edits at `side`, one of `SIDES`.
+        """Return this host with its edits at `side`, one of `SIDES`.
 
         Raises:
-            UnsupportedHostError: a side that it has not.
+            UnsupportedHostError: a side that this host lacks.
         """
         if side == "text":
             return self
@@ -121,15 +121,15 @@ class Host(ABC):
         )
 
     def fitted_as(self, role: str) -> str:
-        """The role whose edit serves `role`: another one where two lie in one space."""
+        """Return the role whose edit serves `role`: another one where two roles share a space."""
         return role
 
     # ---- rows ----------------------------------------------------------------------------------------------------
 
     def embed(self, prompts: Sequence[str], role: str) -> Tensor:
-        """L2-normalised (n, d) float64 CPU embeddings of `prompts` in the space of `role`, never edited.
+        """Return L2-normalised (n, d) float64 CPU embeddings of `prompts` in the space of `role`, never edited.
 
-        Every prompt goes through the towers once, until `forget`. No prompts give (0, d).
+        Embeddings are cached until `forget`. An empty list of prompts gives (0, d).
         """
         if not prompts:
             return torch.zeros(0, self.dim(role), dtype=torch.float64)
@@ -146,9 +146,9 @@ class Host(ABC):
     def under(
         self, prompts: Sequence[str], role: str, edit: Edit | None, *, strength: float = 1.0, keep_stated: bool = True
     ) -> Tensor:
-        """What `embed` gives, as the host with `edit` attached would give it.
+        """Return the output of `embed` as the host with `edit` attached would return it.
 
-        keep_stated: leave prompts alone that name an attribute word of the edit, as `vldebias.debias` does.
+        keep_stated: leave prompts that name an attribute word of the edit unchanged, as `vldebias.debias` does.
         """
         rows = self.embed(prompts, role)
         if edit is None:
@@ -161,7 +161,7 @@ class Host(ABC):
         return torch.where(stated[:, None], rows, changed)
 
     def edited(self, edit: Any, role: str, z: Tensor, prompts: Sequence[str], strength: float) -> Tensor:
-        """Embeddings (b, ..., d) of prompts, edited; of a method that reads a prompt in other words, from those."""
+        """Return edited embeddings (b, ..., d) of prompts; a method with `wordings` reads prompts in those words."""
         if not hasattr(edit, "wordings"):
             return cast("Tensor", edit(z, strength))
         wordings = [edit.wordings(prompt) for prompt in prompts]
@@ -170,23 +170,23 @@ class Host(ABC):
         return cast("Tensor", edit.combined(z, each, strength, unit=True))
 
     def dim(self, role: str) -> int:
-        """Width of the embeddings of `role`."""
+        """Return the width of the embeddings of `role`."""
         return self.embed(["a photo"], role).shape[-1]
 
     # ---- which weights these are -----------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """Embed again from here on, since weights may change."""
+        """Clear the cache of embeddings, since weights may change."""
         for name in ("memory", "weights_fingerprint"):
             vars(self).pop(name, None)
 
     @cached_property
     def weights_fingerprint(self) -> Fingerprint | None:
-        """Of `text_modules`, see `vldebias.hosts.fingerprint`; None where there are no weights to read."""
+        """Return the fingerprint of `text_modules`, see `vldebias.hosts.fingerprint`; None without weights to read."""
         return weights_fingerprint(*self.text_modules())
 
     def fingerprint(self, role: str | None = None) -> Fingerprint | None:
-        """`weights_fingerprint` with what the weights make of three texts as `role`."""
+        """Return `weights_fingerprint` with numbers of the embeddings of three texts as `role`."""
         mark = self.weights_fingerprint
         if mark is None or role is None:
             return mark
@@ -198,8 +198,8 @@ class Host(ABC):
     def check(self, role: str, edit: Edit) -> None:
         """Refuse an edit that was fitted for another space, width or set of weights.
 
-        All three, because two spaces of one model can share a width (ViT-L/14: 768 before and after its text head).
-        The image tower is compared where images have a part: at their own role, and for what was fitted on them.
+        All three matter: two spaces of one model can share a width (ViT-L/14: 768 before and after its text head).
+        The image tower is compared for edits of images and for edits that were fitted on images.
 
         Raises:
             ProjectionMismatchError: the message says what differs.
@@ -244,7 +244,7 @@ INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
 
 @contextmanager
 def during(state: ContextVar[Any], value: Any = True) -> Iterator[None]:
-    """Inside, in this thread or task, the state has that value."""
+    """Set the state to a value inside the block, in this thread or task."""
     token = state.set(value)
     try:
         yield
@@ -259,7 +259,7 @@ _LOCK = threading.Lock()
 
 @contextmanager
 def reading(*models: nn.Module) -> Iterator[None]:
-    """Outputs for fitting: eval mode, no gradients, in the precision of the weights, never edited.
+    """Read outputs for fitting: eval mode, no gradients, in the precision of the weights, never edited.
 
     A model that several threads read at once gets its modes back from the last of them.
     """
@@ -290,7 +290,7 @@ def reading(*models: nn.Module) -> Iterator[None]:
 def read_rows(
     encode: Callable[[list[str]], Tensor], prompts: Sequence[str], role: str, *models: nn.Module
 ) -> dict[tuple[str, str], Tensor]:
-    """(role, prompt) -> what `encode` makes of it, in batches: of length 1, float64, on the CPU."""
+    """Return (role, prompt) -> row of `encode`, computed in batches: of length 1, float64, on the CPU."""
     with reading(*models):
         blocks = [encode(list(prompts[start : start + BATCH])) for start in range(0, len(prompts), BATCH)]
         rows = torch.cat([block.detach().cpu().double() for block in blocks])
@@ -302,9 +302,9 @@ def read_rows(
 
 @dataclass(eq=False, repr=False)
 class Seam:
-    """What a host puts on a model: hands embeddings, and the texts that they are of, to the attachment.
+    """Hook a model: pass embeddings, and the texts that they belong to, to the attachment.
 
-    It belongs to one model: a copy or a pickle of that would be edited by an attachment that does not know it.
+    It belongs to one model: a copy or pickle of that model would be edited without the attachment's knowledge.
     """
 
     name: str
@@ -313,15 +313,15 @@ class Seam:
 
     @property
     def active(self) -> bool:
-        """False once it is taken off, or while models are read in this thread."""
+        """Tell whether the hook acts: not once it is removed, nor while models are read in this thread."""
         return self.standing and not BARE.get()
 
     def project(self, role: str, embeddings: Tensor, texts: Texts | None = None) -> Tensor:
-        """What the attachment makes of embeddings (b, ..., d); themselves where the seam lets pass."""
+        """Return the edited embeddings (b, ..., d), or the same ones where the hook is inactive."""
         return self.apply(role, embeddings, texts) if self.active else embeddings
 
     def take_off(self) -> None:
-        """Let pass from here on."""
+        """Deactivate the hook for good."""
         self.standing = False
 
     def __reduce_ex__(self, protocol: Any) -> Never:
@@ -333,7 +333,7 @@ class Seam:
 
 @dataclass(eq=False, repr=False)
 class MethodSeam(Seam):
-    """Stands in for a method of one object, as an attribute of the instance."""
+    """Replace a method of one object, as an attribute of the instance."""
 
     owner: Any
     method: str
@@ -344,20 +344,20 @@ class MethodSeam(Seam):
 
     @property
     def original(self) -> Callable[..., Any]:
-        """What it stands in for: what the instance had, else the method of the class."""
+        """Return the method that is replaced: the attribute of the instance, else the method of the class."""
         return self.before or MethodType(getattr(type(self.owner), self.method), self.owner)
 
     def bind(self, *args: Any, **kwargs: Any) -> inspect.BoundArguments:
-        """The arguments of a call by name, defaults included."""
+        """Return the arguments of a call by name, defaults included."""
         call = inspect.signature(self.original).bind(*args, **kwargs)
         call.apply_defaults()
         return call
 
     def take_off(self) -> None:
-        """Put back what was there.
+        """Restore the method that was replaced.
 
         Raises:
-            VldebiasError: something else stands there.
+            VldebiasError: another replacement is in its place.
         """
         if vars(self.owner).get(self.method) is not self:
             raise VldebiasError(f"{self.name}: something else replaced {self.method}; take that off first")
@@ -368,7 +368,7 @@ class MethodSeam(Seam):
 
 
 def installed(seams: Sequence[Seam], hooks: Sequence[RemovableHandle] = ()) -> Callable[[], None]:
-    """Put stand-ins for methods on; returns the function that takes seams and hooks off."""
+    """Replace methods by their hooks; return the function that removes the hooks."""
     for seam in seams:
         if isinstance(seam, MethodSeam):
             setattr(seam.owner, seam.method, seam)

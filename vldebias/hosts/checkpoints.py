@@ -1,4 +1,4 @@
-"""Folders that open_clip and transformers read as models of their own: written from a model and its weights."""
+"""Write a model and its weights into a folder that open_clip or transformers reads as a model of its own."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Config = dict[str, Any]
 
 
 def write_checkpoint(towers: Towers, weights: Mapping[str, Tensor], folder: Path, *, name: str) -> None:
-    """Writes the model with `weights` into `folder`, which exists, with its tokenizer and its preprocessing.
+    """Write the model with `weights` into `folder`, which exists, with its tokenizer and its preprocessing.
 
     Args:
         towers: the model; it may carry adapters, its own weights are not read.
         weights: a whole state dict without adapters.
-        folder: then opened by open_clip as "local-dir:FOLDER", by `from_pretrained`, and by `--model FOLDER`.
-        name: what the model was loaded by; an open_clip model does not know its own architecture.
+        folder: open it by open_clip as "local-dir:FOLDER", by `from_pretrained`, and by `--model FOLDER`.
+        name: the name that the model was loaded by; an open_clip model does not know its own architecture.
 
     Raises:
         InvalidInputError: see `check_checkpoint`.
@@ -47,7 +47,7 @@ def write_checkpoint(towers: Towers, weights: Mapping[str, Tensor], folder: Path
 
 
 def check_checkpoint(towers: Towers, weights: Mapping[str, Tensor], *, name: str) -> None:
-    """Finds out whether what `write_checkpoint` would write is this model: open_clip reads it from a temporary folder.
+    """Check that the output of `write_checkpoint` would be this model: open_clip reads it from a temporary folder.
 
     Raises:
         InvalidInputError: an unknown architecture or another one than that of the model, a tokenizer or preprocessing

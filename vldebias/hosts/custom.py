@@ -1,4 +1,4 @@
-"""Hosts without a library: whatever gives embeddings by a method, and text embeddings in the place of a model."""
+"""Serve models of other libraries by a method that returns embeddings, and tables of text embeddings."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from vldebias.hosts.merge import fold, foldable
 
 
 class CustomHost(Host):
-    """A model that no library of ours knows, described; goes wherever a model goes.
+    """Describe a model of any other library, so that every function of vldebias accepts it.
 
-    Its role is "joint", or "sequence" of what generates images.
+    Its role is "joint", or "sequence" for a model that generates images.
 
     Args:
-        model: any object; `model.method` is what the rest of your program calls to get embeddings.
-        method: its name, such as "encode_text", "encode", "encode_prompt", or "forward" of a module; or the place of a
-            module inside, such as "text_model.pooler", whose output is then changed. It gives (b, d), or
+        model: any object; `model.method` is the call by which your program gets embeddings.
+        method: its name, such as "encode_text", "encode", "encode_prompt", or "forward" of a module; or the path of a
+            submodule, such as "text_model.pooler", whose output is then changed. It returns (b, d), or
             (b, length, d), as tensors or numpy arrays.
         embed: a list of prompts -> one row each, (n, d): the space that the edit is fitted in. For a sequence that is
-            the row at the end of the text. Default: `model.method(prompts)`, where that gives (n, d).
+            the row at the end of the text. Default: `model.method(prompts)`, where that returns (n, d).
         texts: the arguments of a call of `method` -> the prompt of each row (or of each group of rows that belong to
             one prompt); for `keep_stated` and edits that read prompts. Default: the first argument that is text.
         output: which part of what `method` returns are the embeddings: an index or a name. Default: all of it.
         weights: the modules of the text tower, for the fingerprint. Default: the model, where it is a module.
         head: the Linear that makes the embeddings, so that `merge` can fold the edit into it. Default: no merging.
-        generative: it generates images from them, so that the presets of pipelines apply.
-        name: for messages and saved edits. Default: that of the class.
+        generative: the model generates images from the embeddings, so that the presets of pipelines apply.
+        name: for messages and saved edits. Default: the name of the class.
 
-    Where `embed` calls `method`, its rows have to be among what that gives; a module inside has to be called by it.
-    Both are found out when the edit is fitted or attached.
+    Where `embed` calls `method`, its rows must be rows of that output; where `method` is a submodule, `embed` must call
+    it. Both are checked when the edit is fitted or attached.
 
     Raises:
         InvalidInputError: no such method.
@@ -78,7 +78,7 @@ class CustomHost(Host):
         self.exclusive_modules, self._checked = tuple(occupied.values()), False
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
-        """Rows of `prompts`; raises InvalidInputError where they are not one for each, or not of the place named."""
+        """Return rows of `prompts`; raise InvalidInputError unless they are one per prompt and outputs of `method`."""
         return read_rows(self._rows, prompts, role, *self.weights)
 
     def _rows(self, prompts: list[str]) -> Tensor:
@@ -122,7 +122,7 @@ class CustomHost(Host):
             )
 
     def open(self, returned: Any) -> tuple[Tensor, Callable[[Tensor], Any]]:
-        """The embeddings in what the method returned, and the function that puts others in their place."""
+        """Return the embeddings in the output of the method, and a function that puts others in their place."""
         place, part = self._output, returned
         if place is not None:  # output objects of transformers are mappings
             by_key = isinstance(place, int) or isinstance(returned, dict)
@@ -150,7 +150,7 @@ class CustomHost(Host):
         return torch.as_tensor(part), close
 
     def texts(self, call: Mapping[str, Any]) -> Sequence[str]:
-        """The prompts of a call, given its arguments by name; raises InvalidInputError where none of them is text."""
+        """Return the prompts of a call, given its arguments by name; raise InvalidInputError where none is text."""
         if self._texts is not None:
             return self._texts(**call)
         for value in call.values():
@@ -165,19 +165,19 @@ class CustomHost(Host):
         )
 
     def space(self, role: str) -> str:
-        """ "custom.NAME.joint" or "custom.NAME.sequence"; the fingerprint tells weights apart."""
+        """Return "custom.NAME.joint" or "custom.NAME.sequence"; the fingerprint tells weights apart."""
         return f"custom.{self.name}.{role}"
 
     def install(self, apply: Apply) -> Callable[[], None]:
-        """Stand in for the method."""
+        """Replace the method by a hook."""
         return installed([_CustomSeam(self.name, apply, self.owner, self.called, self)])
 
     def text_modules(self) -> tuple[nn.Module, ...]:
-        """Those of `weights`."""
+        """Return the modules of `weights`."""
         return self.weights
 
     def merge(self, edits: Mapping[str, Edit], strength: float) -> None:
-        """Fold the edit into the head that was given."""
+        """Fold the edit into `head`."""
         if self._head is None:
             raise UnsupportedHostError(
                 f"{self.name}: nothing says which Linear makes the embeddings; pass head= to vldebias.hosts.custom, or "
@@ -240,9 +240,9 @@ def _place(model: Any, method: str) -> tuple[Any, str]:
 
 
 class TextTable(Host):
-    """Text embeddings that were computed before, in the place of a model: fits and measures, attaches to nothing.
+    """Serve text embeddings that were computed before, for fitting and measuring; nothing can be attached.
 
-    rows: prompt -> embedding (d,), or (1, d) as a model gives it. model_id: which model they come from.
+    rows: prompt -> embedding (d,), or (1, d) as a model returns it. model_id: which model they come from.
 
     Raises:
         InvalidInputError: no prompts, or rows that are not (d,) of one width, finite and of a length above 0.
@@ -265,7 +265,7 @@ class TextTable(Host):
         self.model_id = model_id
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
-        """The stored rows of `prompts`, normalised; raises InvalidInputError where some are not in the table."""
+        """Return the stored rows of `prompts`, normalised; raise InvalidInputError where the table lacks some."""
         missing = [prompt for prompt in prompts if prompt not in self._rows]
         if missing:
             raise InvalidInputError(
@@ -276,17 +276,17 @@ class TextTable(Host):
         return {(role, prompt): self._rows[prompt] for prompt in prompts}
 
     def dim(self, role: str) -> int:
-        """Width of the rows."""
+        """Return the width of the rows."""
         return len(next(iter(self._rows.values())))
 
     def space(self, role: str) -> str:
-        """The name of this space."""
+        """Return the name of this space."""
         return "table.joint"
 
     def install(self, apply: Apply) -> Callable[[], None]:
-        """Refused: there is nothing to attach to."""
+        """Refuse, since there is no model to attach to."""
         raise UnsupportedHostError(f"{self.name}: attaching needs the model itself")
 
     def merge(self, edits: Mapping[str, Edit], strength: float) -> None:
-        """Refused: there are no weights, and nothing attaches."""
+        """Refuse, since there are no weights."""
         raise NotImplementedError

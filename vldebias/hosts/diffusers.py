@@ -1,10 +1,10 @@
-"""Diffusers pipelines: edits of what `encode_prompt` returns, and prompts that are rewritten before it reads them.
+"""Serve diffusers pipelines: edit the outputs of `encode_prompt`, or rewrite prompts before it reads them.
 
-`encode_prompt` is public, returns the conditional and the negative prompt apart, and is what every kind of pipeline
-calls, img2img, inpaint and ControlNet included. Its source names what it returns (`vldebias.hosts.pipelines`): an
+`encode_prompt` is public, returns the conditional and the negative prompt apart, and is called by every kind
+of pipeline, img2img, inpaint and ControlNet included. Its source names what it returns (`vldebias.hosts.pipelines`): an
 embedding that depends on the prompt is a role and is edited, "negative_" + its name is that of the negative prompt.
 The method is replaced on the one pipeline, as an attribute that `del` removes: modules, adapters, offload hooks and
-`save_pretrained` never notice, and pipelines that share the modules stay as they are.
+`save_pretrained` are unaffected, and so are pipelines that share the modules.
 
 As in the paper's generation experiments, every token of the conditional prompt is edited, the negative branch not, and
 edits are fitted on the state of the end-of-text token (Chuang et al., 2023, section 7.5 of the thesis). Encoders that
@@ -60,9 +60,9 @@ Rewrite = Callable[[Sequence[str]], list[str]]
 
 @dataclass(frozen=True)
 class Part:
-    """An embedding that `encode_prompt` returns, or a segment of its tokens.
+    """Describe an embedding that `encode_prompt` returns, or a segment of its tokens.
 
-    role: "sequence", "pooled", ... name, index: in what is returned. twin: place of that of the negative prompt.
+    role: "sequence", "pooled", ... name, index: in the returned values. twin: index of that of the negative prompt.
     tokens: of the segment.
     """
 
@@ -73,14 +73,14 @@ class Part:
     tokens: slice = field(default_factory=lambda: slice(None))
 
     def open(self, result: Sequence[Any]) -> Tensor:
-        """The states (b, tokens, d), or the vectors (b, d), in what was returned."""
+        """Return the states (b, tokens, d), or the vectors (b, d), from the returned values."""
         tensor: Tensor = opened(result[self.index])[0]  # type: ignore[index]
         return tensor if tensor.ndim == 2 else tensor[:, self.tokens]
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """What became of one prompt: results, without and with turned states; ids without padding, and lengths with it."""
+    """Hold one encoded prompt: results, without and with changed states; ids without padding, and lengths with it."""
 
     result: tuple[Any, ...]
     turned: list[tuple[Any, ...]]
@@ -89,9 +89,9 @@ class Encoded:
 
 
 class DiffusersHost(Host):
-    """A pipeline, seen as the embeddings that its `encode_prompt` returns for a prompt.
+    """Serve a pipeline by the embeddings that its `encode_prompt` returns for a prompt.
 
-    Tensors that the caller passes in (`prompt_embeds`, `pooled_prompt_embeds`) are left alone: edit those with
+    Tensors that the caller passes in (`prompt_embeds`, `pooled_prompt_embeds`) are not edited: edit those with
     `attachment.apply("sequence", prompt_embeds)`. Embeddings of a negative prompt that you make yourself with
     `pipe.encode_prompt(negative)` belong inside `attachment.disabled()`.
     """
@@ -116,16 +116,16 @@ class DiffusersHost(Host):
         self.exclusive_modules, self.shared_modules = (pipe,), tuple(self.text_modules())
 
     def text_modules(self) -> list[nn.Module]:
-        """The text encoders, as far as they are loaded; torch.compile wraps what it compiles."""
+        """Return the loaded text encoders; torch.compile wraps what it compiles."""
         return [getattr(one, "_orig_mod", one) for one in self.encoders.values()]
 
     def space(self, role: str) -> str:
-        """ "diffusers.pooled": pipelines with the same encoders share it; the fingerprint tells others apart."""
+        """Return e.g. "diffusers.pooled", shared by pipelines with equal encoders; fingerprints tell others apart."""
         return f"diffusers.{role}"
 
     @cached_property
     def weights_fingerprint(self) -> Fingerprint | None:
-        """Of the text encoders; warns where they are offloaded."""
+        """Return the fingerprint of the text encoders; warn where they are offloaded."""
         mark = weights_fingerprint(*self.text_modules())
         if mark is None:
             warn(
@@ -138,15 +138,15 @@ class DiffusersHost(Host):
 
     @property
     def roles(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Of what `encode_prompt` returns, what depends on the prompt."""
+        """Return the roles: the outputs of `encode_prompt` that depend on the prompt."""
         return tuple(part.role for part in self.parts)
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """What is edited, found out by encoding a few prompts.
+        """Return the embeddings to edit, found by encoding a few prompts.
 
         Raises:
-            UnsupportedHostError: something depends on the prompt and cannot be read: an edit would reach half of it.
+            UnsupportedHostError: something depends on the prompt and cannot be read: an edit would miss it.
         """
         if self.source.calls - self.source.negatives > 1:
             raise self.refusal("it calls encode_prompt several times for one prompt, with results that share names")
@@ -172,7 +172,7 @@ class DiffusersHost(Host):
         return tuple(parts)
 
     def refusal(self, why: str) -> UnsupportedHostError:
-        """The error for a pipeline that cannot be read."""
+        """Return the error for a pipeline that cannot be read."""
         return UnsupportedHostError(f"{self.name}: {why}. Balanced prompts may still serve it; for edits, {REMEDY}")
 
     def _read_parts(self, index: int, name: str, short: Encoded, long: Encoded, known: Sequence[Part]) -> list[Part]:
@@ -221,7 +221,7 @@ class DiffusersHost(Host):
     # ---- reading -----------------------------------------------------------------------------------------------
 
     def encode(self, prompt: str, turns: Sequence[Mapping[str, Tokens]] = ({},), **more: Any) -> Encoded:
-        """One prompt without guidance; and again with tokens of encoders turned, of {} those that end the prompt."""
+        """Encode one prompt without guidance; again with tokens of encoders changed, for {} the last of the prompt."""
         try:
             with TOKENIZING, reading(*self.text_modules()), traced(self.encoders) as trace:
                 result = self.call(prompt, more)
@@ -256,7 +256,7 @@ class DiffusersHost(Host):
         return {name: max(len(list(each)) - 1, 0) for name, each in shared.items()}
 
     def call(self, prompt: str, more: Mapping[str, Any] = MappingProxyType({})) -> Any:
-        """What the pipeline makes of a prompt, as it stands; arguments that `encode_prompt` has not are left out."""
+        """Return the output of `encode_prompt` for a prompt; leave out arguments that it lacks."""
         takes = inspect.signature(self._pipe.encode_prompt).parameters
         required = [n for n, p in takes.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
         given = dict.fromkeys(required) | {n: self.defaults[n] for n in _CALL_DEFAULTS if n in self.defaults}
@@ -266,7 +266,7 @@ class DiffusersHost(Host):
         return self._pipe.encode_prompt(**{name: one for name, one in given.items() if name in takes})
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
-        """The state of the token that ends each prompt, or the pooled vector; one pass gives all roles."""
+        """Return the state of the token that ends each prompt, or the pooled vector; one pass gives all roles."""
         if role not in self.roles:
             raise InvalidInputError(f"{self.name}: expected a role of {list(self.roles)}, got {role!r}")
         rows = {}
@@ -285,9 +285,9 @@ class DiffusersHost(Host):
     # ---- attaching -----------------------------------------------------------------------------------------------
 
     def install(self, apply: Apply, rewrite: Rewrite | None = None, again: Rewrite | None = None) -> Callable[[], None]:
-        """Replace `encode_prompt` on this pipeline alone; the returned function puts back what was there.
+        """Replace `encode_prompt` on this pipeline alone; the returned function restores it.
 
-        rewrite: in place of edits, prompts -> one other for each. again: the same for second texts of their images.
+        rewrite: in place of edits, prompts -> one new prompt each. again: the same for second prompts of their images.
         """
         seams: list[MethodSeam] = [_EncodePrompt(self.name, apply, self._pipe, "encode_prompt", self, rewrite, again)]
         if self.source.framed and self.source.calls > 1:
@@ -295,7 +295,7 @@ class DiffusersHost(Host):
         return installed(seams)
 
     def project(self, apply: Apply, result: Any, call: Mapping[str, Any], negative: bool, shown: Any = None) -> Any:
-        """What `encode_prompt` returned for `call`, its parts edited; the same object where nothing changed.
+        """Return the output of `encode_prompt` for `call`, its parts edited; the same object where nothing changed.
 
         negative: the call is for the negative prompt alone. shown: (b, tokens), true for those that show an image.
         """
@@ -318,7 +318,7 @@ class DiffusersHost(Host):
         return type(result)(out)
 
     def edited(self, edit: Any, role: str, z: Tensor, prompts: Sequence[str], strength: float) -> Tensor:
-        """See `Host.edited`; other wordings are encoded as the call encodes the prompts."""
+        """Return edited embeddings, see `Host.edited`; other wordings are encoded as the call encodes the prompts."""
         encode = _ENCODE.get()
         if not hasattr(edit, "wordings") or encode is None:
             return super().edited(edit, role, z, prompts, strength)
@@ -335,7 +335,7 @@ class DiffusersHost(Host):
         return cast("Tensor", edit.combined(z, torch.stack(each, dim=1), strength))
 
     def merge(self, edits: Mapping[str, Edit], strength: float) -> Sequence[object]:
-        """Fold the edits into the layers that read the embeddings; warns where the negative prompt was spared."""
+        """Fold the edits into the layers that read the embeddings; warn where the negative prompt was not edited."""
         from vldebias.hosts.merge import fold_into_readers
 
         changed = fold_into_readers(self._pipe, {role: edit.folded() for role, edit in edits.items()}, strength)
@@ -348,7 +348,7 @@ class DiffusersHost(Host):
         return changed
 
     def shown(self, trace: Trace, result: Sequence[Any]) -> Tensor | None:
-        """(b, tokens), true for the tokens up to the last one of an image that stands before the prompt; or None."""
+        """Return (b, tokens), true up to the last token of an image before the prompt; or None."""
         inside = opened(result[self.parts[0].index])
         name, call = next(((name, calls[-1]) for name, calls in trace.calls.items() if calls), ("", None))
         if call is None or inside is None:
@@ -481,24 +481,24 @@ class _EncodePrompt(MethodSeam):
 
 
 def listed(prompt: Any) -> list[str]:
-    """One prompt or several, as a list."""
+    """Return one prompt or several as a list."""
     return [prompt] if isinstance(prompt, str) else list(prompt or ())
 
 
 def count_of(call: Mapping[str, Any]) -> str | None:
-    """The argument that says how many images each prompt has."""
+    """Return the name of the argument that sets how many images each prompt has."""
     return next((name for name in call if re.fullmatch(r"num_\w+_per_prompt", name)), None)
 
 
 def texts_of(call: Mapping[str, Any], name: str) -> list[str]:
-    """One text per prompt of a call, those for several encoders joined: any of them may state the attribute."""
+    """Return one text per prompt of a call, those for several encoders joined: any of them may state the attribute."""
     columns = [listed(call[n]) for n in call if re.fullmatch(rf"{name}(_\d)?", n) and call[n] is not None] or [[""]]
     columns = [column or [""] for column in columns]
     return [" | ".join(column[row % len(column)] for column in columns) for row in range(max(map(len, columns)))]
 
 
 def rewrite_call(call: dict[str, Any], rewrite: Rewrite | None, again: Rewrite | None) -> None:
-    """Put one other prompt for each image into the arguments of a call; negative prompts stay, repeated as needed."""
+    """Put one new prompt per image into the arguments of a call; negative prompts stay, repeated as needed."""
     count, texts = count_of(call), listed(call["prompt"])
     images = int(call.get(count or "") or 1)
     each = [text for text in texts for _ in range(images)]

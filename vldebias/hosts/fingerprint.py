@@ -1,4 +1,4 @@
-"""A fingerprint of a text tower that survives casts to half precision but tells two of them apart; its adapters."""
+"""Compute a fingerprint of a text tower that tells two towers apart and survives casts to half precision."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _NUMBERS = 16  # of a text: enough to see a change of its embedding to about a t
 
 
 def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
-    """Structure, and two numbers for each tensor; of tensors beyond two million values at places spread over them.
+    """Return the structure and two numbers per tensor; of tensors above two million values a spread sample is read.
 
-    None where there are no weights to read (none at all, or on the meta device). Numbers rather than a hash of
+    Return None where there are no weights to read (none at all, or on the meta device). Numbers rather than a hash of
     bytes, because the same checkpoint is loaded in float32, float16 and bfloat16. The wave, a product with a fixed
     vector of norm 1 per value, is there because fine-tuning turns a tensor much more than it stretches it.
     """
@@ -49,7 +49,7 @@ def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
 
 
 def text_numbers(mark: Fingerprint, rows: Tensor) -> Fingerprint:
-    """The fingerprint with what the encoder makes of `TEXTS`, rows (3, d) of length 1, in few numbers each.
+    """Return a few numbers each for the encoder's rows (3, d), of length 1, for `TEXTS`.
 
     They are products with fixed vectors of length 1 that stand for a random rotation, scaled so that the difference
     between two texts is about as long as that between their numbers. Settings of layers (an epsilon, an activation) and
@@ -85,7 +85,7 @@ _WAVE = math.sqrt(2) * torch.sin(torch.arange(1, _VALUES + 1, dtype=torch.float6
 
 
 def adapters_length(modules: Iterable[nn.Module]) -> float:
-    """The length of all LoRA weights (peft) that are at work; 0 without."""
+    """Return the length of all LoRA weights (peft) that are active; 0 without."""
     total = 0.0
     layer: Any
     for layer in (part for module in modules for part in module.modules() if "base_layer" in part._modules):

@@ -1,4 +1,4 @@
-"""Image towers: pictures in, features of the joint space out, and all that tells two towers apart."""
+"""Encode images into the joint space, and identify an image tower."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Pixels = Mapping[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class ImageEncoder:
-    """The image side of one image-text model, as its weights make it: no attachment reaches its features.
+    """Encode images by the image side of an image-text model, without any attachment.
 
-    name: of the model. model: the whole; where and in which precision it is, the encoder computes. tower: the modules
-    that make the features, with the head. preprocessing: a text that differs where that does. prepare: RGB image ->
+    name: of the model. model: the whole model, whose device and precision the encoder uses. tower: the modules that
+    make the features, with the head. preprocessing: a text that describes it. prepare: RGB image ->
     pixels, from several threads. forward: pixels of a batch -> (b, d), before normalising.
     """
 
@@ -45,16 +45,16 @@ class ImageEncoder:
 
     @cached_property
     def fingerprint(self) -> dict[str, Any] | None:
-        """vldebias.hosts.fingerprint.weights_fingerprint of the tower, the same after a cast to half precision."""
+        """Return `vldebias.hosts.fingerprint.weights_fingerprint` of the tower, which survives half precision."""
         mark = weights_fingerprint(*self.tower)
         return None if mark is None else mark.to_dict()
 
     @cached_property
     def digest(self) -> str:
-        """A hash of every weight, every buffer and the architecture: any change of the tower changes it.
+        """Return a hash of every weight, every buffer and the architecture, which any change of the tower changes.
 
         The fingerprint allows for casts and leaves adapters out, and the same weights serve two architectures
-        (open_clip's ViT-B-32 and ViT-B-32-quickgelu): too little for features that are kept.
+        (open_clip's ViT-B-32 and ViT-B-32-quickgelu): it cannot identify cached features.
         """
         self._refuse_projected()
         state = hashlib.sha256()
@@ -73,21 +73,21 @@ class ImageEncoder:
 
     @cached_property
     def dim(self) -> int:
-        """Width d of the features, found with a blank image."""
+        """Return the width d of the features, found with a blank image."""
         return int(self.encode([need("PIL.Image").new("RGB", (64, 64))]).shape[1])
 
     @property
     def first_weight(self) -> Tensor:
-        """Of what reads the pixels, which come in its precision; norms around it may be kept in another one."""
+        """Return the weight that reads the pixels, which need its dtype; norms around it may have another."""
         layers = (m.weight for t in self.tower for m in t.modules() if isinstance(m, (nn.Conv2d, nn.Linear)))
         return next((w for w in layers if w.is_floating_point()), torch.zeros(()))
 
     def encode(self, images: Sequence[Image.Image]) -> Tensor:
-        """Features (b, d) of RGB images, before normalising, float32 on the CPU."""
+        """Return features (b, d) of RGB images, before normalising, float32 on the CPU."""
         return self.embed([self.prepare(image) for image in images])
 
     def embed(self, prepared: Sequence[Pixels]) -> Tensor:
-        """The same of what `prepare` made; raises AlreadyAttachedError where an attachment projects the images."""
+        """Return the same from outputs of `prepare`; raise AlreadyAttachedError where an attachment edits images."""
         self._refuse_projected()
         batch, first = {}, self.first_weight
         for name in prepared[0]:
@@ -110,10 +110,10 @@ class ImageEncoder:
 def image_encoder(
     model: Any, preprocess: Any, *, name: str | None = None, preprocessing: str | None = None
 ) -> ImageEncoder:
-    """The image side of an open_clip or transformers image-text model.
+    """Return the image encoder of an open_clip or transformers image-text model.
 
     Args:
-        preprocess: what came with the model: open_clip's transform, a transformers processor or image processor,
+        preprocess: the model's own preprocessing: open_clip's transform, a transformers processor or image processor,
             or any function of a PIL image that gives a tensor (3, h, w). Called from several threads.
         preprocessing: a text that stands for `preprocess` where its own description says too little.
 
@@ -147,7 +147,7 @@ def image_encoder(
 
 
 def describe_preprocessing(preprocess: Any) -> str:
-    """A text that is the same in every process and differs where the preprocessing does; of a function its name.
+    """Return a text, the same in every process, that identifies the preprocessing; for a function its name.
 
     Raises:
         InvalidInputError: a lambda, or an object without a repr of its own: two of them would look alike.

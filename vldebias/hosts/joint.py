@@ -1,4 +1,4 @@
-"""What image-text models have in common: one joint space with two towers, a tokenizer, heads to fold edits into."""
+"""Define what image-text models share: one joint space with two towers, a tokenizer, heads to fold edits into."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from vldebias.hosts.merge import fold, foldable, last_layer
 
 
 class JointHost(Host):
-    """A model whose text tower ends in the space that it shares with images.
+    """Serve a model whose text tower ends in the space that it shares with images.
 
     Roles are "joint" for texts and "image" for images, one or both (`at`); both lie in one space, so that one
     projection, fitted on texts, serves both. The tokenizer is looked for when a text has to be read, so that a fitted
     projection attaches without one.
 
     Attributes:
-        head, image_head: what makes the joint embedding of a text or an image: a parameter (width, d), a module, None.
-        text_modules, image_tower: the modules of a tower with its head; none where images do not reach the joint space.
+        head, image_head: the last layer of each tower: a parameter (width, d), a module, or None.
+        text_modules, image_tower: the modules of a tower with its head; empty if images do not reach the joint space.
         wrapped_modules: role -> modules through which another model may be given the same embeddings.
         context_length: number of tokens that the text tower reads, special tokens included.
         find_tokenizer: the argument of `debias` -> a tokenizer. count_tokens: of prompts, uncut. decode: ids -> text.
-        features, image_features: what a tower is called with -> (n, d) on the model's device, before normalising.
+        features, image_features: inputs of a tower -> (n, d) on the model's device, before normalising.
     """
 
     roles: tuple[str, ...] = (TEXT,)
@@ -55,18 +55,18 @@ class JointHost(Host):
 
     @property
     def exclusive_modules(self) -> tuple[object, ...]:  # type: ignore[override]
-        """The model, and what gives its embeddings to others."""
+        """Return the model, and the modules that may give its embeddings to other models."""
         return (self.model, *(module for role in self.roles for module in self.wrapped_modules(role)))
 
     # ---- texts -------------------------------------------------------------------------------------------------
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The tokenizer; raises InvalidInputError where there is none."""
+        """Return the tokenizer; raise InvalidInputError where there is none."""
         return self.find_tokenizer(self._given_tokenizer)
 
     def tokens(self, prompts: Sequence[str], *, full: bool = False) -> dict[str, Tensor]:
-        """Arguments of the text tower, (n, length) each on the CPU; padded as in training, or in `full`."""
+        """Return arguments of the text tower, (n, length) each on the CPU; padded as in training, or in `full`."""
         with TOKENIZING:
             return self.tokenize(list(prompts), full)
 
@@ -79,21 +79,21 @@ class JointHost(Host):
         return {name: value for name, value in vars(self).items() if name != "_read_ids"}
 
     def texts(self, ids: Tensor) -> list[str]:
-        """The text of each row of token ids (b, length)."""
+        """Return the text of each row of token ids (b, length)."""
         return [self._read_ids(tuple(row)) for row in ids.reshape(-1, ids.shape[-1]).tolist()]
 
     def without_padding(self) -> Callable[[Mapping[str, Tensor]], Tensor]:
-        """Tokens, (b, length) each -> features (b, d); read without padding where that cannot reach the embedding."""
+        """Return a function, tokens (b, length) each -> features (b, d), that skips padding without effect on them."""
         return self.features
 
     def shortened(self, tokens: Mapping[str, Tensor], kept: Tensor | None) -> Tensor:
-        """Features without the columns after the last one of `kept` (b, length) that is not zero in any row."""
+        """Return features without the columns after the last one of `kept` (b, length) that is not zero in any row."""
         columns = torch.zeros(0) if kept is None else (kept != 0).any(dim=0).nonzero()
         length = int(columns.max()) + 1 if len(columns) else None
         return self.features({name: tensor[:, :length] for name, tensor in tokens.items()})
 
     def encode(self, prompts: Sequence[str]) -> Tensor:
-        """(n, d) embeddings of a batch of prompts before normalising; raises InvalidInputError of unknown token ids."""
+        """Return (n, d) embeddings of prompts before normalising; raise InvalidInputError for unknown token ids."""
         tokens = self.tokens(prompts)
         tables = (m for part in self.text_modules() for m in part.modules() if isinstance(m, nn.Embedding))
         rows = max((table.num_embeddings for table in tables), default=0)  # the largest table is that of the tokens
@@ -108,7 +108,7 @@ class JointHost(Host):
         return self.features({name: tensor.to(device) for name, tensor in tokens.items()})
 
     def read(self, prompts: Sequence[str], role: str = TEXT) -> dict[tuple[str, str], Tensor]:
-        """Rows of `prompts`; warns (TruncatedPromptWarning) of those with more tokens than the text tower reads."""
+        """Return rows of `prompts`; warn (TruncatedPromptWarning) of prompts that exceed the context length."""
         limit = self.context_length
         with TOKENIZING:
             counts = dict(zip(prompts, self.count_tokens(list(prompts)), strict=True))
@@ -121,13 +121,13 @@ class JointHost(Host):
         return read_rows(self.encode, prompts, role, self.model)
 
     def embed(self, prompts: Sequence[str], role: str = TEXT) -> Tensor:
-        """L2-normalised (n, d) float64 CPU embeddings of `prompts`, never projected; of both sides alike."""
+        """Return L2-normalised (n, d) float64 CPU embeddings of `prompts`, never edited, the same for both sides."""
         return super().embed(list(prompts), TEXT)
 
     # ---- the two sides -------------------------------------------------------------------------------------------
 
     def at(self, side: str) -> Host:
-        """A host for the same model with its edits at `side`."""
+        """Return a host for the same model with its edits at `side`."""
         if roles_of(side) == self.roles:
             return self
         if side != "text" and not self.image_tower():
@@ -137,22 +137,22 @@ class JointHost(Host):
         return other
 
     def fitted_as(self, role: str) -> str:
-        """ "joint": the two sides share their space."""
+        """Return "joint": the two sides share their space."""
         return TEXT
 
     def space(self, role: str) -> str:
-        """ "open_clip.joint" or "transformers.joint"; the fingerprint tells models apart."""
+        """Return "open_clip.joint" or "transformers.joint"; the fingerprint tells models apart."""
         return f"{self.library}.{TEXT}"
 
     def dim(self, role: str) -> int:
-        """Width d of the joint space, from the head where it has one."""
+        """Return the width d of the joint space, from the head where it has one."""
         last = last_layer(self.head)
         width = last.shape[1] if isinstance(last, nn.Parameter) else getattr(last, "out_features", None)
         return width if isinstance(width, int) else super().dim(role)
 
     @cached_property
     def image_fingerprint(self) -> Fingerprint | None:  # type: ignore[override]
-        """Of the image tower with its head."""
+        """Return the fingerprint of the image tower with its head."""
         return weights_fingerprint(*self.image_tower())
 
     def merge(self, edits: Mapping[str, Edit], strength: float) -> Sequence[object]:

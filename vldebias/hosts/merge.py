@@ -1,4 +1,4 @@
-"""Fold projections into weights, so that a checkpoint gives what it gave attached and needs no vldebias.
+"""Fold projections into weights, so that a saved checkpoint gives the edited embeddings without vldebias.
 
 A layer that makes an embedding, x W or W x + b, makes P of it with the weights W P^T, or P W and P b. A linear layer
 that reads P x in the place of x has the weight W P; with P = I - s L R^T that is W - s (W L) R^T.
@@ -24,12 +24,12 @@ Axes = list[tuple[Tensor, int]]
 
 
 def last_layer(head: object) -> object:
-    """What ends in the embedding: the last part of a Sequential, or `head` itself."""
+    """Return the layer that outputs the embedding: the last part of a Sequential, or `head` itself."""
     return head[-1] if isinstance(head, nn.Sequential) and len(head) else head
 
 
 def foldable(name: str, tower: str, head: object) -> Axes:
-    """The weights of `head` (a parameter (width, d), a module or None) that a projection is folded into.
+    """Return the weights of `head` (a parameter (width, d), a module or None) to fold a projection into.
 
     Raises:
         UnsupportedHostError: nothing linear at the end, or weights that are quantized, adapted or not loaded.
@@ -62,7 +62,7 @@ def _is_plain(weight: Tensor) -> bool:
 
 
 def fold(axes: Axes, projection: CalibratedProjection, strength: float) -> None:
-    """P* into the weights that `foldable` gave, in place and in their dtype."""
+    """Fold P* into the weights that `foldable` returned, in place and in their dtype."""
     with torch.no_grad():
         for weight, axis in axes:
             rows = weight.cpu().double().movedim(axis, -1)

@@ -1,8 +1,8 @@
-"""Modular Diffusers: edits and rewritten prompts around the block that encodes text.
+"""Serve Modular Diffusers: edit and rewrite prompts around the block that encodes text.
 
-A modular pipeline has no `encode_prompt`. What it has is a state that its blocks hand on, and one block that puts the
-embeddings of the prompt there, which names them in its `intermediate_outputs`. That one block object gets a class of
-its own, which rewrites the prompt before and edits embeddings behind; `attachment.remove()` gives it its class back.
+A modular pipeline has no `encode_prompt`. Its blocks pass on a state, and one block puts the embeddings of the prompt
+there and names them in its `intermediate_outputs`. That one block object gets a class of its own, which rewrites the
+prompt before the block runs and edits embeddings after it; `attachment.remove()` gives it its class back.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MARK = "_vldebias"
 
 
 def leaves(blocks: Any) -> Iterator[Any]:
-    """The blocks that do something themselves, in the order in which they run."""
+    """Return the blocks that do work themselves, in the order in which they run."""
     if not blocks.sub_blocks:
         yield blocks
     for inside in blocks.sub_blocks.values():
@@ -32,9 +32,9 @@ def leaves(blocks: Any) -> Iterator[Any]:
 
 
 class ModularHost(DiffusersHost):
-    """A modular pipeline, seen as what its block that encodes text puts into the state.
+    """Serve a modular pipeline, by the values that its text-encoding block puts into the state.
 
-    Embeddings that a caller passes in where no prompt is given are left alone.
+    Embeddings that a caller passes in without a prompt are not edited.
     """
 
     library = "diffusers.modular_pipelines"
@@ -62,7 +62,7 @@ class ModularHost(DiffusersHost):
         )
 
     def call(self, prompt: str, more: Mapping[str, Any] = MappingProxyType({})) -> Any:
-        """What the block makes of a prompt, in a list or, where it takes a single one, alone."""
+        """Return the block's outputs for a prompt, in a list or, where it takes a single one, alone."""
 
         def run(given: Any) -> tuple[Any, ...]:
             state = need("diffusers.modular_pipelines").PipelineState()
@@ -82,13 +82,13 @@ class ModularHost(DiffusersHost):
         return run(prompt)
 
     def shown(self, trace: Trace | None, result: Sequence[Any]) -> torch.Tensor | None:
-        """(b, tokens), true up to the last token of an image; None where the block tells of none."""
+        """Return (b, tokens), true up to the last token of an image; None where the block does not report any."""
         named = zip(self.source.returns, result, strict=True)
         masks = [one for name, one in named if re.search("image.*mask", name) and one is not None]
         return masks[0].bool().flip(1).cumsum(1).flip(1) > 0 if masks else None
 
     def install(self, apply: Apply, rewrite: Rewrite | None = None, again: Rewrite | None = None) -> Callable[[], None]:
-        """Stand around the block that encodes text; the returned function lets it go."""
+        """Wrap the block that encodes text; the returned function unwraps it."""
         return installed([_BlockSeam(self.name, apply, self, rewrite, again)])
 
 

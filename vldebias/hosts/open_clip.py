@@ -1,4 +1,4 @@
-"""open_clip models: the projection acts on what `encode_text` and `encode_image` give, before it is normalised."""
+"""Apply edits in open_clip models, to the outputs of `encode_text` and `encode_image` before normalisation."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _ENCODE = {TEXT: ("encode_text", "_encode_text"), IMAGE: ("encode_image", "_enco
 
 
 class OpenClipHost(JointHost):
-    """CLIP, CustomTextCLIP (with any text tower), CoCa, or a subclass.
+    """Serve CLIP, CustomTextCLIP (with any text tower), CoCa and their subclasses.
 
-    `encode_text` or `encode_image`, `forward` and `get_logits` agree.
+    An edit shows in `encode_text` or `encode_image`, `forward` and `get_logits` alike.
     """
 
     library = "open_clip"
@@ -38,13 +38,13 @@ class OpenClipHost(JointHost):
 
     @property
     def head(self) -> object:
-        """`text_projection` of CLIP and of open_clip's own text towers, `proj` of a Hugging Face tower."""
+        """Return `text_projection` of CLIP and of open_clip's own text towers, `proj` of a Hugging Face tower."""
         tower = getattr(self.model, "text", self.model)
         return tower.proj if hasattr(tower, "proj") else tower.text_projection
 
     @property
     def image_head(self) -> object:
-        """`proj` of a vision transformer, the last layer of a ResNet's attention pool or of timm's projection."""
+        """Return `proj` of a vision transformer, else the last layer of a ResNet's attention pool or of timm's head."""
         visual = self.model.visual
         if hasattr(visual, "proj"):
             return visual.proj
@@ -55,22 +55,22 @@ class OpenClipHost(JointHost):
         return head if mlp is None else mlp.fc2
 
     def image_tower(self) -> list[nn.Module]:
-        """`visual`."""
+        """Return `visual`."""
         return [self.model.visual]
 
     def wrapped_modules(self, role: str) -> tuple[object, ...]:
-        """The towers that are modules: CLIP's own text tower is the model itself."""
+        """Return the towers that are modules: CLIP's own text tower is the model itself."""
         tower = getattr(self.model, "visual" if role == IMAGE else "text", None)
         return () if tower is None else (tower,)
 
     def text_modules(self) -> list[nn.Module]:
-        """CLIP keeps its text tower among its own children and parameters; the others have it as `text`."""
+        """Return the text tower: CLIP has its parts as its own children, the other classes have it as `text`."""
         children = [one for name, one in self.model.named_children() if name not in ("visual", "text_decoder")]
         own = [p for name, p in self.model.named_parameters(recurse=False) if not name.startswith("logit_")]
         return [*children, nn.ParameterList(own)]
 
     def find_tokenizer(self, given: Any) -> Any:
-        """The argument, or CLIP's own where context length and vocabulary are CLIP's."""
+        """Return the argument, or CLIP's own tokenizer where context length and vocabulary are CLIP's."""
         if given is None:
             sizes = (getattr(self.model, "context_length", None), getattr(self.model, "vocab_size", None))
             if sizes != (77, 49408):
@@ -88,12 +88,12 @@ class OpenClipHost(JointHost):
 
     @property
     def context_length(self) -> int:
-        """The shorter of the tokenizer's, which pads to it, and the model's, where each has one."""
+        """Return the smaller of the tokenizer's length, which it pads to, and the model's, where each has one."""
         lengths = (self.tokenizer.context_length, getattr(self.model, "context_length", None))
         return min(length for length in lengths if length)
 
     def count_tokens(self, prompts: Sequence[str]) -> list[int]:
-        """After the tokenizer's own cleaning; 2 for the start and end tokens of CLIP's own."""
+        """Count tokens after the tokenizer's own cleaning, start and end tokens of CLIP's tokenizer included."""
         inner = getattr(self.tokenizer, "tokenizer", None)
         if inner is None:
             return [len(self.tokenizer.encode(prompt)) + 2 for prompt in prompts]
@@ -101,19 +101,19 @@ class OpenClipHost(JointHost):
         return [len(inner(clean(prompt))["input_ids"]) for prompt in prompts]
 
     def tokenize(self, prompts: Sequence[str], full: bool) -> dict[str, Tensor]:
-        """Token ids as `text`; open_clip's tokenizers always pad to the context length."""
+        """Return token ids as `text`; open_clip's tokenizers always pad to the context length."""
         return {"text": self.tokenizer(prompts, context_length=self.context_length)}
 
     def features(self, tokens: Mapping[str, Tensor]) -> Tensor:
-        """What `encode_text` gives."""
+        """Return the output of `encode_text`."""
         return cast("Tensor", self.model.encode_text(tokens["text"], normalize=False))
 
     def image_features(self, pixels: Mapping[str, Tensor]) -> Tensor:
-        """What `encode_image` gives for "pixel_values"."""
+        """Return the output of `encode_image` for "pixel_values"."""
         return cast("Tensor", self.model.encode_image(pixels["pixel_values"], normalize=False))
 
     def without_padding(self) -> Callable[[Mapping[str, Tensor]], Tensor]:
-        """Of open_clip's own causal text tower, pooled at the end token, and of its Hugging Face text towers."""
+        """Return a function that encodes without padding, for open_clip's own causal towers and Hugging Face towers."""
         model, clip = self.model, need("open_clip").CLIP
         if (
             isinstance(model, clip)
@@ -127,7 +127,7 @@ class OpenClipHost(JointHost):
         return self.features if pad is None else lambda tokens: self.shortened(tokens, tokens["text"] != pad)
 
     def decode(self, ids: tuple[int, ...]) -> str:
-        """CLIP's own tokenizer pads with the id of "!": what follows the end token is no text."""
+        """Decode ids to text up to the end token, since CLIP's tokenizer pads with the id of "!"."""
         tokenizer = self.tokenizer
         if hasattr(tokenizer, "tokenizer"):
             return str(tokenizer.tokenizer.decode(list(ids), skip_special_tokens=True))
@@ -136,7 +136,7 @@ class OpenClipHost(JointHost):
         return str(tokenizer.decode([token for token in words if token != start]))
 
     def install(self, apply: Apply) -> Callable[[], None]:
-        """Stand in for the methods that give embeddings, as attributes of the instance."""
+        """Replace the methods that return embeddings, as attributes of the instance."""
         names = [*(name for role in self.roles for name in _ENCODE[role]), "forward_intermediates"]
         names = [name for name in names if hasattr(type(self.model), name)]
         for name in vars(self.model).keys() & set(names):

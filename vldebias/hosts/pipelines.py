@@ -1,13 +1,13 @@
-"""What a diffusers pipeline says of itself: the names in its source, and what its text encoders are given.
+"""Read from a diffusers pipeline what `encode_prompt` returns and what its text encoders receive.
 
-The return statement of `encode_prompt` names what it gives in all of diffusers: `prompt_embeds`,
-`negative_prompt_embeds`, `pooled_prompt_embeds`, `prompt_attention_mask`. `__call__` asks once, or again for the
-negative prompt. A pipeline whose prompt reaches the model by another way as well is refused: an edit or a rewritten
-prompt at `encode_prompt` would reach half of it, or none, and nobody would notice.
+The return statement of `encode_prompt` names its outputs in all of diffusers: `prompt_embeds`,
+`negative_prompt_embeds`, `pooled_prompt_embeds`, `prompt_attention_mask`. `__call__` calls it once, or again for
+the negative prompt. A pipeline whose prompt reaches the model by another way as well is refused: an edit or a rewritten
+prompt at `encode_prompt` would silently miss half of it, or all.
 
-An encoder gives states; the pipeline cuts templates off, joins layers, pads, turns lists. Where a token ends up is
-found by trying: the encoders run once, then the pipeline runs again on what they gave with the state of that token
-turned around. The row that changed is that of the token, whatever stands before and behind it.
+An encoder returns states; the pipeline cuts templates off, joins layers, pads, builds lists. The place of a token in
+the result is found by a test: the encoders run once, then the pipeline runs again on their outputs with the state of
+that token changed. The row that changed is that of the token, whatever stands before and behind it.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ Tokens = int | slice
 
 
 class Source(NamedTuple):
-    """What is read of a class.
+    """Hold what is read of the source of a pipeline class.
 
-    returns: names of what `encode_prompt` returns, in order; "" for what has none.
-    calls, negatives: how often `__call__` calls it, and how often of that for the negative prompt alone.
+    returns: names of the values that `encode_prompt` returns, in order; "" for a value without a name.
+    calls, negatives: number of calls of it in `__call__`, and how many of them are for the negative prompt alone.
     framed: `__call__` calls `check_inputs` before it encodes and `prepare_latents` afterwards.
     """
 
@@ -174,14 +174,14 @@ def _way_around(tree: Any, call: ast.Call) -> str:
 
 
 class Call(NamedTuple):
-    """A call of an encoder: ids (b, tokens), their mask, and what it gave."""
+    """Hold one call of an encoder: ids (b, tokens), their mask, and the output."""
 
     ids: Tensor
     mask: Tensor | None
     output: Any
 
     def real(self, tokenizer: Any) -> list[int]:
-        """Places of the tokens of the first row that are no padding."""
+        """Return the positions of the tokens of the first row that are not padding."""
         if self.mask is not None:
             return [int(i) for i in self.mask[0].cpu().nonzero().flatten()]
         inner, ids = getattr(tokenizer, "tokenizer", tokenizer), self.ids[0].tolist()
@@ -192,9 +192,9 @@ class Call(NamedTuple):
 
 @dataclass
 class Trace:
-    """What text encoders were called with, by name and in order.
+    """Hold the calls of the text encoders, by name and in order.
 
-    turned: once it is set, what was given is given again, with the states of these tokens turned. given: how often.
+    turned: once it is set, outputs are replayed with the states of these tokens changed. given: number of replays.
     """
 
     calls: dict[str, list[Call]]
@@ -204,7 +204,7 @@ class Trace:
 
 @contextmanager
 def traced(encoders: Mapping[str, nn.Module], *, outputs: bool = True) -> Iterator[Trace]:
-    """Inside, calls of text encoders in this thread are noted. outputs: with what they gave, to be given again."""
+    """Record the calls of text encoders in this thread inside the block; outputs: keep outputs for a replay."""
     trace, thread = Trace({name: [] for name in encoders}), threading.get_ident()
     standing = {name: vars(encoder).get("forward") for name, encoder in encoders.items()}
 
@@ -259,10 +259,10 @@ def _turned(value: Any, length: int, tokens: Tokens) -> Any:
 
 
 def opened(value: Any) -> tuple[Tensor, Any] | None:
-    """Embeddings as a tensor (b, tokens, d) or (b, d), and the function that gives such a tensor their form.
+    """Return embeddings as a tensor (b, tokens, d) or (b, d), and a function that gives a tensor their form.
 
-    They are that already, or a list of rows (tokens, d), or a list of such lists, or (b, tokens, layers, d), whose
-    layers are read as one vector; None: something else.
+    They may be such a tensor, a list of rows (tokens, d), a list of such lists, or (b, tokens, layers, d), whose
+    layers are read as one vector. Return None for anything else.
     """
     if isinstance(value, Tensor):
         if value.ndim == 4 and value.is_floating_point():
@@ -282,7 +282,7 @@ def opened(value: Any) -> tuple[Tensor, Any] | None:
 
 
 def same_values(one: Any, other: Any) -> bool:
-    """Equal tensors, or equal lists or mappings of them; or the same thing."""
+    """Tell whether two values are the same object, equal tensors, or equal lists or mappings of them."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return one.shape == other.shape and torch.equal(one, other)
     if isinstance(one, dict) and isinstance(other, dict):

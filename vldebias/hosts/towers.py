@@ -1,7 +1,7 @@
-"""An image-text model as functions to train it with: pixels and tokens in, features that carry gradients out.
+"""Train an image-text model by functions from pixels and tokens to features that carry gradients.
 
-Captions are short and context lengths long: of the 77 tokens that CLIP reads, a caption fills a fifth. Where nothing
-that pads a text can reach its embedding, the columns that pad every text of a batch are left out.
+Captions are short and context lengths long: of the 77 tokens that CLIP reads, a caption fills a fifth. Where padding
+cannot affect an embedding, the columns that pad every text of a batch are left out.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Tokens = Mapping[str, Tensor]
 
 
 class Towers:
-    """Two towers into one space. A projection never reaches them.
+    """Encode images and texts by the two towers of a model, never edited.
 
-    model: the whole. library: which reads what it is saved as, "open_clip" or "transformers". size: (h, w) of the
+    model: the whole model. library: that reads the saved model, "open_clip" or "transformers". size: (h, w) of the
     pixels. mean, std: of each channel, as `prepare` subtracts and divides values in [0, 1]. temperature, bias: of the
     softmax over cosines, as loaded; the bias is SigLIP's, else None. image_parts, text_parts: each tower with its head.
-    heads: what ends in the joint space and has weights. tokenizer, preprocess: to be saved with it.
+    heads: the layers with weights that end in the joint space. tokenizer, preprocess: to be saved with it.
     """
 
     def __init__(self, host: JointHost, encoder: ImageEncoder, preprocess: Any) -> None:
@@ -62,26 +62,26 @@ class Towers:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Return the device of the weights."""
         device: torch.device = next(self.model.parameters()).device
         return device
 
     def prepare(self, image: Image.Image) -> Tensor:
-        """Image -> pixels (3, h, w), as the model is evaluated."""
+        """Convert an image to pixels (3, h, w), as in evaluation of the model."""
         return self._encoder.prepare(image)["pixel_values"][0]
 
     def image(self, pixels: Tensor) -> Tensor:
-        """Pixels (b, 3, h, w) -> features (b, d), before normalising."""
+        """Encode pixels (b, 3, h, w) to features (b, d), before normalising."""
         with during(BARE):
             return self._encoder.forward({"pixel_values": pixels.to(self._encoder.first_weight.dtype)})
 
     def text(self, tokens: Tokens) -> Tensor:
-        """What `tokenize` gives, on the model's device -> features (b, d), before normalising."""
+        """Encode outputs of `tokenize`, on the model's device, to features (b, d), before normalising."""
         with during(BARE):
             return self._features(tokens)
 
     def tokenize(self, captions: Sequence[str]) -> dict[str, Tensor]:
-        """Captions -> arguments of the text tower, (b, context length) each, on the CPU; warns once of cut ones."""
+        """Convert captions to text tower arguments, (b, context length) each, on the CPU; warn once of cut ones."""
         tokens = self._host.tokens(list(captions), full=True)
         if self._cuts_warned:
             return tokens
@@ -109,12 +109,12 @@ class Towers:
 
 
 def towers(model: Any, tokenizer: Any, preprocess: Any) -> Towers:
-    """The towers of an open_clip or transformers image-text model, on whatever device it is.
+    """Return the towers of an open_clip or transformers image-text model, on whatever device it is.
 
-    tokenizer: what came with it; None where the model says which. preprocess: for evaluation, of a PIL image.
+    tokenizer: the model's own; None to find it by the model. preprocess: for evaluation, of a PIL image.
 
     Raises:
-        UnsupportedHostError: another class; a model whose images are no (3, h, w). AlreadyAttachedError: the model
+        UnsupportedHostError: another class; a model whose images are not (3, h, w). AlreadyAttachedError: the model
             carries a projection. InvalidInputError: no tokenizer, or preprocessing that is no normalised resizing.
     """
     encoder = image_encoder(model, preprocess, preprocessing="not described")

@@ -1,4 +1,4 @@
-"""transformers models: the projection acts on the output of a tower's head, before it is normalised."""
+"""Apply edits in transformers models, to the output of a tower's head before normalisation."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from vldebias.hub import NO_CODE, asked_once
 
 @dataclass(frozen=True)
 class ModelFamily:
-    """How a family of models makes embeddings.
+    """Describe how a family of models makes embeddings.
 
-    head: name of the Linear that makes that of a text, on the model or, for "head", on its text tower.
-    image_head: name of the module that makes that of an image, on the model or on its vision tower.
-    padding, lower: what the model was trained with; SigLIP pools the last position, padding included.
+    head: name of the Linear that makes the embedding of a text, on the model or, for "head", on its text tower.
+    image_head: name of the module that makes the embedding of an image, on the model or on its vision tower.
+    padding, lower: tokenization in the model's training; SigLIP pools the last position, padding included.
     offset: the tower counts positions from the padding id on, as RoBERTa does, and so reads fewer tokens.
     images: images reach the joint space as pixels (b, 3, h, w), one embedding each.
     """
@@ -61,9 +61,9 @@ _INSTEAD = {
 
 
 class TransformersHost(JointHost):
-    """CLIP, SigLIP and their kin.
+    """Serve CLIP, SigLIP and related models of transformers.
 
-    `get_text_features` or `get_image_features` and `forward` (embeddings, logits, loss) agree.
+    An edit shows in `get_text_features` or `get_image_features` and in `forward` (embeddings, logits, loss) alike.
 
     The gate of `keep_stated` reads the token ids with which the text tower was called. A prompt given as
     `inputs_embeds` has none and counts as not stated. An adapter that wraps the head (LoRA on `text_projection`)
@@ -88,13 +88,13 @@ class TransformersHost(JointHost):
 
     @property
     def head(self) -> nn.Module:
-        """The Linear that makes the joint embedding."""
+        """Return the Linear that makes the joint embedding."""
         owner = self._text if self._family.head == "head" else self.model
         return cast("nn.Module", getattr(owner, self._family.head))
 
     @property
     def image_head(self) -> nn.Module | None:
-        """What makes the joint embedding of an image: a Linear, the pooling head of SigLIP, the pooling of ALIGN."""
+        """Return the last module of the image side: a Linear, the pooling head of SigLIP, the pooling of ALIGN."""
         vision = getattr(self.model, "vision_model", None)
         if vision is None or not self._family.images:
             return None
@@ -102,22 +102,22 @@ class TransformersHost(JointHost):
         return getattr(self.model, name, None) or getattr(vision, name, None)
 
     def image_tower(self) -> list[nn.Module]:
-        """The vision model, and the head where it is not part of it."""
+        """Return the vision model, and the head where it is not part of it."""
         head, vision = self.image_head, getattr(self.model, "vision_model", None)
         if head is None or vision is None:
             return []
         return [vision] if hasattr(vision, self._family.image_head) else [vision, head]
 
     def wrapped_modules(self, role: str) -> tuple[Any, ...]:
-        """The head, which is hooked."""
+        """Return the head, which is hooked."""
         return (self.image_head if role == IMAGE else self.head,)
 
     def text_modules(self) -> list[nn.Module]:
-        """The same modules for CLIPModel and CLIPTextModelWithProjection, so that they share projections."""
+        """Return the same modules for CLIPModel and CLIPTextModelWithProjection, so that they share projections."""
         return [self._text] if self._family.head == "head" else [self._text, self.head]
 
     def find_tokenizer(self, given: Any) -> Any:
-        """The argument, or the tokenizer of a processor, or that of the checkpoint."""
+        """Return the argument, or the tokenizer of a processor, or that of the checkpoint."""
         tokenizer = self._from_checkpoint() if given is None else getattr(given, "tokenizer", given)
         if not callable(tokenizer) or not hasattr(tokenizer, "decode"):
             raise InvalidInputError(
@@ -151,7 +151,7 @@ class TransformersHost(JointHost):
 
     @property
     def context_length(self) -> int:
-        """Positions of the text tower, or what the tokenizer allows where that is less."""
+        """Return the number of positions of the text tower, or the tokenizer's limit where that is smaller."""
         config = self._text_config
         lost = config.pad_token_id + 1 if self._family.offset else 0
         return int(min(config.max_position_embeddings - lost, self.tokenizer.model_max_length))
@@ -160,11 +160,11 @@ class TransformersHost(JointHost):
         return [prompt.lower() if self._family.lower else prompt for prompt in prompts]
 
     def count_tokens(self, prompts: Sequence[str]) -> list[int]:
-        """Without padding."""
+        """Count the tokens of each prompt, without padding."""
         return [len(row) for row in self.tokenizer(self._cleaned(prompts), truncation=False)["input_ids"]]
 
     def tokenize(self, prompts: Sequence[str], full: bool) -> dict[str, Tensor]:
-        """What the tokenizer gives and the text tower reads: ids, and a mask where padding is masked."""
+        """Return the inputs of the text tower: ids, and a mask where padding is masked."""
         batch = self.tokenizer(
             self._cleaned(prompts),
             padding="max_length" if full else self._family.padding,
@@ -176,7 +176,7 @@ class TransformersHost(JointHost):
         return {name: tensor for name, tensor in batch.items() if name in known}
 
     def decode(self, ids: tuple[int, ...]) -> str:
-        """Padding may have the id of the end token: both are special and left out."""
+        """Decode ids to text without special tokens, since padding may have the id of the end token."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     @property
@@ -184,11 +184,11 @@ class TransformersHost(JointHost):
         return getattr(self.model, "get_text_features", self.model)
 
     def features(self, tokens: Mapping[str, Tensor]) -> Tensor:
-        """What `get_text_features`, or the text model itself, gives."""
+        """Return the output of `get_text_features`, or of the text model itself."""
         return self._embedding(self._call(**tokens))
 
     def image_features(self, pixels: Mapping[str, Tensor]) -> Tensor:
-        """What `get_image_features` gives for those of `pixels` that it knows."""
+        """Return the output of `get_image_features` for those of `pixels` that it accepts."""
         call = self.model.get_image_features
         known = inspect.signature(call).parameters
         return self._embedding(call(**{name: tensor for name, tensor in pixels.items() if name in known}))
@@ -204,13 +204,13 @@ class TransformersHost(JointHost):
         return cast("Tensor", output.text_embeds if hasattr(output, "text_embeds") else output.pooler_output)
 
     def without_padding(self) -> Callable[[Mapping[str, Tensor]], Tensor]:
-        """Of towers that mask their padding; SigLIP's attends to it."""
+        """Return a function that encodes without padding, for towers that mask it; SigLIP's attends to it."""
         if self._family.padding == "max_length":
             return self.features
         return lambda tokens: self.shortened(tokens, tokens.get("attention_mask"))
 
     def install(self, apply: Apply) -> Callable[[], None]:
-        """One hook where an embedding comes out, and for texts one where the token ids come in."""
+        """Add a hook where an embedding comes out, and for texts one where the token ids come in."""
         seam, handles = _Hooks(self.name, apply, self.texts), []
         if TEXT in self.roles:
             handles.append(self.head.register_forward_hook(seam.change_text))

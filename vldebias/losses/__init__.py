@@ -1,4 +1,4 @@
-"""Contrastive losses, for images and captions or two views: functions hold the mathematics, modules the settings."""
+"""Compute contrastive losses of images and captions or two views: functions, and modules that hold the settings."""
 
 from vldebias.losses.bounds import mutual_information_bound, wasserstein_dependency_bound
 from vldebias.losses.contrast import ContrastiveLoss, Temperature

@@ -1,4 +1,4 @@
-"""Lower bounds of dependence that the losses maximise: mutual information and its Wasserstein counterpart.
+"""Compute lower bounds of dependence that the losses maximise: mutual information and Wasserstein dependency.
 
 Source: chapter 6 of the thesis. Both take the expected loss; a single batch may lie above.
 """

@@ -1,4 +1,4 @@
-"""The data flow and the options under every loss, and the modules that hold the settings of one.
+"""Define the data flow and the options of every loss, and the modules that hold the settings of one.
 
 A loss of n pairs is a function of s+ (n,), the similarity of each pair, and of sums over its negatives, (2, n): row 0
 with the images as anchors, row 1 with the texts. `Contrast` has both, with what is the same for all losses: both
@@ -23,7 +23,7 @@ from vldebias.losses.sums import matrix_sums, matrix_total, row_blocks, score_bl
 
 
 class LossOptions(TypedDict, total=False):
-    """What every loss takes; see `vldebias.losses.info_nce`."""
+    """Hold the options of every loss; see `vldebias.losses.info_nce`."""
 
     temperature: Required[float | Tensor]
     reduction: Literal["mean", "none"]
@@ -33,14 +33,14 @@ class LossOptions(TypedDict, total=False):
 
 
 class Contrast:
-    """n pairs and their negatives. Options and Raises: see `vldebias.losses.info_nce`.
+    """Hold n pairs and their negatives. Options and Raises: see `vldebias.losses.info_nce`.
 
     Attributes:
         anchors: the images and the texts of this process, (n, d) each, divided by the temperature.
         joint: the images and the texts of all processes, (N, d) each.
-        rows: which of them are those of this process.
+        rows: the joint rows of this process.
         positive: (n,) s+, the scaled similarity of each pair.
-        count: K, how many negatives an anchor has.
+        count: K, the number of negatives of an anchor.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Contrast:
         self.count = (joint - 1) * (2 if self.within_view else 1)
 
     def precise(self) -> torch.autocast:
-        """Switch autocast off: it would round the similarities, which the division by t makes large."""
+        """Switch autocast off, since it would round the similarities, which the division by t makes large."""
         return torch.autocast(self._device, enabled=False)
 
     def sums(self, *scales: float, margin: Tensor | None = None) -> list[Tensor]:
@@ -124,7 +124,7 @@ class Contrast:
         return matrix_sums(scales, a, b, pair=self.rows.start, chunk_size=self.chunk_size, both=False)[0]
 
     def each_row(self, row_loss: Callable[[Tensor, slice], Tensor]) -> Tensor:
-        """Return a loss (2, n) that is no function of sums: `row_loss` of the similarities (c, N) of some anchors.
+        """Return a loss (2, n) that is not a function of sums: `row_loss` of the similarities (c, N) of some anchors.
 
         The columns are the rows of the other view and, with `within_view`, those of the own view behind them; -inf
         where they are no negatives. The slice says which anchors of this process they are.
@@ -168,7 +168,7 @@ def _extended(rows: Tensor, *columns: float | Tensor) -> Tensor:
 
 
 class Temperature(nn.Module):
-    """A temperature, fixed or learned as CLIP learns it: in the logarithm, and never below `minimum`.
+    """Hold a temperature, fixed or learned as CLIP learns it: in the logarithm, and never below `minimum`.
 
     The parameter is put back into its range before it is used; a clamp inside the graph would stop its gradient for
     good once it had crossed the bound. Keep it out of weight decay, which would pull the temperature towards 1.
@@ -202,7 +202,7 @@ _TEMPERATURE = {"temperature": 0.07, "learnable_temperature": False, "minimum_te
 
 
 class ContrastiveLoss(nn.Module):
-    """Holds a loss function's settings, which are attributes and may change from step to step.
+    """Hold a loss function's settings, which are attributes and may change from step to step.
 
     The settings are the keywords of the function and those below. Put it inside the module that
     DistributedDataParallel wraps, or each process learns a temperature of its own.

@@ -1,4 +1,4 @@
-"""DCL and HCL: negatives corrected for the false ones that random sampling brings, and weighed by hardness."""
+"""Compute DCL and HCL: negatives are corrected for false negatives of random sampling, and weighted by hardness."""
 
 from __future__ import annotations
 
@@ -117,14 +117,14 @@ def hard_negative_contrastive(
 
 
 class DebiasedContrastiveLoss(ContrastiveLoss, function=debiased_contrastive):
-    """`debiased_contrastive` with its settings; `forward` also takes positives."""
+    """Apply `debiased_contrastive` with its settings; `forward` also takes positives."""
 
     tau_plus: float
     floor: float | None
 
 
 class HardNegativeContrastiveLoss(ContrastiveLoss, function=hard_negative_contrastive):
-    """`hard_negative_contrastive` with its settings; `forward` also takes positives, and `beta` may change."""
+    """Apply `hard_negative_contrastive` with its settings; `forward` also takes positives, and `beta` may change."""
 
     tau_plus: float
     beta: float

@@ -1,4 +1,4 @@
-"""Generalised cross-entropy over the distinct captions of a batch: what is said twice is one class."""
+"""Compute generalised cross-entropy over the distinct captions of a batch: equal captions are one class."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def generalized_cross_entropy(
 
         p_i = a_i(c_i) / sum_c a_i(c)        a_i(c) = mean of e^{s_ij} over the rows j whose caption is c
 
-    Rows that say the same are one class here, with the mean of its rows, so no image is pushed away from its own words.
+    Rows of the same caption form one class, with the mean of its rows, so no image is pushed away from its own words.
     q = 0 is the cross-entropy -log p, which on captions that all differ is `info_nce`; q = 1 is 1 - p, the mean
     absolute error, which wrong captions pull on least. Its value is at most 1 / q at every temperature.
 
     Args:
-        captions: (n,) integers, equal where two rows say the same.
+        captions: (n,) integers, equal where two rows have the same caption.
         q: in [0, 1]; .7 in the paper.
-        smoothing: in [0, 1), epsilon of label smoothing: so much of the target is spread evenly over the captions of
+        smoothing: in [0, 1), epsilon of label smoothing: this share of the target is spread evenly over the captions of
             the batch, as cross-entropy.
 
     The other arguments, Returns and Raises: see `info_nce`.
@@ -67,7 +67,7 @@ def generalized_cross_entropy(
 
 
 class GCELoss(ContrastiveLoss, function=generalized_cross_entropy, labels=True):
-    """`generalized_cross_entropy` with its settings. Options: see `ContrastiveLoss`."""
+    """Apply `generalized_cross_entropy` with its settings. Options: see `ContrastiveLoss`."""
 
     q: float
     smoothing: float

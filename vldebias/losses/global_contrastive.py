@@ -1,4 +1,4 @@
-"""The global contrastive loss: the softmax over the whole dataset, from small batches; and popularity by itself."""
+"""Compute the global contrastive loss, a softmax over the whole data set from small batches, and popularity."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vldebias.losses.processes import gather_rows, sum_over_processes
 
 
 class GlobalContrastiveLoss(nn.Module):
-    """Computes tau log(e^{-xi/tau} + phi_i), phi_i over all n items of the dataset: Wang et al. (2025), Algorithm 1.
+    """Compute tau log(e^{-xi/tau} + phi_i), phi_i over all n items of the dataset: Wang et al. (2025), Algorithm 1.
 
         phi_i = sum_{j != i} exp((E_ij - E_ii - zeta_j) / tau)     E_ij = <image_i, text_j>, and texts to images
 
@@ -33,11 +33,11 @@ class GlobalContrastiveLoss(nn.Module):
     it, belongs in evaluation mode. It is kept in buffers, (2, n), row 0 for images as anchors and row 1 for texts, so a
     checkpoint resumes exactly; log_u is in logarithms since e^{2/t} overflows at t = .01.
 
-    zeta jitters by as much as its step is long. So `log_popularity` is of zeta_mean, an average over the visits of an
+    zeta fluctuates by about its step size. So `log_popularity` is of zeta_mean, an average over the visits of an
     item in which later ones weigh more (Shamir and Zhang, 2013, eta = 3), in place of the paper's momentum.
 
     Args:
-        dataset_size: n, how many items `index` counts.
+        dataset_size: n, the number of items that `index` refers to.
         temperature: tau, fixed: the state is in its units. The paper tunes it within .01 to .07.
         gamma: in (0, 1], weight of the newest estimate in u.
         popularity_lr: step size of zeta, >= 0, .1 to .3 at every n: a visit of item j changes zeta_j/tau by
@@ -147,10 +147,10 @@ class GlobalContrastiveLoss(nn.Module):
 
 @dataclass(frozen=True)
 class Popularity:
-    """Solution of the popularity problem.
+    """Hold the solution of the popularity problem.
 
     zeta: (n,) float64 margins with mean 0. log_popularity: zeta / tau, the log of q_j = sum_i p(y_j | x_i) up to a
-    constant. gradient_norm: of eq. 8. iterations: how many scalings it took.
+    constant. gradient_norm: of eq. 8. iterations: number of scalings.
     """
 
     zeta: Tensor

@@ -1,4 +1,4 @@
-"""Group DRO: the loss of a batch as a sum over groups, those that do badly weighing more from step to step."""
+"""Weight the loss of a batch by group DRO: groups with a high loss gain weight from step to step."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from vldebias.losses.processes import gather_rows, mean_over_processes, sum_over
 
 
 class GroupWeights(nn.Module):
-    """Computes sum_g q_g L_g with q_g <- q_g exp(step L_g), normalised: Algorithm 1 of Sagawa et al. (2020), online.
+    """Compute sum_g q_g L_g with q_g <- q_g exp(step L_g), normalised: Algorithm 1 of Sagawa et al. (2020), online.
 
     L_g is the mean loss of the rows of group g in the batch, 0 where it has none. The weights are in the buffer
     log_weights (G,); they move in training mode with gradients enabled, before they are used, and are only read
     otherwise. It helps the worst group with few steps or strong regularisation (the source, section 3).
 
     Args:
-        groups: G >= 2, how many there are.
-        step: of the weights per unit of the loss, > 0; .01 in the source, for a cross-entropy.
+        groups: G >= 2, the number of groups.
+        step: step size of the weights per unit of the loss, > 0; .01 in the source, for a cross-entropy.
         gather: batches of all processes count together; each calls it with its own rows.
     """
 

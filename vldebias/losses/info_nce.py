@@ -1,4 +1,4 @@
-"""InfoNCE, the symmetric softmax loss of CLIP and, within a view, of SimCLR."""
+"""Compute InfoNCE, the symmetric softmax loss of CLIP and, within a view, of SimCLR."""
 
 from __future__ import annotations
 
@@ -39,4 +39,4 @@ def info_nce(image_features: Tensor, text_features: Tensor, **options: Unpack[Lo
 
 
 class InfoNCELoss(ContrastiveLoss, function=info_nce):
-    """`info_nce` with its settings."""
+    """Apply `info_nce` with its settings."""

@@ -1,4 +1,4 @@
-"""The joint batch of all processes, with gradients, so that a loss across processes equals one on the joint batch.
+"""Gather the joint batch of all processes, with gradients, so that a loss equals that on the joint batch.
 
 As in `torch.distributed.nn`, a process ends up with the gradient of the sum over the processes of what each calls
 backward on. Every process holds the same mean loss, so a row's gradient is world size times that of the joint loss, and
@@ -22,12 +22,12 @@ def world_size() -> int:
 
 
 def rank() -> int:
-    """Return the number of this process; 0 without a process group."""
+    """Return the rank of this process; 0 without a process group."""
     return dist.get_rank() if world_size() > 1 else 0
 
 
 def own_rows(n: int, joint: int) -> slice:
-    """Return which of the `joint` rows are the n of this process; all of them where nothing was gathered."""
+    """Return the slice of the `joint` rows that holds the n rows of this process; all where nothing was gathered."""
     start = rank() * n if joint > n else 0
     return slice(start, start + n)
 

@@ -1,4 +1,4 @@
-"""RINCE, the InfoNCE that wrong pairs pull on less: a symmetric exponential loss raised to the power q."""
+"""Compute RINCE, a robust InfoNCE: a symmetric exponential loss raised to the power q limits wrong pairs."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def rince(
 
 
 class RINCELoss(ContrastiveLoss, function=rince):
-    """`rince` with its settings; `q` may change every step, for a warm-up. Options: see `ContrastiveLoss`."""
+    """Apply `rince` with its settings; `q` may change every step, for a warm-up. Options: see `ContrastiveLoss`."""
 
     q: float
     lam: float

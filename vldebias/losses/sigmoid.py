@@ -1,4 +1,4 @@
-"""SigLIP's sigmoid loss, for comparison: every pair of rows is a binary classification of its own."""
+"""Compute SigLIP's sigmoid loss, for comparison: every pair of rows is a binary classification of its own."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def sigmoid(
 
 
 class SigmoidLoss(ContrastiveLoss, function=sigmoid, temperature=0.1, learnable_temperature=True):
-    """`sigmoid` with its settings; the bias is learned, and the temperature by default."""
+    """Apply `sigmoid` with its settings; the bias is learned, and the temperature by default."""
 
     bias: nn.Parameter
 

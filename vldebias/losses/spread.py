@@ -1,4 +1,4 @@
-"""The spread loss: classes attract, and within a class every item keeps its distance, so that strata survive."""
+"""Compute the spread loss: classes attract, and items within a class repel, so that subclasses stay distinct."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ def spread(
 
 
 class SpreadLoss(ContrastiveLoss, function=spread, labels=True, within_view=True):
-    """`spread` with its settings. Options: see `ContrastiveLoss`; `within_view` is True here."""
+    """Apply `spread` with its settings. Options: see `ContrastiveLoss`; `within_view` is True here."""
 
     alpha: float

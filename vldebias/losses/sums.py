@@ -1,4 +1,4 @@
-"""Log-sums over the rows and the columns of one similarity matrix: computed together, in blocks that need not be kept.
+"""Compute log-sums over the rows and the columns of one similarity matrix together, in blocks.
 
 Most losses are functions of a few sums per anchor, log sum_j e^{scale s_ij} over the negatives j. The anchors of one
 direction are the rows of S = A B^T, those of the other its columns. So the matrix is multiplied once forward and its

@@ -1,4 +1,4 @@
-"""Fine-tuning of image-text models on captions that may be wrong.
+"""Fine-tune image-text models on captions that may be wrong.
 
-The way of the data: settings, pairs, batches, objective, loop; `run` puts them together.
+Data flow through settings, pairs, batches, objective and loop; `run` puts them together.
 """

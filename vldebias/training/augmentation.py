@@ -1,6 +1,6 @@
-"""Random changes of images: crops, mirror images and colours; and Fourier mixing (SSA-CLR, section 4.3).
+"""Augment images by random crops, flips and colours, and by Fourier mixing (SSA-CLR, section 4.3).
 
-Every image gets the same ones for the same generator, in any thread: torchvision's own transforms take the global one.
+The changes depend on the given generator alone, in any thread; torchvision's own transforms read the global one.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ JITTER_SHARE = 0.8  # of the images whose colours change at all
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Crops, flips and changes colours, in this order, then normalises by the tower's mean and std.
+    """Crop, flip and change colours, in this order, then normalise by the tower's mean and std.
 
-    size: (h, w). crop: smallest share of the area that is kept. flip: mirror half of the images.
+    size: (h, w). crop: smallest share of the area that a crop keeps. flip: mirror half of the images.
     jitter: strength of the change of colours, 0 for none, SimCLR's 1 or less.
     """
 
@@ -41,7 +41,7 @@ class Augmentation:
     jitter: float = 0.0
 
     def __call__(self, image: Image.Image, generator: torch.Generator) -> Tensor:
-        """RGB image -> (3, h, w)."""
+        """Return an RGB image as augmented pixels (3, h, w)."""
         bicubic = need("torchvision.transforms").InterpolationMode.BICUBIC
         T = need("torchvision.transforms.v2.functional")
         top, left, height, width = crop_box(image.height, image.width, (self.crop, 1.0), generator)
@@ -62,7 +62,7 @@ class Augmentation:
 def crop_box(
     height: int, width: int, share: tuple[float, float], generator: torch.Generator
 ) -> tuple[int, int, int, int]:
-    """Return (top, left, height, width) of a random crop, by the law of torchvision's RandomResizedCrop."""
+    """Return (top, left, height, width) of a random crop, distributed as in torchvision's RandomResizedCrop."""
     for _ in range(10):
         area = height * width * _uniform(*share, generator)
         ratio = math.exp(_uniform(math.log(RATIO[0]), math.log(RATIO[1]), generator))

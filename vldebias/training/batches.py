@@ -1,4 +1,4 @@
-"""Micro-batches of pairs by their number: of data that are read at random by worker processes, or of a stream."""
+"""Read micro-batches of pairs by their number, at random by worker processes or from a stream."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Tokenize = Callable[[Sequence[str]], Mapping[str, Tensor]]
 
 @dataclass(frozen=True)
 class Batch:
-    """b images (b, 3, h, w) with their captions, or with a second view each.
+    """Hold b images (b, 3, h, w) with their captions, or with a second view each.
 
     texts: arguments of the text tower, (b, length) each. The other columns are (b,) integers: the number of each image
     in its data set, its class, its group (-1 where unknown), and numbers that are equal where the captions are.
@@ -55,7 +55,7 @@ class Batch:
 
     @classmethod
     def joined(cls, batches: Sequence[Batch]) -> Batch:
-        """Join the columns that losses read, of several batches; without pixels."""
+        """Join several batches in the columns that losses read; without pixels."""
         columns: dict[str, Any] = {}
         for name in ("index", "labels", "captions", "groups"):
             parts = [getattr(batch, name) for batch in batches]
@@ -64,7 +64,7 @@ class Batch:
 
 
 class Batches:
-    """Micro-batches by their number: the one of a number is the same whenever and how often it is asked for.
+    """Read micro-batches by number: the same number always gives the same micro-batch.
 
     items: images of the data set; per_epoch: micro-batches of this process in an epoch; None for a stream.
 
@@ -73,7 +73,7 @@ class Batches:
         tokenize: of the towers; not needed for two views.
         two_views: contrast two augmentations of each image; captions are then not read.
         on_error: another row takes the place of an image that cannot be read ("skip"), or training stops ("raise").
-        workers: that read, processes for pairs and threads for a stream; 0 reads between the batches.
+        workers: number of readers, processes for pairs and threads for a stream; 0 reads between the batches.
     """
 
     items: int | None = None
@@ -103,7 +103,7 @@ class Batches:
         self.unreadable: dict[str, str] = {}  # id -> reason
 
     def starting(self, first: int) -> Generator[Batch, None, None]:
-        """Yield micro-batches `first`, `first` + 1, ... without end; closing it ends what reads ahead."""
+        """Yield micro-batches `first`, `first` + 1, ... without end; closing the iterator stops reading ahead."""
         raise NotImplementedError
 
     def _read(
@@ -155,7 +155,7 @@ class Batches:
 
 
 class MapBatches(Batches, Dataset[dict[str, Any]]):
-    """Micro-batches of pairs that are read at random; see `Batches`, which has the options.
+    """Read micro-batches of pairs at random; see `Batches` for the options.
 
     Signals to the process group do not end the workers: the run that they read for finishes its step and ends them.
     """
@@ -171,7 +171,7 @@ class MapBatches(Batches, Dataset[dict[str, Any]]):
         self.columns = {k: torch.from_numpy(labels.codes) for k, labels in columns.items() if labels is not None}
 
     def starting(self, first: int) -> Generator[Batch, None, None]:
-        """Yield them as read by the workers; close the iterator to stop these."""
+        """Yield micro-batches read by the workers; close the iterator to stop them."""
         closing = multiprocessing.RawValue("b", 0)
 
         def outlast_signals(_: int) -> None:
@@ -223,12 +223,12 @@ class MapBatches(Batches, Dataset[dict[str, Any]]):
 
 
 class StreamBatches(Batches):
-    """Micro-batches of a stream of pairs; see `Batches` for the options.
+    """Read micro-batches of a stream of pairs; see `Batches` for the options.
 
     Process r of w reads the shards r, r + w, ... and no others; a stream with fewer shards than processes is read whole
     by each, and row i is that of process i mod w. Each pass takes the shards in another order and shuffles their rows,
-    undecoded, in blocks of `buffer`; rows without a caption, and what does not fill a batch at its end, are left out.
-    A run that goes on passes over the rows that it has seen, undecoded.
+    undecoded, in blocks of `buffer`; rows without a caption, and a last incomplete batch, are left out.
+    A resumed run skips the rows that it has seen, undecoded.
 
     Args:
         label: column of classes, whose names the stream must know beforehand.
@@ -260,7 +260,7 @@ class StreamBatches(Batches):
             warn(f"{stream.name}: has {shards} shards for {self.world} processes, so each reads all of them")
 
     def starting(self, first: int) -> Generator[Batch, None, None]:
-        """Yield those of this process."""
+        """Yield the micro-batches of this process."""
         coming, size = islice(self._assembled(), first, None), self.batch_size
         tasks = ((rows, slot, epoch) for epoch, rows in coming for slot in range(size))
         read = prefetch(tasks, lambda task: self._slot(*task), self.workers, 2 * size)
@@ -319,6 +319,6 @@ class StreamBatches(Batches):
 
 
 def codes_of(captions: Sequence[str]) -> Tensor:
-    """Return (n,) int64 that are equal where texts are, the same in every process; others meet once in 2^63."""
+    """Return (n,) int64 that are equal where texts are, the same in every process; others collide once in 2^63."""
     code = {text: int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) >> 1 for text in set(captions)}
     return torch.tensor([code[text] for text in captions], dtype=torch.int64)

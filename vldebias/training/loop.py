@@ -1,4 +1,4 @@
-"""The loop: batches in, updates out, on one CPU or many GPUs, and exactly where it was after an interrupt.
+"""Train by steps, on one CPU or many GPUs, and resume exactly after an interrupt.
 
 A step is a function of its number: its learning rate, schedule, batches and the seed of its randomness. So a checkpoint
 needs no generator states and no place of a loader, and a run that was killed ends with the weights of one that was not.
@@ -42,11 +42,11 @@ _TYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class DivergedError(VldebiasError):
-    """A loss that is no number any more."""
+    """Report a loss that is not a number."""
 
 
 class InterruptedRunError(KeyboardInterrupt):
-    """A signal, whose number it has, after which the step was finished and saved."""
+    """Report a signal, by its number, after which the step was finished and saved."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -54,13 +54,13 @@ class InterruptedRunError(KeyboardInterrupt):
 
 
 def make_accelerator(**options: Any) -> Accelerator:
-    """Make an accelerator as the loop wants it; options are accelerate's.
+    """Make an accelerator with the loop's defaults; options are accelerate's.
 
-    Precision is the loop's own, since accelerate keeps one for all runs of a process. Buffers are not sent around
+    Precision is the loop's own, since accelerate keeps one for all runs of a process. Buffers are not broadcast
     before every forward pass: the state of a global loss is the same everywhere anyway.
 
     Raises:
-        InvalidInputError: a launch of several processes that do not know each other, as that of `accelerate launch
+        InvalidInputError: a launch of several processes without a common group, as that of `accelerate launch
             --cpu --num_processes 2`: each would train alone and write into the same folder.
     """
     accelerate = need("accelerate")
@@ -77,7 +77,7 @@ def make_accelerator(**options: Any) -> Accelerator:
 
 
 def steps_of(settings: LoopSettings, batches: Batches) -> int:
-    """Return how many updates the settings mean; refuse epochs of a stream, whose length is not known."""
+    """Return the number of updates that the settings ask for; refuse epochs of a stream, whose length is not known."""
     if settings.steps is not None:
         return settings.steps
     if batches.per_epoch is None or settings.epochs is None:
@@ -96,15 +96,15 @@ def fit(
     monitor: Scores | None = None,
     on_step: Callable[[Entry, int], None] | None = None,
 ) -> list[Entry]:
-    """Train `trainee` in place and return what was seen at every step.
+    """Train `trainee` in place and return the history, one entry per step.
 
     A run that was killed goes on from its last checkpoint. Ctrl-C and SIGTERM let the step finish, write a checkpoint
     and raise KeyboardInterrupt; a second one does so at once.
 
     Args:
-        trainee: model and loss; what is to learn requires gradients.
-        folder: where the checkpoint lives, and the history, a line per step; None writes none.
-        identity: what a checkpoint must agree with to be resumed, beside the number of steps.
+        trainee: model and loss; trained parameters require gradients.
+        folder: where the checkpoint and the history, a line per step, are written; None writes none.
+        identity: values that a checkpoint must share to be resumed, besides the number of steps.
         monitor: scores of the model, every `eval_every` steps and at the end; with `ema` those of the average.
         on_step: called with each entry and the number of steps in all.
 
@@ -166,7 +166,7 @@ def _signals() -> Iterator[list[int]]:
 
 
 class Run:
-    """Holds what one run needs to step, and what its checkpoint is made of; see `fit`."""
+    """Hold the state that one run needs to step and that its checkpoint stores; see `fit`."""
 
     def __init__(
         self,
@@ -278,12 +278,12 @@ class Run:
         return torch.autocast(self.accelerator.device.type, _TYPES[self.precision], enabled=self.precision != "no")
 
     def agree(self, *wishes: bool) -> list[bool]:
-        """Return what any process wishes: then all do."""
+        """Return the union of the wishes of all processes, so that all act alike."""
         own = torch.tensor(wishes, dtype=torch.float32, device=self.accelerator.device)
         return [bool(wish) for wish in self.accelerator.reduce(own, reduction="sum")]
 
     def note(self, entry: Entry) -> None:
-        """Keep an entry, in the folder too: a line of JSON."""
+        """Append an entry to the history, in the folder too: a line of JSON."""
         self.history.append(entry)
         if self.folder is not None and self.accelerator.is_main_process:
             with (self.folder / HISTORY).open("a", encoding="utf-8") as file:
@@ -310,7 +310,7 @@ class Run:
         self.accelerator.wait_for_everyone()
 
     def resume(self) -> int:
-        """Return the first step to do, with all that the last checkpoint holds put in place."""
+        """Load the last checkpoint, and return the first step to do."""
         state = None if self.folder is None else read_state(self.folder / STATE)
         if state is not None:
             self._restore(state)
@@ -342,7 +342,7 @@ class Run:
 
 
 def read_state(path: Path) -> dict[str, Any] | None:
-    """Return a checkpoint, of tensors and plain values alone; None without one. A damaged file is refused."""
+    """Return a checkpoint, of tensors and plain values alone; None without one. Refuse a damaged file."""
     if not path.is_file():
         return None
     try:

@@ -1,4 +1,4 @@
-"""What learns (the model, one tower, its last blocks, the heads, adapters of peft), and the trained model as a folder.
+"""Select what is trained (the model, one tower, last blocks, heads, adapters of peft), and save a trained model.
 
 The rest of the model stays as it was loaded.
 """
@@ -33,17 +33,17 @@ Weight = TypeVar("Weight", bound=Tensor)
 def tune(
     towers: Towers, scope: str, *, lora_rank: int = 8, seed: int = 0, last: Mapping[str, int | None] | None = None
 ) -> list[str]:
-    """Set `requires_grad` of all parameters of the model, and return the names of those that learn.
+    """Set `requires_grad` of all parameters of the model, and return the names of the trained ones.
 
     Frozen in every scope: the model's own temperature and bias, which belong to its loss, and parameters that reach no
     feature (CoCa's caption decoder, unused poolers): they have no gradient, and processes would wait for one.
 
     Args:
-        scope: "all", "text", "image" (one tower), "heads" (what ends in the joint space) or "lora": 2 B A of rank
+        scope: "all", "text", "image" (one tower), "heads" (layers into the joint space) or "lora": 2 B A of rank
             `lora_rank`, B = 0 at first (Hu et al., arXiv:2106.09685, section 4.1), added to the weights of every Linear
             and to the query, key and value weights of torch's attention, heads excepted.
-        last: {"image": 2, "text": 0}: of each tower only so many of its last blocks, and what follows them (a norm, a
-            projection). A tower without a number learns whole.
+        last: {"image": 2, "text": 0}: number of last blocks to train in each tower, with the layers after them (a norm,
+            a projection). A tower without a number is trained whole.
     """
     model = towers.model
     if hasattr(model, "peft_config"):
@@ -75,9 +75,9 @@ def tune(
 
 
 def depths(towers: Towers, side: str) -> tuple[dict[nn.Parameter, int], int]:
-    """Return how deep each parameter of one tower ("image", "text") lies, and the number of what follows the blocks.
+    """Return the depth of each parameter of one tower ("image", "text"), and the depth after the last block.
 
-    0 is what comes before. The blocks are the longest run of modules of one class; of a ResNet its largest stage.
+    Depth 0 is before the first block. The blocks are the longest run of one class; of a ResNet its largest stage.
     """
     parts = towers.image_parts if side == "image" else towers.text_parts
     modules = [run for part in parts if isinstance(part, nn.Module) for run in part.modules()]
@@ -169,7 +169,7 @@ def _one_pair(towers: Towers) -> tuple[Tensor, Tensor]:
 
 
 def merged(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return `weights`, a state dict, as W + (alpha / rank) B A under the names that they have without adapters."""
+    """Return `weights`, a state dict, as W + (alpha / rank) B A under the names without adapters."""
     plain = {name.replace(".base_layer.", "."): t for name, t in weights.items() if ".lora_" not in name}
     for name, first in weights.items():
         layer, down, _ = name.partition(f".lora_A.{_NAME}.weight")
@@ -183,12 +183,12 @@ def merged(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
-    """Write the model into `folder`, whole or not at all; what was saved there before is replaced.
+    """Write the model into `folder`, whole or not at all, and replace a model saved there before.
 
     Its own library reads it: open_clip as "local-dir:FOLDER", transformers, `vldebias.miniature.load_clip(folder)`.
-    Adapters are merged. vldebias.json says what it was made of.
+    Adapters are merged. vldebias.json records its origin.
 
-    scope: what learned, see `tune`. name: what the model was loaded by, see `vldebias.loading.load_host`.
+    scope: trained part, see `tune`. name: the name that the model was loaded by, see `vldebias.loading.load_host`.
     """
     from safetensors.torch import save_file
 
@@ -210,7 +210,7 @@ def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
 
 
 def check_savable(towers: Towers, *, name: str) -> None:
-    """Refuse, before hours of training, a model that could not be saved or would be read as another one."""
+    """Refuse, before hours of training, a model that could not be saved or would be loaded as another one."""
     from vldebias.hosts.checkpoints import check_checkpoint
 
     if not _is_miniature(towers):
@@ -224,7 +224,7 @@ def _is_miniature(towers: Towers) -> bool:
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Raise InvalidInputError where something would be lost that was never a saved model."""
+    """Raise InvalidInputError where saving would overwrite anything but a saved model."""
     if folder.exists() and not (folder / MANIFEST).is_file() and (not folder.is_dir() or any(folder.iterdir())):
         raise InvalidInputError(
             f"{folder}: holds other things than a saved model, which would be lost; expected a new one"
@@ -233,7 +233,7 @@ def refuse_foreign(folder: Path) -> None:
 
 @contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
-    """Give a folder that takes the name of `folder` when all is written; a kill leaves the old one."""
+    """Yield a temporary folder that replaces `folder` when all is written; a kill leaves the old one."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     beside, before = (folder.with_name(folder.name + end) for end in (".part", ".before"))
     if before.is_dir() and not folder.exists():  # a kill between the two moves left it aside

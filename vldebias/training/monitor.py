@@ -1,4 +1,4 @@
-"""What a model is worth on held-out pairs during training: zero-shot accuracy, retrieval, positive scores."""
+"""Score a model on held-out pairs during training: zero-shot accuracy, retrieval, positive scores."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def pixel_batches(
 
 
 def worsened(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, tuple[float, float]]:
-    """Return the scores that are worse after than before, by what three decimals show: (before, after) by name.
+    """Return the scores that got worse, compared at three decimals: (before, after) by name.
 
-    A cosine alone says nothing of worth, so the positive score is not among them.
+    The positive score is left out, since a cosine alone does not measure quality.
     """
     return {
         name: (value, after[name])
@@ -84,7 +84,7 @@ def worsened(before: Mapping[str, float], after: Mapping[str, float]) -> dict[st
 
 
 class Monitor:
-    """Scores held-out images by a model as it is when asked; NaN where features are not finite.
+    """Score held-out images by the current model; NaN where features are not finite.
 
     - `zero_shot_accuracy`: the image is nearest to the text of its class; `zero_shot_worst_class`: the lowest accuracy
       of a class that occurs; `zero_shot_worst_group`: that of a class within a group;
@@ -136,9 +136,9 @@ class Monitor:
         return figures
 
     def rows(self, towers: Towers, edit: Edit | None = None) -> dict[str, Tensor]:
-        """Return what each image scores, name -> (n,) float32 on the CPU: 0 or 1, or a cosine; for intervals.
+        """Return the scores of each image, name -> (n,) float32 on the CPU: 0 or 1, or a cosine; for intervals.
 
-        NaN where there is no label or no caption; all where one feature is not finite.
+        NaN where there is no label or no caption; all are NaN where one feature is not finite.
         """
 
         def embedded(texts: Sequence[str]) -> Tensor:
@@ -181,7 +181,7 @@ def held_out(
     Pixels are prepared once and kept, 2 bytes a value. Images that cannot be read are left out, with a warning.
 
     template: the text of a class, with {} for its name, whose "_" is read as a space, and the article that fits.
-    limit: at most so many images, chosen at random; recall falls with their number, so compare figures of one limit.
+    limit: largest number of images, sampled at random; recall falls with it, so compare figures of one limit.
     """
     if limit is not None and limit < len(data):  # in the order of the data
         data = data[np.sort(np.random.default_rng(0).permutation(len(data))[:limit])]

@@ -1,4 +1,4 @@
-"""The loss of a run by its name, moved along its schedule; and model and loss as one module to train."""
+"""Build the loss of a run by name, with its schedule, and join model and loss in one module."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _SHARED = {"loss", "temperature", "learn_temperature", "chunk_size", "group_dro"
 
 
 class Objective(nn.Module):
-    """A loss with its schedule. Build it with `build_objective`."""
+    """Hold a loss with its schedule. Build it with `build_objective`."""
 
     def __init__(self, loss: nn.Module, settings: LossSettings, groups: losses.GroupWeights | None = None) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Objective(nn.Module):
         self.groups, self.settings = groups, settings
 
     def forward(self, first: Tensor, second: Tensor, batch: Batch) -> Tensor:
-        """Return the loss of features (b, d) of norm 1; the column that the loss reads is taken from the batch."""
+        """Return the loss of features (b, d) of norm 1; the loss also reads its column of the batch."""
         name = _KINDS[self.settings.loss].column
         loss: Tensor = self.loss(first, second, *([] if name is None else [self._column(batch, name)]))
         return loss if self.groups is None else self.groups(loss, self._column(batch, "groups"))
@@ -68,7 +68,7 @@ class Objective(nn.Module):
         return column
 
     def at(self, step: int, steps: int) -> None:
-        """Move q or the popularity's step size to where they are at a step."""
+        """Set q or the popularity's step size to its scheduled value at a step."""
         settings, loss = self.settings, self.loss
         if settings.loss == "rince" and settings.q_start is not None:
             loss.q = losses.q_warmup(step, steps, start=settings.q_start, end=settings.q)
@@ -104,8 +104,8 @@ def build_objective(
         temperature: the model's own, taken where the settings give none; by rince only down to .1, since its pairs
             weigh e^(q s / t), which CLIP's .01 turns into a choice of a few.
         items: rows of the data set; None for a stream.
-        bias: the model's own, where sigmoid starts from; None is that loss's default.
-        two_views: so that the other rows of the own view are negatives too.
+        bias: the model's own, from which sigmoid starts; None is that loss's default.
+        two_views: the other rows of the anchor's own view are negatives too.
         gather: negatives from all processes. groups: how many there are, for group DRO.
     """
     kind = _KINDS[settings.loss]
@@ -139,7 +139,7 @@ def build_objective(
 
 
 class Trainee(nn.Module):
-    """Model and loss as one module, so that wrapping it for several processes wraps both: batch -> loss.
+    """Join model and loss in one module, so that wrapping it for several processes wraps both: batch -> loss.
 
     fourier: alpha of the amplitude mixing of images (SSA-CLR, section 4.3; .2 is best in its Table 3); 0 is none.
     partner: "any" mixes with the most similar image of the batch as in the paper, with two views mostly the other view
@@ -154,14 +154,14 @@ class Trainee(nn.Module):
         self.fourier, self.partner = fourier, partner
 
     def forward(self, batch: Batch, features: bool = False) -> Any:
-        """Return the loss () of a batch; or the features that it reads: processes follow calls of `forward` alone."""
+        """Return the loss () of a batch; or its features, since processes synchronise in calls of `forward` alone."""
         shown = [batch.images, *(() if batch.views is None else (batch.views,))]
         first, *others = unit(self.towers.image(self._mixed(torch.cat(shown), views=len(shown)))).chunk(len(shown))
         parts = {"first": first, "second": others[0] if others else unit(self.text_features(batch.texts))}
         return parts if features else self.objective(**parts, batch=batch)
 
     def text_features(self, texts: Mapping[str, Tensor]) -> Tensor:
-        """Return features (b, d) of captions; those that say the same go through the tower once."""
+        """Return features (b, d) of captions; equal captions go through the tower once."""
         rows = torch.cat([tokens.long() for tokens in texts.values()], dim=1)
         unique, place = torch.unique(rows, dim=0, return_inverse=True)
         if len(unique) == len(rows):

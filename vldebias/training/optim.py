@@ -1,4 +1,4 @@
-"""What moves the weights: learning rate, groups of parameters, their moving average, sharpness-aware gradients."""
+"""Update weights: learning rate, groups of parameters, moving average, sharpness-aware gradients."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def cosine_rate(step: int, steps: int, *, peak: float, warmup: float = 0.0) -> f
 
 
 def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Group the parameters that learn for an optimizer: biases, gains of norms and temperatures without decay."""
+    """Group the trained parameters for an optimizer: biases, gains of norms and temperatures without decay."""
     learning = [parameter for parameter in module.parameters() if parameter.requires_grad]
     matrices, others = [p for p in learning if p.ndim > 1], [p for p in learning if p.ndim < 2]
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
@@ -38,7 +38,7 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, A
 
 
 def keep_frozen_still(module: nn.Module) -> None:
-    """Put what has weights and learns none of them back into evaluation mode after `module.train()`."""
+    """Put modules whose weights are all frozen back into evaluation mode after `module.train()`."""
     for part in module.modules():
         weights = list(part.parameters())
         if weights and not any(weight.requires_grad for weight in weights):
@@ -58,7 +58,7 @@ def _put_back(tensors: Iterable[Tensor]) -> Iterator[None]:
 
 
 class Average:
-    """Keeps the mean of a module's trainable parameters over its last 1 / (1 - decay) or so updates.
+    """Keep the mean of a module's trainable parameters over about its last 1 / (1 - decay) updates.
 
         mean <- d mean + (1 - d) theta      d = min(decay, (step + 1) / (step + 10))
 
@@ -84,7 +84,7 @@ class Average:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Give the module its averaged weights while this lasts, and its own afterwards."""
+        """Give the module its averaged weights inside the block, and its own afterwards."""
         with _put_back(self.live.values()):
             self.copy_to_live()
             yield
@@ -92,7 +92,7 @@ class Average:
 
 @contextmanager
 def climbed(parameters: Sequence[nn.Parameter], method: str, rho: float) -> Iterator[None]:
-    """Move the parameters one step up their gradients while this lasts; they are exactly what they were afterwards.
+    """Move the parameters one step up their gradients inside the block, and restore them exactly afterwards.
 
         theta_a = theta + rho g / |g|               SAM, Foret et al. (2021)
         theta_a = theta + rho T^2 g / |T g|         ASAM, Kwon et al. (2021), with T = |theta| + .01
@@ -117,7 +117,7 @@ def climbed(parameters: Sequence[nn.Parameter], method: str, rho: float) -> Iter
 
 @contextmanager
 def still(module: nn.Module) -> Iterator[None]:
-    """Keep running statistics and the state of losses as they are; what is computed does not change."""
+    """Keep running statistics and the state of losses constant inside the block; results do not change."""
     norms = [part for part in module.modules() if isinstance(part, _NormBase)]
     stateful = (GlobalContrastiveLoss, GroupWeights)
     losses = [part for part in module.modules() if isinstance(part, stateful) and part.training]

@@ -1,4 +1,4 @@
-"""Pairs of an image and its captions: opened as the settings say, and for experiments made wrong at a known rate."""
+"""Open pairs of an image and its captions by the settings, and add caption noise at a known rate for experiments."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _WORLD_SPLITS = {"train": "reference", "val": "test", "test": "test"}  # of the 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """n images with their captions: each is in every epoch once, with another of its captions where it has several.
+    """Hold n images with their captions: each epoch has each image once, with another of its captions in turn.
 
     captions: n tuples of texts; () where only images are learned from.
-    read: index -> RGB image, OSError where it cannot be read. path: index -> where it lies, "" where it is no file.
+    read: index -> RGB image, OSError where it cannot be read. path: index -> its path, "" where it is not a file.
     labels: classes of the images. groups: for group DRO.
-    wrong: (n,) bool after `with_noise`, images one of whose captions is not theirs.
+    wrong: (n,) bool after `with_noise`, images with a wrong caption.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Pairs:
         with_captions: bool = True,
         groups: Labels | None = None,
     ) -> Pairs:
-        """Return the pairs of a data set. Rows without a caption are left out, with a warning.
+        """Return the pairs of a data set; leave out rows without a caption, with a warning.
 
         label: column of classes, for losses that read them or `caption_template`, such as "a photo of a {}".
         with_captions: False where only images are learned from.
@@ -101,7 +101,7 @@ class Pairs:
         return replace(self, ids=tuple(self.ids[row] for row in each), **some)
 
     def with_noise(self, eta: float, seed: int) -> Self:
-        """Return pairs a share eta of whose captions is taken from all captions; see `mixture_noise`."""
+        """Return pairs with a share eta of the captions replaced by random ones of all; see `mixture_noise`."""
         if not self.captions:
             raise InvalidInputError(f"{self.name}: caption noise needs captions, and these pairs have none")
         every = list(chain.from_iterable(self.captions))
@@ -133,7 +133,7 @@ def mixture_noise(n: int, eta: float, seed: int) -> NDArray[np.int64]:
 
 
 def make_pairs(data: ImageData, settings: TrainSettings) -> Pairs:
-    """Return the pairs of the data, with the groups and the noise that the settings ask for."""
+    """Return the pairs of the data, with the groups and the noise of the settings."""
     groups = None
     if settings.group_dro is not None:
         groups = cross(*(data.column(name.strip()) for name in settings.group_dro.split(",")))
@@ -149,7 +149,7 @@ def make_pairs(data: ImageData, settings: TrainSettings) -> Pairs:
 
 
 def open_images(settings: TrainSettings, *, held_out: bool = False) -> ImageData | ImageStream:
-    """Open the data to learn from, or those to score."""
+    """Open the data to train on, or the held-out data."""
     from vldebias.data import open_data
 
     where, split = settings.data, settings.split
@@ -197,7 +197,7 @@ def _paths(data: ImageData) -> list[str]:
 
 
 def check_held_out(held_out: ImageData, learned: ImageData) -> None:
-    """Warn of held-out images that are learned from, whose scores flatter; refuse where nine in ten are."""
+    """Warn of held-out images that are trained on, whose scores flatter; refuse where nine in ten are."""
     same = len((set(_paths(held_out)) & set(_paths(learned))) - {""})
     if held_out.fingerprint == learned.fingerprint or same >= 0.9 * len(held_out):
         raise InvalidInputError(

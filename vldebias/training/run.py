@@ -1,4 +1,4 @@
-"""A run of training from its settings, and what it leaves in its folder."""
+"""Run a training from its settings, and write its results into a folder."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def train_model(
     cpu: bool = False,
     progress: Progress = SILENT,
 ) -> dict[str, Any] | None:
-    """Train as the settings say, leave in `folder` what follows, and return what run.json says, in the first process.
+    """Train by the settings, write the files below into `folder`, and in the first process return the data of run.json.
 
     model/              the model, which every command that takes --model reads
     projection/         with debias: the projection of the prompt set, fitted for this model
@@ -49,12 +49,12 @@ def train_model(
     history.jsonl       loss, learning rate, temperature and scores, a line per step
     pairs.csv, .html    the score of every pair of the training data, lowest first, and a page of the first of them
     kept.parquet        with keep: that share of the pairs
-    run.json            the scores before and after, which of them are worse, and what the run was
+    run.json            the scores before and after, which of them got worse, and a record of the run
     state.pt            the last checkpoint; a run that was interrupted goes on from it
 
     Raises:
         InvalidInputError: settings that do not fit each other or the data, a folder that holds another run or that one
-            writes now. DivergedError: the loss is no number any more.
+            writes now. DivergedError: the loss is not a number.
     """
     if settings.track is not None:
         need(settings.track)
@@ -142,7 +142,7 @@ def train_model(
 def list_pairs(
     settings: TrainSettings, folder: Path, *, cpu: bool = False, progress: Progress = SILENT
 ) -> dict[str, Any]:
-    """Score every pair by the model as it is, and write what `report_pairs` does into `folder`."""
+    """Score every pair by the model as loaded, and write the files of `report_pairs` into `folder`."""
     from vldebias.hosts.towers import towers
 
     data = open_images(settings)
@@ -160,13 +160,13 @@ def list_pairs(
 
 
 def steps_done(folder: Path) -> tuple[int, int]:
-    """Return how many steps the checkpoint in a folder has behind it, and of how many; (0, -1) without one."""
+    """Return (steps done, steps in all) of the checkpoint in a folder; (0, -1) without one."""
     state = read_state(folder / STATE)
     return (0, -1) if state is None else (int(state["step"]), int(json.loads(state["identity"])["steps"]))
 
 
 def make_towers(settings: TrainSettings) -> Towers:
-    """Load the model, with what is to learn requiring gradients."""
+    """Load the model, and set which parameters are trained."""
     from vldebias.hosts.towers import towers
 
     if settings.views == "two" and settings.tune == "text":
@@ -193,7 +193,7 @@ def make_batches(data: Pairs | ImageStream, settings: TrainSettings, towers: Tow
 
 
 def make_monitor(settings: TrainSettings, learned: ImageData | ImageStream, towers: Towers) -> Monitor | None:
-    """Return the scores of the held-out data; None where there are none, or where nothing can be asked of them."""
+    """Return the monitor of the held-out data; None without such data or without anything to score."""
     data = open_images(settings, held_out=True) if settings.has_held_out else None
     if not isinstance(data, ImageData) or (settings.label is None and not data.captions):
         return None

@@ -1,4 +1,4 @@
-"""Randomness by its purpose and place, and which rows stand in which micro-batch: functions of numbers alone."""
+"""Derive random generators and the rows of each micro-batch from numbers alone."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def _seeds(purpose: str, numbers: tuple[int, ...]) -> np.random.SeedSequence:
 
 
 def numpy_generator(purpose: str, *numbers: int) -> np.random.Generator:
-    """Return the source of randomness of one purpose at one place, such as ("order", seed, epoch)."""
+    """Return the random generator of one purpose at one place, such as ("order", seed, epoch)."""
     return np.random.default_rng(_seeds(purpose, numbers))
 
 
 def torch_generator(purpose: str, *numbers: int) -> torch.Generator:
-    """Return the same for torch, on the CPU."""
+    """Return a torch generator on the CPU, of one purpose at one place, as `numpy_generator`."""
     return torch.Generator().manual_seed(int(_seeds(purpose, numbers).generate_state(1, np.uint64)[0]) % 2**63)
 
 
@@ -40,11 +40,11 @@ def epoch_order(items: int, seed: int, epoch: int) -> NDArray[np.int64]:
 
 
 class Sampler:
-    """Chooses the rows of the micro-batches of one of `world` processes.
+    """Choose the rows of the micro-batches of one of `world` processes.
 
     A joint micro-batch is `batch_size * world` rows that follow each other in the order of the epoch; process `rank`
     has the rank-th `batch_size` of them. So the joint batches are those that one process with the joint batch size
-    would have. What does not fill a joint batch at the end of an epoch is left out of it.
+    would have. Rows that do not fill a joint batch at the end of an epoch are left out of it.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Sampler:
         return order[first + self.rank * self.batch_size :][: self.batch_size].copy()
 
     def spares(self, number: int) -> Iterator[int]:
-        """Yield rows for this process to take, in turn, where rows of joint micro-batch `number` cannot be read.
+        """Yield replacement rows for this process, in turn, where rows of joint micro-batch `number` cannot be read.
 
         They are rows of other batches of the epoch, and of no two processes the same: a row stands at most once in a
         joint batch, which losses with a state per row rely on.

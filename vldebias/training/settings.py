@@ -1,4 +1,4 @@
-"""Everything that a run of training can be given: one flat list, the same in a YAML file and as `--set name=value`."""
+"""Define all settings of a training run: one flat list, the same in a YAML file and as `--set name=value`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Settings(BaseModel):
 
 
 class ModelSettings(_Settings):
-    """Which model, and which part of it learns."""
+    """Choose the model, and which part of it is trained."""
 
     model: str = Field("miniature", description="open_clip architecture, transformers id or folder, or 'miniature'.")
     pretrained: str | None = Field(None, description="open_clip tag or checkpoint file.")
@@ -36,7 +36,7 @@ class ModelSettings(_Settings):
 
 
 class DataSettings(_Settings):
-    """Pairs of an image and a caption, how they are read and augmented, and what is scored."""
+    """Choose pairs of an image and a caption, how they are read and augmented, and the held-out data."""
 
     data: str = Field("birds", description="Folder, parquet, tar, csv, tsv, jsonl, id of the hub, birds, portraits.")
     split: str = Field("train", description="Split to read.")
@@ -65,12 +65,12 @@ class DataSettings(_Settings):
 
     @property
     def has_held_out(self) -> bool:
-        """Tell whether some data is named to be scored; the worlds of the miniature always have more."""
+        """Tell whether held-out data is named; the worlds of the miniature always have more."""
         return self.val_data is not None or self.val_split is not None or self.data in WORLDS
 
 
 class LossSettings(_Settings):
-    """The objective. `build_objective` refuses settings that the chosen loss does not read."""
+    """Choose the objective. `build_objective` refuses settings that the chosen loss does not read."""
 
     loss: LossName = Field("rince", description="Which objective; nuclr is sogclr with learned popularity.")
     temperature: float | None = Field(None, gt=0, description="t. Default: the model's; with rince at least 0.1.")
@@ -98,7 +98,7 @@ class LossSettings(_Settings):
 
 
 class LoopSettings(_Settings):
-    """How to step."""
+    """Choose the length of the training, the optimizer and the precision."""
 
     epochs: float | None = Field(None, gt=0, description="Passes over the data; or give steps.")
     steps: int | None = Field(None, ge=1, description="Updates of the weights.")
@@ -125,7 +125,7 @@ class LoopSettings(_Settings):
 
     @property
     def mixed_precision(self) -> str:
-        """Return the precision that was chosen here, or where the run was launched."""
+        """Return the precision that was chosen here, or at launch."""
         name = self.precision or os.environ.get("ACCELERATE_MIXED_PRECISION") or "no"
         if name not in get_args(Precision):
             raise InvalidInputError(f"--mixed_precision {name}: expected {', '.join(get_args(Precision))}")
@@ -139,7 +139,7 @@ class LoopSettings(_Settings):
 
 
 class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
-    """All of them. The descriptions of the fields are what `vldebias train --settings` prints."""
+    """Hold all settings. The descriptions of the fields are what `vldebias train --settings` prints."""
 
     @model_validator(mode="after")
     def _what_is_given_is_read(self) -> TrainSettings:
@@ -172,11 +172,11 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
         return self
 
     def as_yaml(self) -> str:
-        """Return a file that `load_settings` reads as these settings, with only what was given."""
+        """Return YAML text that `load_settings` reads as these settings, with only the given ones."""
         return yaml.safe_dump(self.model_dump(exclude_unset=True), sort_keys=False)
 
     def identity(self) -> dict[str, Any]:
-        """Return what makes two runs the same: every setting but how fast it goes and who watches."""
+        """Return the settings that must agree to resume a run: all but those of speed and monitoring."""
         watching = {"workers", "save_every", "track", "eval_every", "score_pairs", "keep", "debias", "allow_outside"}
         scored = {"val_data", "val_split", "val_items", "group", "epochs", "wise_ft"}  # epochs come to steps
         return {**self.model_dump(exclude=watching | scored), "precision": self.mixed_precision}
@@ -199,7 +199,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 def load_settings(path: Path | None = None, **given: Any) -> TrainSettings:
     """Return the settings of a YAML file, with `given` ones in their place.
 
-    "preset", in the file or given, names one of `PRESETS`, over which both come.
+    "preset", in the file or given, names one of `PRESETS`, which both override.
 
     Raises:
         InvalidInputError: no such file, no mapping in it, an unknown name or a value outside its range.

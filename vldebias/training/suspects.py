@@ -1,4 +1,4 @@
-"""Pairs in the order of suspicion: the cosine of each image with its captions, low where they do not fit.
+"""List pairs in the order of suspicion: by the cosine of each image with its captions, low for wrong captions.
 
 Source: Figure 5-5 of the thesis. A low score is a reason to look, not a verdict.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def positive_scores(
     towers: Towers, pairs: Pairs, *, batch_size: int = BATCH, workers: int = 4, progress: Progress = SILENT
 ) -> NDArray[np.float32]:
-    """Return the lowest cosine of each image with one of its captions, (n,) in [-1, 1]; NaN where it cannot be read.
+    """Return the lowest cosine of each image with one of its captions, (n,) in [-1, 1]; NaN if it cannot be read.
 
     Images are shown whole, by the preprocessing of evaluation, not augmented.
     """
@@ -61,7 +61,7 @@ def report_pairs(
 ) -> tuple[dict[str, str], dict[str, Any] | None]:
     """Write pairs.csv and pairs.html, the most suspicious first; with `keep` that share, the best, to kept.parquet.
 
-    Returns the files by what they are; with caption noise how well low scores find the wrong pairs, else None.
+    Returns the files by kind, and with caption noise how well low scores find the wrong pairs, else None.
     """
     wrong, own = pairs.wrong, [" | ".join(texts) for texts in pairs.captions]
     ranked = Suspects.by(scores, pairs.ids, read=pairs.read, path=pairs.path)
@@ -79,7 +79,7 @@ def report_pairs(
 
 
 def write_kept(path: Path, pairs: Pairs, scores: NDArray[np.float32], rows: NDArray[np.int64]) -> Path:
-    """Write a parquet file that `vldebias train --data` reads, of some rows of the pairs.
+    """Write some rows of the pairs to a parquet file that `vldebias train --data` reads.
 
     Columns: image, caption (a list where an image has several), id, score. Images that are files are named, not copied.
     """

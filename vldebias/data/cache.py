@@ -54,7 +54,7 @@ def embed_images(
     (`accelerate launch`, torchrun) share the missing shards, and each returns everything; so do workers of Ray.
 
     Args:
-        data, encoder: what to embed, and the encoder of `vldebias.hosts.images.image_encoder`.
+        data, encoder: the images, and the encoder of `vldebias.hosts.images.image_encoder`.
         cache_dir: default: $VLDEBIAS_CACHE, or ~/.cache/vldebias.
         dtype: type of the stored features: "float16", "bfloat16" (comes back as float32) or "float32".
         shard_size: images in a shard; at most one shard is lost by a kill.
@@ -191,7 +191,7 @@ class ShardStore:
 
 @dataclass(frozen=True)
 class _Run:
-    """Embeds one data set into one store."""
+    """Embed one data set into one store."""
 
     store: ShardStore
     encoder: ImageEncoder
@@ -204,7 +204,7 @@ class _Run:
     runner: OnRay | None
 
     def embeddings(self, data: ImageData) -> Embeddings:
-        """Process 0 looks what is missing, all of them share that work, and each returns everything."""
+        """Find missing shards in process 0, share the work among all processes, and return everything in each."""
         group, size = processes(), self.store.shard_size
         shards = range(-(-len(data) // size))
         missing = group.share([i for i in shards if self._read(i) is None] if group.rank == 0 else None)
@@ -293,7 +293,7 @@ class _Run:
         return len(places)
 
     def _load(self, data: ImageData, row: int) -> tuple[int, Pixels | str]:
-        """The pixels, or why the image cannot be read."""
+        """Return the pixels, or why the image cannot be read."""
         try:
             image = data.read(row)
         except OSError as error:
@@ -301,7 +301,7 @@ class _Run:
         return row, self.encoder.prepare(image)
 
     def _features(self, batch: list[tuple[str, Pixels]]) -> Tensor:
-        """Features (b, d) in the precision of the cache."""
+        """Return features (b, d) in the precision of the cache."""
         stored = self.encoder.embed([pixels for _, pixels in batch]).to(DTYPES[self.dtype])
         bad = ~torch.isfinite(stored).all(dim=1)
         if bad.any():

@@ -256,7 +256,7 @@ def fingerprint_files(ids: Sequence[str], paths: Sequence[str | os.PathLike[str]
 
 
 def _ends(path: str | os.PathLike[str]) -> tuple[int, bytes]:
-    """Size of a file with its first and last 4 KiB, the whole of a smaller one; (-1, b"") where it cannot be read."""
+    """Return the size of a file with its first and last 4 KiB, all of a smaller one; (-1, b"") if unreadable."""
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size

@@ -162,7 +162,7 @@ class Embeddings(Columns):
         return replace(self, features=self.features[index], **columns)
 
     def picked(self, rows: ArrayLike | slice) -> Embeddings:
-        """Return the same rows as `[rows]`, whose features are copied only when, and as far as, they are read."""
+        """Return the same rows as `[rows]`, whose features are not copied before they are read."""
         index, columns = self._some(rows)
         held = self.features if isinstance(self.features, Shards) else Shards([self.features])
         return replace(self, features=held.picked(index), **columns)
@@ -294,7 +294,7 @@ def _parsed(array: Array, key: str) -> Any:
 
 
 def _strings(fields: Mapping[str, Array], key: str) -> tuple[str, ...]:
-    """A column of strings; none where the file has none."""
+    """Return a column of strings; none where the file has none."""
     if key not in fields:
         return ()
     array = fields[key]

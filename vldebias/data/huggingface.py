@@ -109,7 +109,7 @@ def open_huggingface(
 
 
 def _open(root: str, source: dict[str, Any], saved: bool, streaming: bool) -> dict[str, Any]:
-    """Split -> data set."""
+    """Return split -> data set."""
     datasets, why = need("datasets"), ""
     DatasetsError = need("datasets.exceptions").DatasetsError
     try:
@@ -125,7 +125,7 @@ def _open(root: str, source: dict[str, Any], saved: bool, streaming: bool) -> di
 
 
 def _chosen(opened: Mapping[str, Any], split: str | None, root: str) -> tuple[str, Any]:
-    """The name of the split as it was asked for, and its rows."""
+    """Return the name of the requested split, and its rows."""
     if split is None:
         split = next(iter(opened)) if len(opened) == 1 else "test"
     order = [there for aliases in _ALIASES.values() for there in aliases if there in opened]
@@ -157,7 +157,7 @@ def source_of(root: str, config: str | None, revision: str | None) -> dict[str, 
 
 
 def _fingerprint(split: str, source: dict[str, Any], files: list[str] | None) -> str:
-    """Of the files where they are local; else of what the hub says identifies them (the commit)."""
+    """Return a fingerprint of the files if they are local; else of their identity on the hub (the commit)."""
     known = ""
     if files is None:
         builder = need("datasets").load_dataset_builder(**source)
@@ -173,7 +173,7 @@ def _fingerprint(split: str, source: dict[str, Any], files: list[str] | None) ->
 
 
 def _image_column(features: Mapping[str, Any], where: str) -> str:
-    """The column called image or by the ending of a picture, or the only one of images."""
+    """Return the column called image or by the ending of a picture, or the only one of images."""
     named = [name for name in _IMAGES if name in features]
     candidates = named or [name for name, kind in features.items() if type(kind).__name__ == "Image"]
     if len(candidates) == 1 or named[:1] == ["image"]:
@@ -262,7 +262,7 @@ class RowStream:
         )
 
     def _record(self, row: Mapping[str, Any], number: str, read: Callable[[], Any]) -> Record:
-        """The record of a row, whose image `read` reads."""
+        """Return the record of a row, whose image `read` reads."""
         caption, more = None, None
         if self.caption is not None:
             caption, more = captions_in(row[self.caption], f"{self.name}: column {self.caption!r}")
@@ -275,7 +275,7 @@ class RowStream:
         return Record(number, read, labels, caption, more)
 
     def _read(self, cell: Mapping[str, Any] | None) -> Image.Image:
-        """The image of a cell {"bytes", "path"}; OSError where it holds none that can be read."""
+        """Return the image of a cell {"bytes", "path"}; OSError where it holds none that can be read."""
         if cell is not None and cell["bytes"] is not None:
             return decode(cell["bytes"])
         if not (path := self._path(cell)):
@@ -283,7 +283,7 @@ class RowStream:
         return decode(Path(path))
 
     def _path(self, cell: Mapping[str, Any] | None) -> str:
-        """Where the image of a cell lies; "" where the cell holds it."""
+        """Return the path of the image of a cell; "" where the cell holds the image."""
         if cell is None or cell["bytes"] is not None or cell["path"] is None:
             return ""
         return os.path.abspath((self.base or Path()) / cell["path"])

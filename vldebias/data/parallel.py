@@ -144,7 +144,7 @@ class OnRay:
             self._tell(error)
 
     def _got(self, result: Any) -> Any:
-        """A result, or the error that the work raised; not waited for for ever: a node that is gone does not answer."""
+        """Return a result or raise the error of the work, within the timeout, since a lost node never answers."""
         if not self.ray.wait([result], timeout=self.timeout, fetch_local=False)[0]:
             problem = f"no worker gave a result for {self.timeout:g} seconds"
             self._give_up(problem, "see `ray status`, give parts more time by OnRay(timeout=...)")
@@ -159,7 +159,7 @@ class OnRay:
         raise VldebiasError(f"ray: {problem}; {lost}{remedy}, and start again")
 
     def _tell(self, error: Any) -> NoReturn:
-        """Raise what the work raised; in a sentence, what became of the workers."""
+        """Raise the error of the work itself, or one that says what happened to the workers."""
         chain = [error]  # errors of the work lie in those of Ray, several deep where Ray Data ran it
         while (inner := getattr(chain[-1], "cause", None) or chain[-1].__cause__) is not None:
             chain.append(inner)
@@ -178,7 +178,7 @@ def _done(work: Callable[[Any], Any], part: Any) -> Any:
 
 
 class _Holder:
-    """An actor of Ray Data: it holds the work, which holds a model."""
+    """Hold the work, and so a model, in an actor of Ray Data."""
 
     def __init__(self, work: Any) -> None:
         self.work = need("ray").get(work)

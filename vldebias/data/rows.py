@@ -2,7 +2,7 @@
 
 `Shards` replaces an array of features. `UnitRows` normalises its rows to length 1, in float32 blocks: nothing as
 large as the whole is made. A pass over the rows (scores of texts, rankings, digests) runs part by part where the runner
-of the shards says, and gives what one array would give, to the digit.
+of the shards says, and gives exactly the result for one array.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Shards:
 
 
 def _digest(array: Any) -> str:
-    """SHA-256 of type, shape and numbers (n, d), read a block at a time."""
+    """Return the SHA-256 of type, shape and numbers (n, d), read a block at a time."""
     state = hashlib.sha256(f"{np.dtype(array.dtype)} {tuple(array.shape)}".encode())
     for start in range(0, len(array), BLOCK):
         state.update(np.ascontiguousarray(array[start : start + BLOCK]).data)
@@ -256,7 +256,7 @@ class UnitRows:
         return first if order is None else order[first]
 
     def _parts(self) -> list[tuple[UnitRows, Places]]:
-        """The rows that lie together, and their places among these."""
+        """Return the rows of each part, and their places among these."""
         held, pieces = self.features, []
         for i, local, places in held.cut(held.index):
             part, first = held.arrays[i], int(held.starts[i])
@@ -297,7 +297,7 @@ def _products(texts: Mapping[str, Tensor], rows: UnitRows) -> dict[str, Tensor]:
 
 
 def _leaders(queries: Tensor, k: int, part: tuple[UnitRows, Index | int]) -> Leaders:
-    """The first of one part, at most k of them."""
+    """Return the first of one part, at most k of them."""
     rows, place = part
     return leaders(queries, rows, min(k, len(rows)), place)
 
@@ -377,7 +377,7 @@ class FileRows:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Size and time of the last change of a file, (-1, -1) where it is gone."""
+    """Return size and time of the last change of a file, (-1, -1) for a missing one."""
     try:
         status = path.stat()
     except OSError:
@@ -386,7 +386,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def _mapped(path: Path) -> NDArray[Any]:
-    """The array of a .npy file, mapped for as long as somebody holds it."""
+    """Return the array of a .npy file, mapped for as long as it is in use."""
     try:
         return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError, EOFError, TokenError) as error:  # TokenError: a damaged header

@@ -48,7 +48,7 @@ def _rows_of(split: str, splits: Labels) -> NDArray[np.int64]:
 
 
 def _coded(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
-    """Labels of a column of codes, each of which has a name."""
+    """Return labels of a column of codes, each of which has a name."""
     where = f"{path}: column {column!r}"
     labels = as_labels(column_of(table, column, path), names, where)
     if not labels.known.all():
@@ -58,7 +58,7 @@ def _coded(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
 
 
 def _find(data: str, root: Path, names: Sequence[str], folders: Sequence[str]) -> Path:
-    """The first of `names` in the first of `folders` of `root` that has one."""
+    """Return the first of `names` in the first of `folders` of `root` that has one."""
     found = next((path for folder in folders for name in names if (path := root / folder / name).exists()), None)
     if found is None:
         raise InvalidInputError(f"{data}: no {' or '.join(names)} in {root}; expected {_SOURCES[data].layout}")
@@ -114,7 +114,7 @@ def open_celeba(root: Path, split: str = "test") -> ImageData:
 
 
 def _read_celeba(path: Path, header: int) -> pa.Table:
-    """A table whose first column holds file names; in .txt columns are kept apart by one or more blanks.
+    """Read a table whose first column has file names; in .txt columns are separated by one or more blanks.
 
     header: lines before the first row of a .txt file; the last of them names all columns but the first.
     """

@@ -131,7 +131,7 @@ def thumbnail(read: Callable[[int], Image.Image] | None, row: int) -> Image.Imag
 def pictures_below(folder: Path, ids: Sequence[str]) -> dict[str, Callable[[int], Any]]:
     """Return `read` and `path` of rows whose id is a picture below a folder: its path, with or without its ending.
 
-    Rows without a picture stay: they cannot be read. An id never leads out of the folder.
+    Rows without a picture are kept as unreadable. An id never leads out of the folder.
 
     Raises:
         InvalidInputError: no folder, or not one of the ids is a picture below it.

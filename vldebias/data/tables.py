@@ -165,7 +165,7 @@ def _several(unknown: Any) -> Iterable[Any]:
 
 
 def _absent(value: Any) -> bool:
-    """Whether a cell is empty; NAType and NaTType are how pandas writes it."""
+    """Tell whether a cell is empty; NAType and NaTType are pandas' names for it."""
     nothing = type(value).__name__ in ("NoneType", "NAType", "NaTType")
     return nothing or (isinstance(value, (float, np.floating)) and bool(value != value))
 
@@ -201,10 +201,10 @@ def cross(*labels: Labels) -> Labels:
 
 
 def odd_values(labels: Labels, *, flags: bool = False) -> list[str]:
-    """List probable slips in a column of groups, each as what came and what to do; mostly none.
+    """List probable slips in a column of groups, each as the value found and a remedy; usually none.
 
     Values that differ by case or blanks alone, a rare value that is spelt nearly as a common one, texts and numbers
-    that stand for an empty cell, more than a hundred groups, and groups of fewer than five rows.
+    that mean an empty cell, more than a hundred groups, and groups of fewer than five rows.
 
     flags: name the flags of `vldebias eval shares`, where a rare value has fewer than five rows and at most 2 % of all.
     """
@@ -451,15 +451,15 @@ def one_row_per_image(
 
 
 def says_something(caption: str) -> bool:
-    """Tell whether a caption is neither blank nor what a table writes for no text: nan, none, null, n/a."""
+    """Tell whether a caption is neither blank nor a placeholder for no text: nan, none, null, n/a."""
     text = caption.strip()
     return bool(text) and _NO_CAPTION.fullmatch(text) is None
 
 
 def check_captions(name: str, captions: Sequence[str], remedy: str) -> None:
-    """Warn of captions that are numbers or names of files, with their share.
+    """Warn of captions that are numbers or file names, with their share.
 
-    remedy: what to do, such as naming another column.
+    remedy: advice, such as naming another column.
 
     Raises:
         InvalidInputError: more than half are such, or all captions are the same.

@@ -93,7 +93,7 @@ def refuse_second(host: Host) -> None:
 
 
 def _rival(host: Host) -> Attachment | None:
-    """An attachment that occupies alone what the host needs, or the other way round."""
+    """Return an attachment that occupies alone what the host needs, or the other way round."""
     mine, shared = ({id(part) for part in parts} for parts in (host.exclusive_modules, host.shared_modules))
     for one in list(_STANDING):
         theirs = {id(part) for part in one.host.exclusive_modules}
@@ -271,7 +271,7 @@ class Attachment:
         return [self._gate is not None and self._gate.match(text) for text in texts]
 
     def _by_row(self, texts: Texts, embeddings: Tensor) -> list[str]:
-        """The prompt of each row: images of one prompt stand together."""
+        """Return the prompt of each row: images of one prompt are adjacent."""
         with TOKENIZING:  # texts may be read from token ids
             prompts = texts()
         if not prompts or len(embeddings) % len(prompts):
@@ -294,7 +294,7 @@ class Attachment:
         return list(prompts)
 
     def _again(self, prompts: Sequence[str]) -> list[str]:
-        """Other texts of the images of the last call, with the same values."""
+        """Return other texts of the images of the last call, with the same values."""
         if self.state != "attached" or self._rewrite is None or len(prompts) != len(self.sampled):
             return list(prompts)
         return list(self._rewrite.write(prompts, self.sampled))
@@ -320,12 +320,12 @@ def _described(edit: Edit) -> str:
 
 
 class _Watch:
-    """A hook that changes nothing: it sees who calls an encoder, which may outlive the attachment and be copied."""
+    """See who calls an encoder, and change nothing; the encoder may outlive the attachment and be copied."""
 
     attachment: Callable[[], Attachment | None] = staticmethod(lambda: None)
 
     def __call__(self, module: nn.Module, args: Any) -> None:
-        """Warn of a call from outside of the pipeline, but for those that read for a fit."""
+        """Warn of a call from outside the pipeline, except those that read for a fit."""
         one = None if torch.compiler.is_compiling() or BARE.get() or INSIDE.get() else self.attachment()
         if one is not None and one.acts:
             edits = "attachment.projections" if one.projections else "prompts"

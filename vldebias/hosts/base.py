@@ -88,7 +88,7 @@ class Host(ABC):
 
     @abstractmethod
     def install(self, apply: Apply) -> Callable[[], None]:
-        """Call `apply` where the embeddings come out; return the function that removes it without a trace."""
+        """Install `apply` where the embeddings come out; return the function that removes it without a trace."""
 
     @abstractmethod
     def merge(self, edits: Mapping[str, Edit], strength: float) -> Sequence[object] | None:
@@ -176,7 +176,7 @@ class Host(ABC):
     # ---- which weights these are -----------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """Clear the cache of embeddings, since weights may change."""
+        """Clear the cached embeddings and fingerprint, since weights may change."""
         for name in ("memory", "weights_fingerprint"):
             vars(self).pop(name, None)
 

@@ -102,7 +102,7 @@ def _savable_parts(towers: Towers) -> list[Any]:
 
 
 def _config(towers: Towers, name: str) -> Config:
-    """What open_clip_config.json says: the architecture by its name, with what the model itself says otherwise."""
+    """Return the content of open_clip_config.json: the architecture by its name, updated from the model itself."""
     open_clip, model = need("open_clip"), towers.model
     folder = Path(name.removeprefix("local-dir:"))
     known = f"local-dir:{folder}" if (folder / CONFIG).is_file() else name

@@ -33,7 +33,7 @@ class CustomHost(Host):
             the row at the end of the text. Default: `model.method(prompts)`, where that returns (n, d).
         texts: the arguments of a call of `method` -> the prompt of each row (or of each group of rows that belong to
             one prompt); for `keep_stated` and edits that read prompts. Default: the first argument that is text.
-        output: which part of what `method` returns are the embeddings: an index or a name. Default: all of it.
+        output: index or name of the embeddings in the output of `method`. Default: all of it.
         weights: the modules of the text tower, for the fingerprint. Default: the model, where it is a module.
         head: the Linear that makes the embeddings, so that `merge` can fold the edit into it. Default: no merging.
         generative: the model generates images from the embeddings, so that the presets of pipelines apply.
@@ -191,7 +191,7 @@ custom = CustomHost
 
 @dataclass(eq=False, repr=False)
 class _CustomSeam(MethodSeam):
-    """Stands in for the method: its embeddings, changed, in what it returns."""
+    """Replace the method by one that changes its embeddings."""
 
     host: CustomHost
 
@@ -207,7 +207,7 @@ class _CustomSeam(MethodSeam):
 
 @dataclass(eq=False, repr=False)
 class _Recorder(MethodSeam):
-    """Stands in for the method and keeps what it returns."""
+    """Replace the method by one that keeps its outputs."""
 
     returned: list[Any] = field(default_factory=list)
 
@@ -221,7 +221,7 @@ def _unit(rows: Tensor) -> Tensor:
 
 
 def _place(model: Any, method: str) -> tuple[Any, str]:
-    """The object that has the method, and its name there."""
+    """Return the object that has the method, and its name there."""
     path, _, called = method.rpartition(".")
     try:
         owner = attrgetter(path)(model) if path else model

@@ -248,7 +248,7 @@ class DiffusersHost(Host):
 
     @cached_property
     def _tails(self) -> dict[str, int]:
-        """How many tokens follow the one that ends a prompt, of what each encoder is given."""
+        """Return the number of tokens after the last token of a prompt, by encoder."""
         probed = [self.encode(probe, ()).ids for probe in PROBES]
         backwards = {name: [ids[name][::-1] for ids in probed if name in ids] for name in probed[0]}
         columns = {name: zip(*rows, strict=False) for name, rows in backwards.items()}
@@ -366,7 +366,7 @@ class DiffusersHost(Host):
 
 
 def _image_ids(encoder: Any) -> list[int]:
-    """The ids of tokens that stand for an image, of an encoder that is given some."""
+    """Return the ids of tokens that stand for an image, for an encoder that gets some."""
     ids = (getattr(getattr(encoder, "config", None), one, None) for one in ("image_token_id", "vision_end_token_id"))
     return [one for one in ids if isinstance(one, int)]
 
@@ -395,7 +395,7 @@ def _edited(apply: Apply, part: Part, value: Any, texts: list[str], shown: Tenso
 
 @dataclass
 class _Asked:
-    """The prompts of the call of a pipeline that is under way in this thread or task."""
+    """Hold the prompts of the current call of a pipeline in this thread or task."""
 
     pipe: object
     prompt: list[str]
@@ -407,7 +407,7 @@ _ENCODE: ContextVar[Callable[[list[str]], Any] | None] = ContextVar("vldebias_en
 
 
 class _Frame(MethodSeam):
-    """Stands in for `check_inputs`, which gets the prompt before it is encoded, and for `prepare_latents` behind it."""
+    """Replace `check_inputs`, which gets the prompt before it is encoded, and `prepare_latents` after it."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.method == "prepare_latents":
@@ -419,7 +419,7 @@ class _Frame(MethodSeam):
 
 @dataclass(eq=False, repr=False)
 class _EncodePrompt(MethodSeam):
-    """Stands in for `encode_prompt` of one pipeline."""
+    """Replace `encode_prompt` of one pipeline."""
 
     host: DiffusersHost
     rewrite: Rewrite | None
@@ -466,7 +466,7 @@ class _EncodePrompt(MethodSeam):
                 return self.host.project(self.apply, result, kept, negative, self.host.shown(trace, result))
 
     def _turn_of(self, call: Mapping[str, Any]) -> tuple[bool, bool]:
-        """Is a call for the negative prompt alone, and is it a second one for the prompt?
+        """Tell whether a call is for the negative prompt alone, and whether it is a second one for the prompt.
 
         Of the encodings between `check_inputs` and `prepare_latents` the first of the prompt is the prompt's. Texts
         alone cannot tell, since both prompts may be equal; nor can the number of calls, after an error.

@@ -1,4 +1,4 @@
-"""Compute a fingerprint of a text tower that tells two towers apart and survives casts to half precision."""
+"""Compute a fingerprint of a text tower that survives casts to half precision, and the length of its adapters."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def text_numbers(mark: Fingerprint, rows: Tensor) -> Fingerprint:
 
 
 def _numbers(parameter: Tensor, few: bool = False) -> tuple[float, float]:
-    """Length, and product with the wave: in float64, so that sums in another order are the same when rounded.
+    """Return length and product with the wave, in float64, so that sums in another order round to the same.
 
-    Of a large tensor about 65536 values: the first ones if `few`, else by an odd step, lest it sees the same columns of
-    each row.
+    Of a large tensor about 65536 values are read: the first ones if `few`, else by an odd step, so that they are not
+    from the same columns of each row.
     """
     whole = parameter.detach()
     if type(whole) is not Tensor and hasattr(type(whole), "dequantize"):  # torchao: a tensor of its own kind

@@ -32,7 +32,7 @@ class ImageEncoder:
     """Encode images by the image side of an image-text model, without any attachment.
 
     name: of the model. model: the whole model, whose device and precision the encoder uses. tower: the modules that
-    make the features, with the head. preprocessing: a text that describes it. prepare: RGB image ->
+    make the features, with the head. preprocessing: a text that identifies it. prepare: RGB image ->
     pixels, from several threads. forward: pixels of a batch -> (b, d), before normalising.
     """
 
@@ -115,7 +115,7 @@ def image_encoder(
     Args:
         preprocess: the model's own preprocessing: open_clip's transform, a transformers processor or image processor,
             or any function of a PIL image that gives a tensor (3, h, w). Called from several threads.
-        preprocessing: a text that stands for `preprocess` where its own description says too little.
+        preprocessing: a text that identifies `preprocess` where its own description does not.
 
     Raises:
         UnsupportedHostError: a model of another class. InvalidInputError: `preprocess` cannot be called or described.
@@ -166,7 +166,7 @@ def describe_preprocessing(preprocess: Any) -> str:
 
 
 def _prepare(processor: Any, image: Image.Image) -> Pixels:
-    """By a processor of transformers, or by a transform that gives (3, h, w)."""
+    """Prepare an image by a processor of transformers, or by a transform that gives (3, h, w)."""
     if hasattr(processor, "to_dict"):
         made = processor(images=[image], return_tensors="pt")
         return {name: value for name, value in made.items() if name != "labels"}

@@ -75,7 +75,7 @@ class JointHost(Host):
         return lru_cache(maxsize=1024)(self.decode)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the texts that were read: they are of this host's decoder, and a worker could not unpickle them."""
+        """Leave out the texts that were read: they use this host's decoder, and a worker could not unpickle them."""
         return {name: value for name, value in vars(self).items() if name != "_read_ids"}
 
     def texts(self, ids: Tensor) -> list[str]:

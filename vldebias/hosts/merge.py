@@ -101,7 +101,7 @@ _READERS: dict[str, dict[tuple[str, ...], str]] = {
 
 
 def _names(pipe: Any, role: str) -> tuple[str, ...]:
-    """The layers that read a role, by the class of the denoiser; none where it is unknown."""
+    """Return the layers that read a role, by the class of the denoiser; none where it is unknown."""
     model = next((m for n in ("transformer", "unet", "decoder") if (m := getattr(pipe, n, None)) is not None), None)
     inner: Any = getattr(model, "_orig_mod", model)
     if type(inner).__name__ == "UNet2DConditionModel":
@@ -134,7 +134,7 @@ def fold_into_readers(pipe: Any, projections: Mapping[str, CalibratedProjection]
 
 
 def _layers(pipe: Any, role: str, projection: CalibratedProjection) -> list[tuple[nn.Module, Any]]:
-    """The layers that read a role, each with its model, checked."""
+    """Return the layers that read a role, each with its model, checked."""
     refusal, names = f"{type(pipe).__name__}: cannot merge {role!r}", _names(pipe, role)
     if not names:
         raise UnsupportedHostError(
@@ -172,7 +172,7 @@ def _layers(pipe: Any, role: str, projection: CalibratedProjection) -> list[tupl
 
 
 def _why_not(where: str, layer: Any, projection: CalibratedProjection) -> str:
-    """Why the output of a layer is not its weight times the embedding, or its weight cannot be rewritten."""
+    """Return why the output of a layer is not its weight times the embedding, or its weight cannot be rewritten."""
     if hasattr(layer, "base_layer"):
         return "has LoRA adapters; call pipe.fuse_lora() and pipe.unload_lora_weights() first"
     if not isinstance(layer, nn.Linear) or not _is_plain(layer.weight):

@@ -94,7 +94,7 @@ class ModularHost(DiffusersHost):
 
 @dataclass(eq=False, repr=False)
 class _BlockSeam(Seam):
-    """Stands around the block that encodes text, or a conditional one that holds it: a copy of the block has none."""
+    """Wrap the block that encodes text, or a conditional one that holds it: a copy of the block is not wrapped."""
 
     host: ModularHost
     rewrite: Rewrite | None

@@ -148,7 +148,7 @@ class OpenClipHost(JointHost):
 
 
 def _causal(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
-    """What `encode_text` computes, up to the last end token of the batch: it has no argument for a shorter text."""
+    """Return the output of `encode_text`, computed up to the last end token of the batch."""
     ids = tokens["text"]
     ends = ids.argmax(dim=-1) if model.text_pool_type == "argmax" else (ids == model.text_eos_id).int().argmax(dim=-1)
     length = int(ends.max()) + 1
@@ -166,9 +166,9 @@ def _causal(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
 class _Method(MethodSeam):
     """`encode_text(text, normalize)` and `encode_image(image, normalize)` -> (b, d), changed before it is normalised.
 
-    CoCa's `_encode_text` and `_encode_image` -> ((b, d), tokens), of which the tokens stay as they are. Where one
-    method calls another, the outermost projects and the inner ones let pass. `forward_intermediates`, which has paths
-    of its own through both towers, is refused.
+    CoCa's `_encode_text` and `_encode_image` -> ((b, d), tokens), of which the tokens stay unchanged. Where one
+    method calls another, only the outermost edits. `forward_intermediates`, which has
+    separate paths through both towers, is refused.
     """
 
     texts: Callable[[Tensor], Sequence[str]]

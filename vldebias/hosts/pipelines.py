@@ -7,7 +7,7 @@ prompt at `encode_prompt` would silently miss half of it, or all.
 
 An encoder returns states; the pipeline cuts templates off, joins layers, pads, builds lists. The place of a token in
 the result is found by a test: the encoders run once, then the pipeline runs again on their outputs with the state of
-that token changed. The row that changed is that of the token, whatever stands before and behind it.
+that token changed. The row that changed is that of the token, whatever comes before or after it.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def source_of(kind: Any) -> Source:
 
 
 def _name(node: Any) -> str:
-    """The variable in an expression: of x.to(device), and of x if guided else None; nothing where there is none."""
+    """Return the variable in an expression, also in x.to(device) and in x if guided else None; "" without one."""
     while not isinstance(node, ast.Name):
         inside = [n for part in ("value", "func", "body") if isinstance(n := getattr(node, part, None), ast.AST)]
         if not inside:
@@ -141,7 +141,7 @@ def _name(node: Any) -> str:
 
 
 def _site(parameters: list[str], tree: Any, call: ast.Call) -> tuple[str, bool]:
-    """The name that a call of encode_prompt is given as its prompt, and whether it is for the negative one alone."""
+    """Return the name that a call of encode_prompt gets as its prompt, and whether it is the negative one alone."""
     given = dict(zip(parameters, call.args, strict=False)) | {k.arg: k.value for k in call.keywords if k.arg}
     asked = given.get("prompt")
     prompt = asked.id if isinstance(asked, ast.Name) else "prompt"
@@ -152,7 +152,7 @@ def _site(parameters: list[str], tree: Any, call: ast.Call) -> tuple[str, bool]:
 
 
 def _way_around(tree: Any, call: ast.Call) -> str:
-    """Why what a call of encode_prompt gives is not what every prompt becomes; nothing where it is."""
+    """Return why the result of a call of encode_prompt is not used for every prompt alone; "" where it is."""
     for node in ast.walk(tree):
         if call not in ast.walk(node):
             continue
@@ -239,7 +239,7 @@ def traced(encoders: Mapping[str, nn.Module], *, outputs: bool = True) -> Iterat
 
 
 def _turned(value: Any, length: int, tokens: Tokens) -> Any:
-    """An encoder's output, with the states of some tokens turned around: wherever a tensor has as many places."""
+    """Return an encoder's output with the states of some tokens changed, in tensors with as many places."""
     if isinstance(value, Tensor):
         if not value.is_floating_point() or value.ndim < 3 or length not in value.shape[:2]:
             return value

@@ -138,7 +138,7 @@ def towers(model: Any, tokenizer: Any, preprocess: Any) -> Towers:
 def _normalisation(
     prepare: Callable[[Image.Image], Tensor],
 ) -> tuple[tuple[int, int], tuple[float, ...], tuple[float, ...]]:
-    """Size, mean and std of what `prepare` makes, measured on plain images: true of whatever it is made of."""
+    """Return size, mean and std of the outputs of `prepare`, measured on plain images."""
     new = need("PIL.Image").new
     plain = [prepare(new("RGB", (80, 80), (value,) * 3)).double() for value in (0, 102, 255)]  # 0, 0.4, 1
     other = prepare(new("RGB", (96, 64)))

@@ -194,7 +194,7 @@ class TransformersHost(JointHost):
         return self._embedding(call(**{name: tensor for name, tensor in pixels.items() if name in known}))
 
     def _embedding(self, output: Any) -> Tensor:
-        """The embedding in what the model returned: a tensor from transformers 4, an output object from 5."""
+        """Return the embedding in the model's output: a tensor in transformers 4, an output object in 5."""
         if isinstance(output, Tensor):
             return output
         if isinstance(output, tuple):
@@ -224,7 +224,7 @@ class TransformersHost(JointHost):
 
 @dataclass(eq=False, repr=False)
 class _Hooks(Seam):
-    """Remembers the token ids from the start of the text tower to its head, per thread, and forgets them there."""
+    """Remember the token ids from the start of the text tower to its head, per thread, and forget them there."""
 
     texts: Callable[[Tensor], Sequence[str]]
     thread: threading.local = field(default_factory=threading.local)

@@ -240,7 +240,7 @@ class ContrastiveLoss(nn.Module):
         type(self).function(two, two, *labels, **{**settings, "temperature": 1.0, "gather": False})
 
     def forward(self, image_features: Tensor, text_features: Tensor, *values: Any, **named: Any) -> Tensor:
-        """Return the loss of image_features (n, d) and text_features (n, d), with what else the function takes."""
+        """Return the loss of image_features (n, d) and text_features (n, d); further arguments go to the function."""
         return type(self).function(image_features, text_features, *values, **named, **self.options())
 
     def options(self) -> dict[str, Any]:

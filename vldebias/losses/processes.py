@@ -33,7 +33,7 @@ def own_rows(n: int, joint: int) -> slice:
 
 
 class _GatherRows(torch.autograd.Function):
-    """(n, ...) of every process -> (world size * n, ...); backward sums what all processes want of the own rows."""
+    """Gather (n, ...) of every process as (world size * n, ...); backward sums the gradients of all for own rows."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:

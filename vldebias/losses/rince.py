@@ -23,7 +23,7 @@ _LONGEST = 1.1  # norm of a row that rounding can explain
 
 
 def _largest_exponent(dtype: torch.dtype, temperature: Tensor) -> Tensor:
-    """Return what the gradient of features of this type can hold, ()."""
+    """Return the largest exponent whose gradient features of this type can hold, ()."""
     if dtype == torch.float16:
         return (_LARGEST_HALF * temperature).log()
     return torch.full_like(temperature, _LARGEST_EXPONENT[torch.promote_types(dtype, torch.float32)])
@@ -100,7 +100,7 @@ class RINCELoss(ContrastiveLoss, function=rince):
 def q_warmup(step: int, total_steps: int, *, start: float = 0.01, end: float = 0.4) -> float:
     """Return q of RINCE, linear from `start` at step 0 to `end` at the last step (section 5.3.3 of the thesis).
 
-    A small q explores, a large one no longer follows the pairs that turned out not to fit.
+    A small q explores; a large one ignores the pairs that turned out not to fit.
 
     >>> [round(q_warmup(step, 4), 2) for step in range(4)]
     [0.01, 0.14, 0.27, 0.4]

@@ -36,7 +36,7 @@ def score_block(a: Tensor, b: Tensor, pair: int) -> Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """A B^T, whose backward pass autocast does not round either."""
+    """Compute A B^T, whose backward pass autocast does not round either."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:

@@ -308,7 +308,7 @@ class StreamBatches(Batches):
         return ("" if value is None else caption_of(self.template, value),)
 
     def _slot(self, rows: list[_Row], slot: int, epoch: int) -> tuple[int, int, str, Tensor, dict[str, str]]:
-        """Return what stands at one place of a batch: number, class, caption in this epoch, views, what failed."""
+        """Return the data of one place of a batch: number, class, caption in this epoch, views, failures."""
         spares = numpy_generator("replacement", self.seed, epoch, slot).permutation(len(rows)).tolist()
         read = self._read(slot, lambda k: rows[k][1].read(), iter(spares), lambda k: rows[k][1].id)
         number, record = rows[read[0]]

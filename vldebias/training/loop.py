@@ -268,7 +268,7 @@ class Run:
 
     @contextmanager
     def _pass(self, step: int, number: int, *, last: bool) -> Iterator[None]:
-        """Seed what dropout and mixing read from where the run is; exchange gradients with the last micro-batch."""
+        """Seed dropout and mixing by the place in the run; exchange gradients with the last micro-batch."""
         place = (self.settings.seed * 1_000_003 + step) * 1009 + number
         torch.manual_seed((place * 65_537 + self.accelerator.process_index) % 2**63)
         with nullcontext() if last else self.accelerator.no_sync(self.module):
@@ -290,7 +290,7 @@ class Run:
                 file.write(json.dumps(entry) + "\n")
 
     def _live(self) -> dict[str, Tensor]:
-        """Return what a checkpoint holds of model and loss: what learns, and buffers; the rest is as loaded."""
+        """Return the tensors that a checkpoint holds of model and loss: trained ones and buffers."""
         kept = set(self.trainee.state_dict())
         return {name: buffer for name, buffer in self.trainee.named_buffers() if name in kept} | self.learning
 

@@ -24,7 +24,7 @@ WAITING = 0.2  # share of the steps before nuclr learns popularity
 
 
 class _Kind(NamedTuple):
-    """A loss: its class, the settings that it reads (ours -> its own), its column of the batch, its schedule's."""
+    """Describe a loss: its class, the settings it reads (ours -> its own), its batch column, its schedule's."""
 
     build: type[nn.Module]
     settings: dict[str, str] = {}  # noqa: RUF012

@@ -214,7 +214,7 @@ def warn_of_steepness(settings: TrainSettings, temperature: float) -> None:
 
 
 def _announced(settings: TrainSettings, towers: Towers, batches: Batches, temperature: float, processes: int) -> str:
-    """Return what is going to happen, in words."""
+    """Return a summary of the planned run, in words."""
     learning = sum(p.numel() for p in towers.model.parameters() if p.requires_grad)
     size = "a stream of pairs" if batches.items is None else f"{batches.items:,} images"
     pairs = settings.batch_size * processes * (settings.accumulation if settings.negatives == "step" else 1)

@@ -16,7 +16,7 @@ from vldebias.losses.processes import world_size
 
 
 def _seeds(purpose: str, numbers: tuple[int, ...]) -> np.random.SeedSequence:
-    """Return what no other purpose or place has: numpy pads with zeros, so the length is a word too."""
+    """Return seeds unique to a purpose and place; the length is included, since numpy pads with zeros."""
     words = np.array([zlib.crc32(purpose.encode()), len(numbers), *numbers], dtype=np.uint64)
     return np.random.SeedSequence(words.astype("<u8").view("<u4"))
 

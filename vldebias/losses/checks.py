@@ -36,7 +36,7 @@ def matched(image_features: Tensor, text_features: Tensor) -> tuple[Tensor, Tens
 
 
 def check_temperature(temperature: float | Tensor) -> None:
-    """Check for a positive number, or a tensor (), whose sign is not read, which would wait for the GPU."""
+    """Check that a temperature is positive, or a tensor (), whose sign is not read to avoid a wait for the GPU."""
     if isinstance(temperature, Tensor):
         if temperature.ndim or not temperature.is_floating_point():
             raise InvalidInputError(
@@ -57,7 +57,7 @@ def check_interval(name: str, value: float, interval: str) -> None:
 
 
 def check_labels(name: str, labels: Tensor, n: int) -> None:
-    """Check for integers (n,), one per row of the features."""
+    """Check that labels are integers (n,), one per row of the features."""
     if not isinstance(labels, Tensor) or labels.is_floating_point() or tuple(labels.shape) != (n,):
         got = f"{labels.dtype} {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
         raise InvalidInputError(f"{name}: expected an integer tensor of shape ({n},), one per row, got {got}")

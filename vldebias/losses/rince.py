@@ -1,4 +1,4 @@
-"""Compute RINCE, a robust InfoNCE: a symmetric exponential loss raised to the power q limits wrong pairs."""
+"""Compute RINCE, an InfoNCE that is robust to wrong pairs: a symmetric exponential loss raised to the power q."""
 
 from __future__ import annotations
 

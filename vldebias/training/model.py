@@ -77,7 +77,7 @@ def tune(
 def depths(towers: Towers, side: str) -> tuple[dict[nn.Parameter, int], int]:
     """Return the depth of each parameter of one tower ("image", "text"), and the depth after the last block.
 
-    Depth 0 is before the first block. The blocks are the longest run of one class; of a ResNet its largest stage.
+    Depth 0 is before the first block. Blocks: the longest run of modules of one class; of a ResNet its largest stage.
     """
     parts = towers.image_parts if side == "image" else towers.text_parts
     modules = [run for part in parts if isinstance(part, nn.Module) for run in part.modules()]

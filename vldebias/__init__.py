@@ -1,4 +1,4 @@
-"""vldebias: mitigate and measure bias in vision-language models."""
+"""Mitigate and measure bias in vision-language models."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

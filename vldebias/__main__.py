@@ -1,4 +1,4 @@
-"""`python -m vldebias` is the `vldebias` command."""
+"""Run the `vldebias` command as `python -m vldebias`."""
 
 from vldebias.cli import main
 

@@ -1,4 +1,4 @@
-"""debias() and its neighbours: the whole path from a prompt set to an attachment, a fitted edit or diagnostics."""
+"""Attach, fit or inspect edits that mitigate the bias which a prompt set describes: `debias` and related functions."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def debias(
     max_loss: float | Bound | None = None,
     side: str | None = None,
 ) -> Attachment:
-    """Attach an edit that mitigates what `prompts` describe to the text embeddings of `host`.
+    """Attach an edit to the embeddings of `host` that mitigates the bias which `prompts` describe.
 
     Args:
         host: an open_clip model, a transformers image-text model, or a diffusers pipeline.
         prompts: name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a PromptSet, or a list of
             these, solved jointly; or fitted edits: one, or a mapping from role to edit.
-        method: a name in `vldebias.methods.METHODS`, such as "orth" (P0), "orth-cali" (Lemma 7.1), "cali" (Lemma 7.2),
-            "balanced-prompts" or "auto" (chosen without labels), or a Method. "paper" is "orth-cali" with lam = 1000
+        method: a Method or a name in `methods.METHODS`: "orth" (P0), "orth-cali" (Lemma 7.1), "cali" (Lemma 7.2),
+            "balanced-prompts", "auto" (chosen without labels) and others. "paper" is "orth-cali" with lam = 1000
             for models and "cali" with lam = 500 for pipelines. None is the default (docs/explanation/the-default.md):
-            of models "difference", and no edit where the texts expect no help from it; "cali" with lam = 100 where a
+            of models "difference", and no edit if texts predict no improvement; "cali" with lam = 100 where a
             set has no words for its values; with `reference` "cali+equalise" with lam = 100. Of pipelines
             "balanced-prompts"; where prompts cannot be balanced "cali", its lam lowered from 500 until at most a
             hundredth of the space is removed (one direction for each attribute where that is more).
-        lam: weight of the prompt pairs; one value, or one per prompt set. It belongs to a method that is named and has
-            one. None: the method's own.
+        lam: weight of the prompt pairs; one value, or one per prompt set. Only for a named method that has a weight.
+            None: the method's default.
         strength: share of the edit in [0, 1]; 0 is bit-identical to no attachment. `at_strength` of an edit goes
             further.
         keep_stated: leave prompts alone that name an attribute word of the set ("a photo of a female doctor").
@@ -64,10 +64,10 @@ def debias(
         AlreadyAttachedError, UnsupportedHostError, PromptSetError, ProjectionMismatchError, InvalidInputError.
 
     Warns:
-        AutoDeclinedWarning: texts expect no help of the default, so that nothing is changed.
+        AutoDeclinedWarning: texts predict no improvement by the default, so nothing is changed.
         WideEditWarning: a fit to a pipeline that removes more than a fortieth of the space, as shrinking a quarter of
             it by a tenth does: other prompts may show something else.
-        ClassSignalWarning: a fit that removes more than half of what tells the classes apart.
+        ClassSignalWarning: a fit that removes more than half of the distance between the classes.
 
     >>> attachment = debias(model, "gender", tokenizer=tokenizer)  # doctest: +SKIP
     """
@@ -150,7 +150,7 @@ def fit_projection(
     reference: Any = None,
     max_loss: float | Bound | None = None,
 ) -> Any:
-    """Return the edit for one role of `host`; `role` may be left out where the host has a single one."""
+    """Return the edit for one role of `host`; `role` may be omitted if the host has only one."""
     target = resolve(host, tokenizer=tokenizer)
     if role is None and len(target.roles) > 1:
         raise InvalidInputError(
@@ -170,7 +170,7 @@ def inspect(
     reference: Any = None,
     max_loss: float | Bound | None = None,
 ) -> dict[str, Diagnostics]:
-    """Return what a method does to the texts of one prompt set, by role (Tables 7.1 and 7.6).
+    """Return diagnostics, by role, of what a method does to the texts of one prompt set (Tables 7.1 and 7.6).
 
     Args:
         method, lam, reference, max_loss, tokenizer: as of `debias`.
@@ -195,7 +195,7 @@ def fit_shares(
     lam: float = 1000.0,
     tokenizer: Any = None,
 ) -> TargetShares:
-    """Move queries of retrieval so that each group has a given share among the first results.
+    """Fit an edit of retrieval queries that gives each group a target share among the first results.
 
     Args:
         model: an open_clip or transformers image-text model, or a mapping from prompt to embedding.

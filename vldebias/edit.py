@@ -1,8 +1,8 @@
-"""What a method gives: an edit of embeddings, which declares its tensors and so can be checked, saved and loaded.
+"""Define edits of embeddings, which methods fit; an edit declares its tensors, so it can be checked, saved and loaded.
 
-A folder holds `projection.safetensors`, in whose header a config says how the edit is built, with a digest over it and
-the tensors; a copy of the config for people, `config.json`; and a model card. What is read is the one file, which is
-replaced in one move: a save that was killed leaves either the old edit or the new one, and a flipped bit is noticed.
+A folder holds `projection.safetensors`, whose header has a config with the kind and settings of the edit, and a digest
+of config and tensors; a copy of the config, `config.json`; and a model card. Only the first file is read. It is
+replaced atomically: an interrupted save leaves the old edit or the new one. The digest detects corrupted files.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _NOTHING = {"nothing": torch.zeros(1)}  # in the place of tensors where an edit 
 
 
 class Edit(ABC):
-    """A pure map of embeddings, fitted once: z + strength (edit(z) - z).
+    """Change embeddings by a fitted map without side effects: z + strength (edit(z) - z).
 
-    A subclass is a dataclass that names a `kind`, under which it is saved, the `axes` of its tensors and what it does;
-    its other fields are saved as settings. One that has something of its own for images says so by `side`, and gives
-    `image`. One that is the mean over other wordings of a prompt gives `wordings(prompt)` and `combined(z, each,
-    strength)`, and the host encodes them. None holds a number that is not finite.
+    A subclass is a dataclass with a `kind`, under which it is saved, the `axes` of its tensors and `__call__`; other
+    fields are saved as settings. A subclass with a separate map for images overrides `side` and `image`. A subclass
+    that averages over rewritten prompts defines `wordings(prompt)` and `combined(z, each, strength)`, and the host
+    encodes these prompts. All tensors must be finite.
 
     >>> @dataclass(frozen=True, eq=False, repr=False)
     ... class Shift(Edit):
@@ -63,7 +63,7 @@ class Edit(ABC):
 
     @property
     def side(self) -> str:
-        """What of an image-text model it acts on where nobody asks otherwise: "text", "image" or "both"."""
+        """Return which embeddings of an image-text model it changes by default: "text", "image" or "both"."""
         return "text"
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -75,7 +75,7 @@ class Edit(ABC):
         self.check_tensors()
 
     def check_tensors(self) -> None:
-        """Refuse tensors that do not fit: of a dataclass when it is made, of any edit when it is saved or loaded.
+        """Refuse tensors with wrong axes, dtype or values; called when an edit is made, saved or loaded.
 
         Raises:
             InvalidInputError: axes or a dtype that do not fit, NaN or infinite values; the message names the tensor.
@@ -102,7 +102,7 @@ class Edit(ABC):
 
     @property
     def dim(self) -> int:
-        """Width d of the embeddings it acts on."""
+        """Return the width d of the embeddings it acts on."""
         specs = ((name, spec.split()) for name, spec in self.axes.items())
         return next(int(getattr(self, name).shape[axes.index("d")]) for name, axes in specs if "d" in axes)
 
@@ -111,24 +111,24 @@ class Edit(ABC):
         """Return changed embeddings (b, ..., d) in the shape, dtype and device of `z`; strength 0 gives `z` itself."""
 
     def image(self, x: Tensor, strength: float = 1.0) -> Tensor:
-        """Return changed image embeddings (b, d); here by the map of the texts."""
+        """Return changed image embeddings (b, d); by default with the same map as texts."""
         return self(x, strength)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what is saved of it: name -> tensor."""
+        """Return the tensors that are saved: name -> tensor."""
         return {name: getattr(self, name) for name in self.axes}
 
     def settings(self) -> dict[str, Any]:
-        """Return what is saved beside the tensors: plain values for JSON."""
+        """Return the settings that are saved with the tensors, as plain values for JSON."""
         types = _settings_of(type(self))
         return {name: one.dump_python(getattr(self, name), mode="json") for name, one in types.items()}
 
     @classmethod
     def build(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], provenance: Provenance) -> Self:
-        """Return the edit that `tensors()` and `settings()` came from.
+        """Rebuild an edit from its `tensors()` and `settings()`.
 
         Raises:
-            InvalidInputError, KeyError, TypeError, ValueError: they are not of this kind.
+            InvalidInputError, KeyError, TypeError, ValueError: they do not describe an edit of this kind.
         """
         if tensors.keys() != cls.axes.keys():
             raise InvalidInputError(f"expected the tensors {', '.join(cls.axes)}, got {', '.join(tensors)}")
@@ -139,10 +139,10 @@ class Edit(ABC):
         return made
 
     def folded(self) -> Any:
-        """Return the `CalibratedProjection` that weights can hold in the place of this edit (`Attachment.merge`).
+        """Return the `CalibratedProjection` to merge into the weights in place of this edit (`Attachment.merge`).
 
         Raises:
-            VldebiasError: weights cannot hold it.
+            VldebiasError: the edit cannot be merged into weights.
         """
         raise VldebiasError(
             f"{type(self).__name__} ({self.method}) is not one linear map of an embedding and cannot become part of "
@@ -150,41 +150,41 @@ class Edit(ABC):
         )
 
     def stamped(self, **fields: Any) -> Self:
-        """Return the same edit with some fields of its provenance replaced."""
+        """Return a copy of the edit with some fields of its provenance replaced."""
         return replace(self, provenance=replace(self.provenance, **fields))  # type: ignore[type-var]
 
     @property
     def method(self) -> str:
-        """Name of the method that it was fitted with."""
+        """Return the name of the method that fitted it."""
         return self.provenance.method
 
     @property
     def lam(self) -> float | tuple[float, ...]:
-        """Weight of the prompt pairs (or of what takes their place), one or one per prompt set."""
+        """Return the weight of the prompt pairs (or image means): one value, or one per prompt set."""
         return self.provenance.lam
 
     @property
     def space(self) -> str | None:
-        """Which tensor of which host it belongs to, such as "open_clip.joint"."""
+        """Return the space of the embeddings that it was fitted in, such as "open_clip.joint"."""
         return self.provenance.space
 
     @property
     def model_id(self) -> str | None:
-        """Where the weights came from that it was fitted on."""
+        """Return the name of the model that it was fitted on, such as a hub id or a checkpoint."""
         return self.provenance.model_id
 
     @property
     def stated_words(self) -> tuple[str, ...]:
-        """Words by which a prompt states the attribute."""
+        """Return the words by which a prompt states the attribute."""
         return self.provenance.stated_words
 
     def check_strength(self, strength: float) -> None:
-        """Refuse a strength outside [0, 1], and what is no number."""
+        """Refuse a strength that is not a number in [0, 1]."""
         if isinstance(strength, (bool, str)) or not 0 <= strength <= 1:
             raise InvalidInputError(f"strength: expected a number in [0, 1], got {strength!r}")
 
     def where(self) -> str:
-        """Return width, space and model, for messages."""
+        """Return its width, space and model as text for messages."""
         return f"dim {self.dim}, space {self.space or 'unknown'}, model {self.model_id or 'unknown'}"
 
     def __repr__(self) -> str:
@@ -193,7 +193,7 @@ class Edit(ABC):
     def save_pretrained(self, directory: str | Path) -> Path:
         """Write tensors, config.json and a model card into `directory` (made if missing); return it.
 
-        A save that is killed leaves what was there before, or the new edit, never a mixture.
+        An interrupted save leaves the previous content or the new edit, never a mixture.
 
         Raises:
             InvalidInputError: NaN or infinite values.
@@ -212,7 +212,7 @@ class Edit(ABC):
         return folder
 
     def push_to_hub(self, repo_id: str, *, private: bool | None = None, token: str | None = None) -> str:
-        """Upload to the Hugging Face hub with a card; return the URL of the commit."""
+        """Upload the edit to the Hugging Face hub with a model card; return the URL of the commit."""
         from vldebias.hub import push_to_hub
 
         return push_to_hub(self, repo_id, private=private, token=token)
@@ -221,7 +221,7 @@ class Edit(ABC):
     def from_pretrained(
         cls, directory_or_repo: str | Path, *, revision: str | None = None, token: str | None = None
     ) -> Self:
-        """Read what `save_pretrained` or `push_to_hub` wrote, from a folder or a hub repository.
+        """Load an edit that `save_pretrained` or `push_to_hub` wrote, from a folder or a hub repository.
 
         Raises:
             InvalidInputError: no such folder or repository, damaged files, or an edit of another kind.
@@ -245,7 +245,7 @@ class Edit(ABC):
 
 @cache
 def _settings_of(kind: type[Edit]) -> dict[str, TypeAdapter[Any]]:
-    """The fields of a dataclass that are neither tensors nor provenance, and how they are read and written."""
+    """Return a type adapter for each field of a dataclass that is neither a tensor nor the provenance."""
     own: list[str] = [one.name for one in fields(kind) if one.init] if is_dataclass(kind) else []
     types = get_type_hints(kind) if own else {}
     return {name: TypeAdapter(types[name]) for name in own if name not in {*kind.axes, "provenance"}}
@@ -255,7 +255,7 @@ def _settings_of(kind: type[Edit]) -> dict[str, TypeAdapter[Any]]:
 
 
 class _Config(BaseModel):
-    """What it takes to build an edit, beside its tensors. dim and rank are there for people."""
+    """Hold everything needed to rebuild an edit except its tensors; dim and rank are only informative."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -270,7 +270,7 @@ class _Config(BaseModel):
 
 
 def _digest(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over a config, but for its own digest, and the tensors."""
+    """Return the SHA-256 of a config, without its own digest, and the tensors."""
     content = {key: value for key, value in config.items() if key != "sha256"}
     total = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
     add_tensors(total, sorted(tensors.items()))
@@ -305,10 +305,10 @@ def find_folder(
     token: str | None = None,
     patterns: Sequence[str] = (WEIGHTS, CONFIG),
 ) -> Path:
-    """Return a folder as it is, or that of a hub repository, downloaded; patterns: the files that are wanted.
+    """Return a local folder, or download a hub repository and return its folder; `patterns` selects the files.
 
     Raises:
-        InvalidInputError: neither.
+        InvalidInputError: no such folder, and no repository of this name that can be read.
     """
     folder, name = Path(directory_or_repo), str(directory_or_repo)
     if len(name) < 4000 and folder.is_dir():

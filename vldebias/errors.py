@@ -1,4 +1,4 @@
-"""Every error and warning that vldebias raises on purpose: what came, what was expected, what to do."""
+"""Define the errors and warnings of vldebias; a message says what came, what was expected and what to do."""
 
 from __future__ import annotations
 
@@ -27,68 +27,68 @@ _LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib"
 
 
 class VldebiasError(Exception):
-    """Base class: `except VldebiasError` catches whatever this package raises on purpose."""
+    """Serve as the base class of all errors that this package raises on purpose."""
 
 
 class InvalidInputError(VldebiasError, ValueError):
-    """A value has the wrong shape, type or range."""
+    """Report a value of the wrong shape, type or range."""
 
 
 class PromptSetError(VldebiasError, ValueError):
-    """A prompt set is unknown, unreadable or does not follow the schema."""
+    """Report a prompt set that is unknown, unreadable or does not follow the schema."""
 
 
 class ProjectionMismatchError(VldebiasError, ValueError):
-    """A projection was fitted for another space, dimension or set of weights."""
+    """Report a projection that was fitted for another space, dimension or set of weights."""
 
 
 class UnsupportedHostError(VldebiasError, TypeError):
-    """The model or pipeline has no known seam for a projection."""
+    """Report a model or pipeline of a kind to which no projection can be attached."""
 
 
 class AlreadyAttachedError(VldebiasError, RuntimeError):
-    """The host already carries an attachment: P* P* is not P*, so attaching twice is another method."""
+    """Report a host that already has an attachment; P* P* is not P*, so attaching twice is a different method."""
 
 
 class MissingPackageError(VldebiasError, ModuleNotFoundError):
-    """A package is needed that this installation left out."""
+    """Report a package that is needed and not installed."""
 
 
 class VldebiasWarning(UserWarning):
-    """Base class of the warnings."""
+    """Serve as the base class of all warnings of this package."""
 
 
 class AutoDeclinedWarning(VldebiasWarning):
-    """method="auto" expects no method to help beyond its interval, and changes nothing."""
+    """Warn that nothing is changed, because no method is predicted to help."""
 
 
 class ClassSignalWarning(VldebiasWarning):
-    """A projection removes a large share of what tells the classes apart."""
+    """Warn that a projection removes a large share of the distance between the classes."""
 
 
 class ReferenceWarning(VldebiasWarning):
-    """Reference images do not settle the direction that is equalised."""
+    """Warn that reference images determine the direction to equalise too poorly."""
 
 
 class SuspectInputWarning(VldebiasWarning):
-    """Labels, features or an edit are plausible and probably not what was meant; figures are computed all the same."""
+    """Warn that labels, features or an edit are valid but probably not what was meant; results are still computed."""
 
 
 class TruncatedPromptWarning(VldebiasWarning):
-    """A prompt is longer than the text tower reads."""
+    """Warn that a prompt is longer than the text encoder reads."""
 
 
 class WideEditWarning(VldebiasWarning):
-    """A projection of a pipeline's text states removes so much of the space that other prompts change as well."""
+    """Warn that a projection of a pipeline's text states removes so much that unrelated prompts change as well."""
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text, cut where it has more than `most` characters."""
+    """Return a text, shortened if it has more than `most` characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def need(module: str) -> Any:
-    """Import and return `module` of a package that only some installations have.
+    """Import and return `module` of an optional package.
 
     Raises:
         MissingPackageError: its package is not installed; the message is the command that installs it.
@@ -106,7 +106,7 @@ def need(module: str) -> Any:
 
 
 class Lazily:
-    """A module that `need` imports when something of it is first used."""
+    """Import a module with `need` when one of its attributes is first used."""
 
     def __init__(self, module: str) -> None:
         self._module = module
@@ -126,9 +126,9 @@ def did_you_mean(name: object, names: Iterable[str], otherwise: str = "choose on
 
 
 def warn(message: str, category: type[Warning] = VldebiasWarning) -> None:
-    """Warn at the line of the user that led here: the innermost frame outside of this package and of libraries.
+    """Issue a warning at the user's line: the innermost frame outside of this package and of installed libraries.
 
-    Where there is none (a library that uses this one), it is the innermost outside of this package.
+    If there is none (a library calls this package), use the innermost frame outside of this package.
     """
     frames = [sys._getframe(1)]
     while (outer := frames[-1].f_back) is not None:

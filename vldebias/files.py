@@ -1,4 +1,4 @@
-"""Files: those that come with the package, the one way to write, to hash, and to read YAML and JSON of strangers."""
+"""Find packaged files, write files atomically, hash them, and read untrusted YAML and JSON."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _KINDS = {"prompt set": ("prompts", "prompts", PromptSetError), "suite": ("suite
 
 
 def _packaged(kind: str) -> dict[str, Path]:
-    """Name -> YAML file: inside the package in a wheel; beside it in a checkout, or an editable install of one."""
+    """Return name -> YAML file: inside the package in a wheel, next to it in a checkout or an editable install."""
     packed, beside, error = _KINDS[kind]
     places = (_PACKAGE / "_resources" / packed, _PACKAGE.parent / beside)
     for place in places:
@@ -71,10 +71,10 @@ suite_names, suite_file = partial(_names, "suite"), partial(_file, "suite")
 
 
 def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], object]) -> Path:
-    """Put a file in place in one move: a reader, a kill or a full disk finds the old file or the new, whole and synced.
+    """Write a file atomically and synced: after a crash or on a full disk the old file or the new one is complete.
 
-    content: text (as UTF-8), bytes, or a function that writes the file whose path it is given. Folders are made; a
-    file that is there already keeps its mode.
+    content: text (as UTF-8), bytes, or a function that writes to a given path. Missing folders are created; an
+    existing file keeps its mode.
 
     Raises:
         OSError: it cannot be written; nothing is left behind.
@@ -100,7 +100,7 @@ def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], o
 
 
 def sync(path: Path) -> None:
-    """Have a file or a folder on the disk, so that it survives a loss of power; some systems cannot open a folder."""
+    """Flush a file or a folder to disk, so that it survives a power loss; folders are skipped outside of POSIX."""
     if path.is_dir() and os.name != "posix":
         return
     handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
@@ -111,7 +111,7 @@ def sync(path: Path) -> None:
 
 
 def shielded(text: str) -> str:
-    """Return a text for CSV that no spreadsheet runs: an apostrophe before a leading =, +, -, @, tab or line break.
+    """Return a text that no spreadsheet runs as a formula: "'" is put before a leading =, +, -, @, tab or line break.
 
     "=1+1" -> "'=1+1"; `unshielded` gives every text back. Source: OWASP, "CSV Injection".
     """
@@ -119,7 +119,7 @@ def shielded(text: str) -> str:
 
 
 def unshielded(cell: str) -> str:
-    """Return the text of which `shielded` made a cell."""
+    """Return the original text of a cell that `shielded` made."""
     return re.sub(SHIELDED, r"\1", cell)
 
 
@@ -130,7 +130,7 @@ def digest(path: str | Path) -> str:
 
 
 def add_tensors(state: Any, tensors: Iterable[tuple[str, Any]]) -> None:
-    """Hash names, types, shapes and contents of tensors into a state of hashlib; mapped ones are not copied."""
+    """Update a hashlib object with names, types, shapes and contents of tensors; memory-mapped ones are not copied."""
     import torch
 
     for name, tensor in tensors:
@@ -146,10 +146,10 @@ _ours: set[Path] = set()  # folders that some thread of this process writes
 
 @contextlib.contextmanager
 def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iterator[None]:
-    """Let no other process write this folder meanwhile, nor another thread of this one; it may be entered again.
+    """Lock a folder for writing against other processes and other threads; the lock is reentrant.
 
-    The lock is a record lock of POSIX: it ends with the process that has it, however that ends, and no process that it
-    forks keeps it. say: told where a run before was killed, and where nothing can be locked.
+    The lock is a POSIX record lock: it ends with the process that holds it and is not inherited by forks.
+    say: called with a message if an earlier run was killed, or if the file system has no locks.
 
     Raises:
         InvalidInputError: another run writes there; the message says which, since when, and what to do.
@@ -184,7 +184,7 @@ def _second_run(folder: Path, who: str) -> InvalidInputError:
 
 
 def _locked(folder: Path, say: Callable[[str], object]) -> Any:
-    """The open lock file of a folder, which says that this process has it."""
+    """Return the open lock file of a folder, which names this process as its holder."""
     path = folder / LOCK
     file = open(path, "a+b", buffering=0)  # noqa: SIM115
     try:
@@ -225,9 +225,9 @@ def _lock(file: Any, folder: Path, say: Callable[[str], object]) -> bool:
 
 
 def read_yaml(path: str | Path) -> dict[Any, Any]:
-    """Return the mapping in a YAML file from anywhere, without what YAML does behind one's back.
+    """Return the mapping in an untrusted YAML file, read with a strict subset of YAML.
 
-    No anchors that are repeated (a few lines can stand for gigabytes), no tags, no key twice, dates stay text.
+    Repeated anchors (a few lines can expand to gigabytes), tags and duplicate keys are refused; dates stay text.
 
     Raises:
         InvalidInputError: the file cannot be read, is too large or too deep, is no mapping, or has one of those; the
@@ -240,7 +240,7 @@ def read_yaml(path: str | Path) -> dict[Any, Any]:
 
 
 def parse_yaml(text: str | bytes, where: str) -> Any:
-    """Return what a YAML text that comes from `where` holds; the law of `read_yaml` holds."""
+    """Return the content of a YAML text, under the rules of `read_yaml`; messages name its origin `where`."""
     try:
         return _Yaml(text.decode("utf-8-sig") if isinstance(text, bytes) else text).get_single_data()
     except (yaml.YAMLError, ValueError, RecursionError) as reason:
@@ -248,7 +248,7 @@ def parse_yaml(text: str | bytes, where: str) -> Any:
 
 
 def read_json(path: str | Path) -> Any:
-    """Return the content of a JSON file from anywhere: no key twice, and numbers are finite.
+    """Return the content of an untrusted JSON file; duplicate keys and numbers that are not finite are refused.
 
     Raises:
         InvalidInputError: the file cannot be read, is too large, or is not JSON; the message names file and place.
@@ -257,7 +257,7 @@ def read_json(path: str | Path) -> Any:
 
 
 def parse_json(text: str | bytes, where: str) -> Any:
-    """Return what a JSON text that comes from `where` holds, such as a file and its line; the law of `read_json`."""
+    """Return the content of a JSON text, under the rules of `read_json`; messages name its origin `where`."""
     try:
         text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
         return json.loads(text, parse_float=_finite, parse_constant=_finite, object_pairs_hook=_each_once)
@@ -284,7 +284,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_bytes(path: str | Path, *, max_bytes: int = _MAX_JSON) -> bytes:
-    """Return the content of a file from anywhere, after a look at how long it is.
+    """Return the content of an untrusted file, after checking its size.
 
     Raises:
         InvalidInputError: the file cannot be read, or has more than `max_bytes`; the message names it.
@@ -302,7 +302,7 @@ def read_bytes(path: str | Path, *, max_bytes: int = _MAX_JSON) -> bytes:
 
 
 class _Yaml(yaml.SafeLoader):
-    """YAML's safe loader, made stricter."""
+    """Load YAML like the safe loader, with more refusals."""
 
     depth = 0
 
@@ -353,7 +353,7 @@ _Yaml.yaml_implicit_resolvers = {
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what the figures depend on, by the names of the packages."""
+    """Return the versions of the packages that results depend on: package -> version."""
     found = {"python": platform.python_version()}
     for name in ("vldebias", "torch", "open_clip_torch", "transformers", "diffusers", "numpy"):
         with contextlib.suppress(PackageNotFoundError):  # run from a checkout that is not installed
@@ -364,7 +364,7 @@ def versions() -> dict[str, str]:
 def commit() -> str | None:
     """Return the commit of the checkout this package runs from, "-dirty" where tracked files differ; None for a wheel.
 
-    Results that were written before (eval/results) change nothing of what is measured, and are not looked at.
+    Files in eval/results are ignored, because earlier results do not change what is measured.
     """
     root = _PACKAGE.parent
     git = ["git", "-C", str(root)]

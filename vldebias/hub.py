@@ -1,6 +1,6 @@
-"""The Hugging Face hub: whether it answers is asked once, where its libraries would ask for minutes; no code from it.
+"""Access the Hugging Face hub: check once whether it answers, describe errors, and upload edits.
 
-Without a network huggingface_hub 2 tries every file six times, with pauses of 23 seconds, and prints each of them.
+Without a network huggingface_hub 2 tries every file six times, with pauses of 23 seconds, and prints each attempt.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NO_CODE: dict[str, Any] = {"trust_remote_code": False}
 
 
 def _away() -> str:
-    """Why the hub cannot be asked, in words; "" where it answers."""
+    """Return why the hub cannot be reached, in words; "" if it answers."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
@@ -60,9 +60,9 @@ class _Told(logging.Handler):
 
 @contextmanager
 def asked_once(name: str | Path | None = None) -> Iterator[str]:
-    """Ask whether the hub answers and yield why not, or ""; without it libraries look in their caches alone inside.
+    """Check whether the hub answers and yield the reason if not, else ""; without it libraries only read their caches.
 
-    name: what is loaded; for a file or a folder nobody is asked. What is logged to the root becomes a warning.
+    name: what is loaded; for a local file or folder the check is skipped. Root log messages become warnings.
     """
     if name is not None and Path(name).exists():
         yield ""
@@ -82,7 +82,7 @@ def asked_once(name: str | Path | None = None) -> Iterator[str]:
 
 
 def reason(error: BaseException) -> str:
-    """Return why something could not be loaded, in one line, whatever its library has raised."""
+    """Return in one line why something could not be loaded, from any exception of a library."""
     if type(error).__name__ == "UnpicklingError":  # torch, which advises to run the code
         return (
             "it holds Python objects beside its tensors (a pickle), which can run code where they are loaded; convert "
@@ -100,12 +100,12 @@ def push_to_hub(
     private: bool | None = None,
     token: str | None = None,
 ) -> str:
-    """Upload fitted edits with a card, and nothing else; return the URL of the commit.
+    """Upload fitted edits and a model card, without model weights; return the URL of the commit.
 
-    edits: one edit, edits by role, or a folder that holds either; it is loaded first, so that a damaged one stays here.
+    edits: one edit, edits by role, or a folder with either, which is loaded first so that damaged files are refused.
 
     Raises:
-        InvalidInputError: no edits or damaged ones, or a hub that cannot be reached or does not let one write.
+        InvalidInputError: no edits or damaged ones, or the hub cannot be reached or denies write access.
     """
     import huggingface_hub
 
@@ -135,7 +135,7 @@ def push_to_hub(
 
 
 def card(edit: Edit, roles: Sequence[str] = ()) -> str:
-    """Write the model card: which model the edit belongs to, and how it is attached."""
+    """Return the text of the model card: which model the edit was fitted on, and how to attach it."""
     origin, load = edit.provenance, "load_edits" if roles else "load_edit"
     return f"""---
 library_name: vldebias

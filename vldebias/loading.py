@@ -1,4 +1,4 @@
-"""Open a model or pipeline by name: open_clip, transformers, diffusers, or the embedded miniature."""
+"""Load a model or pipeline by name from open_clip, transformers, diffusers or the packaged miniature."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch
 
 @dataclass(frozen=True)
 class Loaded:
-    """A host with what is needed to feed it. preprocess is None for pipelines."""
+    """Hold a model or pipeline with its tokenizer and preprocessing; preprocess is None for pipelines."""
 
     host: Any
     name: str
@@ -37,7 +37,7 @@ def load_host(
     device: str = "cpu",
     dtype: str | None = None,
 ) -> Loaded:
-    """Open the model or pipeline that the options name.
+    """Load the model or pipeline that the options name.
 
     Args:
         model: an open_clip architecture (with `pretrained`); without, a transformers id, an open_clip "hf-hub:..." or
@@ -47,8 +47,8 @@ def load_host(
         device, dtype: where and how to hold the weights ("cuda", "float16").
 
     Raises:
-        InvalidInputError: the options contradict each other, or the weights cannot be had; of an id of the hub that
-            is not in the cache this is told within seconds where the hub cannot be reached.
+        InvalidInputError: the options contradict each other, or the weights cannot be loaded. If the hub cannot be
+            reached, an id that is not in the cache is refused within seconds.
     """
     if (model is None) == (pipeline is None):
         raise InvalidInputError(
@@ -81,7 +81,7 @@ def load_host(
 
 
 def _check_cached(name: str, pretrained: str | None, shown: str, why: str) -> None:
-    """Refuse weights of which the cache of the hub has nothing, before a model is made for them."""
+    """Refuse weights that are not in the cache of the hub, before a model is built for them."""
     from huggingface_hub import try_to_load_from_cache
 
     repo: str = name.removeprefix("hf-hub:")

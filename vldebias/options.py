@@ -1,4 +1,4 @@
-"""What a user brings to a suite, said once: the fields of `Options` in Python are the flags of `vldebias eval run`."""
+"""Define the inputs of a suite once: the fields of `Options` in Python are the flags of `vldebias eval run`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Annotated
 
 @dataclass(frozen=True)
 class Flag:
-    """How a field is written on the command line: the panel of the help, what stands for its value, a text.
+    """Describe a field as a flag of the command line: panel of the help, placeholder of its value, and help text.
 
-    value: None for a switch. name: where the flag is not called as the field. least: of a number. A text that ends with
-    * says that the flag may be repeated.
+    value: None for a switch. name: of the flag, if not that of the field. least: smallest number allowed. A text that
+    ends with * means that the flag may be repeated.
     """
 
     panel: str
@@ -24,7 +24,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Options:
-    """What the user brings to a suite; None leaves the choice to the suite.
+    """Hold the inputs that a user gives to a suite; None leaves the choice to the suite.
 
     model, pretrained, pipeline, device and dtype are those of `vldebias.loading.load_host`.
     """

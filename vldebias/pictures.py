@@ -1,4 +1,4 @@
-"""Pictures: opened in one place, PNGs that say how they were made, plots without a display."""
+"""Open images, write PNGs with metadata, and make plots without a display."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LEVELS = 63  # of a channel beside black, in pictures of many colours
 
 
 def open_image(source: Path | bytes | BinaryIO, formats: Sequence[str] = FORMATS) -> Image:
-    """Open an image in one of the named formats, for a with-statement; no pixel is read.
+    """Open an image in one of the named formats, for a with-statement; pixels are not decoded.
 
     Raises:
         OSError: no such file, another format, or more pixels than Pillow's MAX_IMAGE_PIXELS (89 million) by what the
@@ -56,10 +56,10 @@ def open_image(source: Path | bytes | BinaryIO, formats: Sequence[str] = FORMATS
 
 
 def decode(source: Path | bytes) -> Image:
-    """Return an RGB image of a file or of its bytes in one of `FORMATS`, turned as its EXIF orientation says.
+    """Return the RGB image in a file or bytes in one of `FORMATS`, rotated by its EXIF orientation.
 
-    Transparent pixels show white; 16-bit grey keeps its high byte; of an animation the first frame is taken; a broken
-    EXIF block means no orientation, since the pixels are none the worse for it.
+    Transparent pixels become white; 16-bit grey keeps its high byte; an animation gives its first frame; a broken EXIF
+    block is read as no orientation.
 
     Raises:
         OSError: missing, truncated, not a picture, pixels without a known range, or too many of them (`open_image`).
@@ -96,7 +96,7 @@ def _rgb(image: Image) -> Image:
 
 
 def why_unreadable(error: OSError) -> str:
-    """Tell what is wrong with an image that cannot be read; what is wrong with the machine is raised again."""
+    """Return why an image cannot be read; errors of the system, such as missing permissions, are raised again."""
     if error.errno not in (None, errno.ENOENT):  # no permission, drive gone, no file handles
         raise error
     # Without paths and addresses, which differ between two runs that are otherwise the same.
@@ -107,21 +107,21 @@ def why_unreadable(error: OSError) -> str:
 
 
 def write_png(image: Image, path: Path, about: Mapping[str, Any], *, optimize: bool = False) -> Path:
-    """Write a PNG with `about` as JSON inside, whole or not at all."""
+    """Write a PNG atomically, with `about` as JSON in its metadata."""
     info = need("PIL.PngImagePlugin").PngInfo()
     info.add_itxt(KEY, json.dumps(about))  # in ASCII: names of files may hold bytes that are no text
     return write_atomically(path, lambda to: image.save(to, format="png", pnginfo=info, optimize=optimize))
 
 
 def compact(image: Image) -> Image:
-    """Return an image (RGB) that looks the same in fewer bytes: a palette for few colours, else 64 levels a channel."""
+    """Return an RGB image that looks the same in fewer bytes: with a palette, else 64 levels per channel."""
     if image.getcolors(_FEW_COLOURS) is not None:
         return image.quantize(256, dither=need("PIL.Image").Dither.NONE)
     return image.point([round(round(value / 255 * _LEVELS) / _LEVELS * 255) for value in range(256)] * 3)
 
 
 def read_png(path: Path, *, pixels: bool = True) -> tuple[Image, dict[str, Any]]:
-    """Return the image (RGB) of a file and what `write_png` put into it; pixels=False: its header alone.
+    """Return the RGB image of a file and the metadata that `write_png` wrote; pixels=False reads the header only.
 
     Raises:
         OSError: the file is missing, cut off or damaged.
@@ -137,7 +137,7 @@ def read_png(path: Path, *, pixels: bool = True) -> tuple[Image, dict[str, Any]]
 
 
 def picture_metadata(path: Path) -> dict[str, Any]:
-    """Return what `write_png` put into a picture; empty for any other file."""
+    """Return the metadata that `write_png` wrote into an image; empty for any other file."""
     try:
         return read_png(path, pixels=False)[1]
     except OSError:
@@ -148,7 +148,7 @@ def picture_metadata(path: Path) -> dict[str, Any]:
 
 
 def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Plot, list[Any]]:
-    """Make subplots without pyplot: no global state, no display; a notebook shows them as the value of a cell."""
+    """Make subplots without pyplot, so without global state or display; a notebook shows the returned figure."""
     plot = need("matplotlib.figure").Figure(figsize=size, dpi=120)
     need("matplotlib.backends.backend_agg").FigureCanvasAgg(plot)
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
@@ -158,7 +158,7 @@ def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Plot, 
 
 
 def save_png(plot: Plot | Image, path: Path, metadata: Mapping[str, Any]) -> Path:
-    """Write a plot or a picture, as small as `compact` makes it."""
+    """Write a plot or an image as a PNG, reduced by `compact`."""
     if not hasattr(plot, "savefig"):
         return write_png(compact(plot), path, metadata, optimize=True)
     buffer = io.BytesIO()
@@ -169,14 +169,14 @@ def save_png(plot: Plot | Image, path: Path, metadata: Mapping[str, Any]) -> Pat
 
 
 def for_matplotlib(text: str) -> str:
-    """Return a text in one line for a plot, without what is invisible; a dollar sign would begin a formula."""
+    """Return a text for a plot in one line, without invisible characters and with dollar signs escaped."""
     shown = "".join(one for one in text if one.isprintable() or one.isspace())
     return " ".join(shown.split()).replace("$", r"\$")
 
 
 @cache
 def font(size: int, *, bold: bool = False) -> FreeTypeFont:
-    """Return DejaVu Sans, which comes with matplotlib, for drawing with Pillow."""
+    """Return the font DejaVu Sans of matplotlib, for drawing with Pillow."""
     name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
     path = Path(need("matplotlib").get_data_path()) / "fonts" / "ttf" / name
     face: FreeTypeFont = need("PIL.ImageFont").truetype(str(path), size)

@@ -1,4 +1,4 @@
-"""What somebody sees who waits: rich's bars on stderr, in a log a line a minute; or nothing at all."""
+"""Show progress: rich's bars on stderr, one line a minute in a log, or nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LINE_EVERY = 60.0  # seconds between two lines of one bar in a log, where no ba
 class Progress:
     """Show bars with the time left, or nothing without `bars`.
 
-    A context manager, which may be entered again inside itself, so that whoever has one hands it down.
+    It is a reentrant context manager, so functions can pass it on to the functions that they call.
     """
 
     def __init__(self, bars: RichProgress | None = None) -> None:
@@ -28,7 +28,7 @@ class Progress:
 
     @classmethod
     def on(cls, console: Console | None = None) -> Progress:
-        """Make bars on a rich console; None: on stderr."""
+        """Return progress bars on a rich console; None: on stderr."""
         from rich import progress
         from rich.console import Console
 
@@ -51,15 +51,15 @@ class Progress:
             self.bars.stop()
 
     def say(self, text: str) -> None:
-        """Print one line above the bars, as it is: no markup, not cut."""
+        """Print one line above the bars, without markup and without cutting it."""
         if self.bars is not None:
             self.bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
     def bar(self, title: str, total: float | None = None, *, done: int = 0, there: int = 0) -> Iterator[Bar]:
-        """Show a bar for `total` steps, `done` of which were made before; None: their number is known at the end.
+        """Show a bar for `total` steps, `done` of which are already done; None: unknown number.
 
-        there: steps beside `total` that an earlier run has made. They are named, and do not flatter the time left.
+        there: further steps that an earlier run has done. They are shown, and do not count for the time left.
         """
         if there:
             title = f"{title} ({there} of {there + (total or 0):.0f} there already)"
@@ -72,7 +72,7 @@ class Progress:
 
     @contextmanager
     def step(self, title: str) -> Iterator[Bar]:
-        """Show a line for work of unknown length, which goes when it has ended."""
+        """Show a line for work of unknown length, and remove it when the work has ended."""
         bar = Bar(self, title, None, 0)
         try:
             yield bar
@@ -80,7 +80,7 @@ class Progress:
             bar.update(visible=False)
 
     def track(self, items: Iterable[T], title: str, total: int | None = None) -> Iterator[T]:
-        """Yield the items with a bar; `total`: how many, where they have no length."""
+        """Yield the items and show a bar; `total` is their number if they have no length."""
         with self.bar(title, len(items) if isinstance(items, Sized) else total) as bar:
             for item in items:
                 yield item
@@ -88,7 +88,7 @@ class Progress:
 
 
 class Bar:
-    """One line of a `Progress`, which makes it."""
+    """Update one line of a `Progress`; made by `Progress.bar`."""
 
     def __init__(self, progress: Progress, title: str, total: float | None, done: int) -> None:
         self._progress, self._title, self._total, self.done = progress, title, total, done
@@ -100,11 +100,11 @@ class Bar:
         self.to(self.done + count)
 
     def note(self, text: str) -> None:
-        """Show what is being done beside the title."""
+        """Show a note next to the title."""
         self.to(self.done, text)
 
     def to(self, done: int, note: str | None = None) -> None:
-        """Show that `done` steps are done in all, and a note such as the loss."""
+        """Set the number of steps done, and show a note such as the loss."""
         self.done, self._note = done, self._note if note is None else note
         text, bars = f"{self._title}: {self._note}" if self._note else self._title, self._progress.bars
         self.update(completed=done, description=text)
@@ -114,7 +114,7 @@ class Bar:
                 self._progress.say(f"{text}: {done}{'' if self._total is None else f' of {self._total:.0f}'}")
 
     def update(self, **fields: Any) -> None:
-        """Change the task of rich."""
+        """Update fields of the underlying task of rich."""
         if self._progress.bars is not None and self._task is not None:
             self._progress.bars.update(self._task, **fields)
 

@@ -1,4 +1,4 @@
-"""The calibrated projection in closed form: low rank from the prompts to the product with an embedding.
+"""Compute the calibrated projection in closed form, in low rank throughout.
 
 Source: Chuang et al., "Debiasing Vision-Language Models via Biased Prompts" (2023); chapter 7 of the thesis.
 With the m spurious prompts as columns of A and the prompt pairs S,
@@ -40,7 +40,7 @@ _ROUNDED = 1e-8  # how much of the 1 in I + lam M may be lost to rounding
 
 
 class NothingToRemoveError(InvalidInputError):
-    """Prompts that do not differ for the model, or none: the projection would be the identity."""
+    """Report that prompts are missing or have equal embeddings, so the projection would be the identity."""
 
 
 def _tensor(values: Any, name: str, shape: str) -> Tensor:
@@ -64,7 +64,7 @@ def _float64(values: Any, name: str, shape: str) -> Tensor:
 
 
 def scatter_of(groups: Sequence[Tensor]) -> Tensor:
-    """Return the scatter of groups (n_g, d) in which every two rows are a pair: rows X, fewer than there are prompts.
+    """Return the scatter, as rows X (n, d), of groups (n_g, d) in which every two rows are a pair.
 
     A scatter is rows X (n, d) float64 with X^T X = 1/|S| sum_S (z_i - z_j)(z_i - z_j)^T. In a group of n rows
 
@@ -110,18 +110,18 @@ def _lams(lam: Any, attributes: int) -> tuple[float, ...]:
 
 @dataclass(eq=False, repr=False, init=False)
 class CalibratedProjection(Edit):
-    """P* = I - left @ right.T, fitted in closed form and applied to embeddings as two thin products.
+    """Fit P* = I - left @ right.T in closed form and apply it to embeddings as two thin products.
 
-    It has scikit-learn's shape: `CalibratedProjection(lam=1000.0).fit(pairs, spurious).transform(z)`; calling it is
+    It follows scikit-learn: `CalibratedProjection(lam=1000.0).fit(pairs, spurious).transform(z)`; calling it is
     `transform` with a strength. Shape (..., d), dtype and device of the argument are kept.
 
     Laws (tested): A^T P* z = 0; P* (I + lam M) = P0; lam = 0 gives P0; without A, P* is symmetric with
     eigenvalues in (0, 1]. P* P* is not P*: applying it twice is another method.
 
     Attributes:
-        left, right: (d, rank) float64; none of them (rank 0) is the identity.
+        left, right: (d, rank) float64; rank 0 is the identity.
         spurious_rank: width of the span that P0 removes; without P0, P* is symmetric.
-        provenance: where it comes from and where it belongs, compared when it is attached.
+        provenance: how it was fitted and on which model, compared when it is attached.
 
     >>> pairs = torch.tensor([[[1.0, 0.0], [0.0, 0.0]]])
     >>> CalibratedProjection(lam=1.0).fit(pairs)(torch.tensor([1.0, 1.0]))
@@ -222,7 +222,7 @@ class CalibratedProjection(Edit):
 
     @property
     def rank(self) -> int:
-        """Return the columns of the factors: at most m + |S|, at least the rank of P* - I (repeated pairs count)."""
+        """Return the number of columns of the factors: at most m + |S|, at least the rank of P* - I."""
         return self.left.shape[1]
 
     def matrix(self) -> Tensor:
@@ -256,7 +256,7 @@ class CalibratedProjection(Edit):
             return torch.sub(wide, (wide @ right) @ left.T, alpha=strength).to(z.dtype)
 
     def stamped(self, **fields: Any) -> CalibratedProjection:
-        """Return the same projection with some fields of its provenance replaced."""
+        """Return a copy of the projection with some fields of its provenance replaced."""
         same = copy(self)  # the factors have been checked
         same.provenance = replace(self.provenance, **fields)
         return same
@@ -270,16 +270,16 @@ class CalibratedProjection(Edit):
         return f"CalibratedProjection({self.method}, lam={self.lam}, rank={self.rank}, {self.where()})"
 
     def folded(self) -> CalibratedProjection:
-        """Return itself."""
+        """Return the projection itself, which can be merged into weights as it is."""
         return self
 
     @property
     def removed(self) -> float:
-        """Count the directions that it removes, shrunk ones by how much: the trace of I - P*."""
+        """Return the number of directions that it removes, the trace of I - P*; shrunk directions count in part."""
         return float((self.left * self.right).sum())
 
     def at_multiple(self, t: float) -> CalibratedProjection:
-        """Return (I + t S)^-1 of a projection (I + S)^-1 without P0: all its lam times t."""
+        """Return (I + t S)^-1 for a projection (I + S)^-1 without P0: the same method with every lam times t."""
         c, back = self._shrunk
         scaled = t * c / ((1 - c).clamp(min=_EPS) + t * c)
         root, lam = (back * scaled.sqrt()).contiguous(), self.lam
@@ -298,8 +298,8 @@ class CalibratedProjection(Edit):
     def at_strength(self, t: float) -> CalibratedProjection:
         """Return I - t (I - P), for t from 0 to 2; above 1 it over-corrects.
 
-        2 is the reflection: what P0 removes changes its sign. Up to there no embedding becomes longer, where P is
-        symmetric. A bound that P keeps (`max_loss`) says nothing of what is taken further.
+        At t = 2 it is a reflection: directions that P0 removes change their sign. If P is symmetric, no embedding
+        becomes longer for t up to 2. A bound that P satisfies (`max_loss`) need not hold for t above 1.
 
         Raises:
             InvalidInputError: another t.

@@ -1,4 +1,4 @@
-"""Where an edit comes from: the method and the prompts, the weights that it was fitted on, and what "auto" chose."""
+"""Record the provenance of an edit: method, prompts, the weights that it was fitted on, and what "auto" chose."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def _plain(given: Any) -> dict[str, Any]:
 @_strict
 @dataclass(frozen=True)
 class Fingerprint:
-    """Which weights: two numbers for each tensor (`vldebias.hosts.fingerprint`).
+    """Identify weights by two numbers for each tensor (`vldebias.hosts.fingerprint`).
 
     structure: hash of names and shapes. norms, waves: length, and product with a fixed vector, of up to 16 tensors.
-    tensors: the same of every tensor, which counts where both have it.
-    adapters: length of all that LoRA adds to them, 0 without; it does not change which weights these are.
-    texts: what they make of three texts, in a few numbers each; empty where nobody could read a text.
+    tensors: the same for every tensor, compared if both fingerprints have it.
+    adapters: norm of all LoRA weights added to them, 0 without; they do not make the weights differ.
+    texts: a few numbers of the embeddings of each of three texts; empty if no text could be embedded.
     """
 
     structure: str
@@ -43,7 +43,7 @@ class Fingerprint:
     texts: tuple[tuple[float, ...], ...] = ()
 
     def matches(self, other: Fingerprint | None) -> bool:
-        """Whether the two could be the same weights; an absent fingerprint excludes nothing."""
+        """Return whether both could be of the same weights; True if the other fingerprint is None."""
         if other is None:
             return True
         whole = bool(self.tensors and other.tensors)
@@ -63,7 +63,7 @@ class Fingerprint:
         return max(moved) < _TOLERANCE_OF_TEXTS
 
     def same_adapters(self, other: Fingerprint | None) -> bool:
-        """Whether both were read with the same adapters, or without."""
+        """Return whether both have the same adapters, or none; True if the other is None."""
         return other is None or math.isclose(self.adapters, other.adapters, rel_tol=_TOLERANCE)
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Fingerprint:
 
     @classmethod
     def of(cls, given: Mapping[str, Any] | None) -> Fingerprint | None:
-        """Return what `to_dict` came from; None stays None."""
+        """Return the fingerprint that `to_dict` was called on; None stays None."""
         return None if given is None else cls(**{key: _tuples(value) for key, value in given.items()})
 
 
@@ -83,12 +83,12 @@ def _tuples(value: Any) -> Any:
 @_strict
 @dataclass(frozen=True)
 class Choice:
-    """What "auto" chose for one role and why: `method` and `lam`, "none" where nothing is expected to help.
+    """Hold what "auto" chose for one role and why: `method` and `lam`, "none" if no method is predicted to help.
 
-    candidates: of each method and lam what was predicted: "gap", as a share of what it is without an edit (1 is no
+    candidates: the prediction for each method and lam: "gap", as a share of the gap without an edit (1 is no
     change), "gaps" by kind of evidence, "change" with its 95 % interval, "loss" of cosine of the neutral texts, and
     "refused", why it could not be chosen, or "".
-    evidence: kind ("texts", "images") -> what it rests on (rows, folds). settings: of the bound and the resamples.
+    evidence: kind ("texts", "images") -> its numbers of rows and folds. settings: of the bound and the resamples.
     """
 
     prompts: str
@@ -104,7 +104,7 @@ class Choice:
         return _plain(self)
 
     def __str__(self) -> str:
-        """Return the decision and the table it rests on, best candidate first."""
+        """Return the decision and the table of candidates, best first."""
         lines = [f"{self.prompts}: auto: {self.method}. {self.reason}"]
         for c in sorted(self.candidates, key=lambda c: (bool(c["refused"]), c["gap"])):
             change = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*c["change"])
@@ -117,16 +117,16 @@ class Choice:
 @_strict
 @dataclass(frozen=True)
 class Provenance:
-    """Where an edit comes from and where it belongs; attaching compares what it names with the host.
+    """Record how and on which model an edit was fitted; attaching compares it with the host.
 
     Attributes:
         method: name of the method, such as "cali+equalise". lam: its weight, or one per prompt set.
-        space: which tensor of which host. model_id: where the weights came from.
-        fingerprint, image_fingerprint: of the text towers, and of the image tower beside them.
+        space: which tensor of which host. model_id: name of the model, such as a hub id or a checkpoint.
+        fingerprint, image_fingerprint: of the text encoders, and of the image encoder.
         prompts, prompts_hash: names and hashes of the prompt sets, joined by "+". stated_words: their words.
-        uses_images: fitted on images as well, so that the image tower counts.
+        uses_images: fitted on images as well, so the image encoder is compared.
         labels: "given" or "zero-shot", where the labels of those images come from; None for a method without labels.
-        max_loss: the bound it keeps (`vldebias.Bound`), or None.
+        max_loss: the bound on the loss that it satisfies (`vldebias.Bound`), or None.
         choice: what "auto" chose and why, or None.
     """
 

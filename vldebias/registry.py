@@ -1,4 +1,4 @@
-"""Things by name, to which other packages add theirs: methods, tasks, metrics."""
+"""Register methods, tasks and metrics by name; other packages can add theirs by entry points."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T]):
-    """name -> thing; those of other packages are looked up when something is first asked for.
+    """Map names to registered objects; entry points of other packages are loaded at the first lookup.
 
     Args:
-        kind: what one is called in messages: "method".
-        group: of the entry points by which other packages name theirs: "vldebias.methods".
-        accept: from what is registered to its name and the thing that is kept; or the class of things with a `name`.
-        instances: an entry point that names a class gives an instance of it, else the class itself.
+        kind: the noun for one object in messages: "method".
+        group: name of the entry points of other packages: "vldebias.methods".
+        accept: function from a registered object to its name and what is stored; or a class of objects with a `name`.
+        instances: whether an entry point that names a class registers an instance of it instead of the class.
     """
 
     def __init__(
@@ -28,10 +28,10 @@ class Registry(Mapping[str, T]):
         self._searched = False
 
     def register(self, given: Any) -> T:
-        """Make `given` known by its name, and return what is kept of it.
+        """Register `given` under its name, and return the stored object.
 
         Raises:
-            InvalidInputError: it is no such thing, or another one has the name.
+            InvalidInputError: it is of the wrong kind, or its name is taken.
         """
         accept = self._accept
         if isinstance(accept, type) and not (isinstance(given, accept) and hasattr(given, "name")):
@@ -45,7 +45,7 @@ class Registry(Mapping[str, T]):
         return item
 
     def named(self, name: Any) -> T:
-        """Return the thing of this name, or refuse with a list of those that there are."""
+        """Return the object of this name, or raise InvalidInputError with the known names."""
         if not isinstance(name, str) or name not in self:
             raise InvalidInputError(
                 f"{self.kind}: expected one of {', '.join(self)}, got {name!r}; {did_you_mean(name, self)}"

@@ -1,6 +1,6 @@
-"""Methods: what is fitted to prompts and perhaps to images, and the edits of embeddings that come out.
+"""Fit edits of embeddings to prompts, and for some methods to images.
 
-`METHODS` has them by name. Adding one is `register_method`, or an entry point of the group "vldebias.methods".
+`METHODS` maps names to methods. Add one with `register_method`, or an entry point of the group "vldebias.methods".
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ def load_edit(directory_or_repo: str | Path, *, revision: str | None = None, tok
 def load_edits(
     directory_or_repo: str | Path, *, revision: str | None = None, token: str | None = None
 ) -> Mapping[str, Edit]:
-    """Load role -> edit, from a folder or hub repository with one folder per role, as `vldebias debias --out` writes.
+    """Load role -> edit from a folder or hub repository that `vldebias debias --out` wrote, one folder per role.
 
     Raises:
         InvalidInputError: no such folders.

@@ -1,22 +1,22 @@
-"""Choose method and lam without labels, and do nothing where nothing is expected to help.
+"""Choose a method and its lam without labels; choose no edit if no method is predicted to help.
 
-Every candidate is fitted on one part of the evidence and predicted on the other:
+Every candidate is fitted on one part of the evidence, and its effect predicted on the other:
 
-    texts   five folds of the prompt groups; prompts that state a value, of concepts that were not fitted on, stand
-            for images. Where a set has held-out groups, these are predicted, and nothing is folded.
-    images  the two halves of the reference images with their zero-shot values, each fitted once, predicted once.
+    texts   five folds of the prompt groups; prompts of held-out concepts that state a value take the place of
+            images. If a set has held-out groups, these are the test part, and there are no folds.
+    images  the two halves of the reference images with their zero-shot values; each is once the test part.
 
-What is predicted is the gap of the neutral texts (`PredictedGap`), as a share of what it is without an edit, so 1 means
-no change. The changes of both kinds are averaged, each weighted by its precision 1 / (s^2 + ERR^2), where s is the
-bootstrap deviation of the gap without an edit, and ERR what would be left with any number of rows. A candidate may be
-chosen where the 95 % interval of its change, centred at the value, lies below 0; the smallest gap wins. What was found
-with the help of images has to be better beyond the 68 % interval of the difference (`_Evidence.choose`). Images that
-cannot be split, or are not of this model's space, are left out with a warning. All candidates keep the bound on the
-neutral texts. Resamples have fixed seeds: the choice is deterministic.
+The predicted quantity is the gap of the neutral texts (`PredictedGap`), as a share of the gap without an edit, so 1
+means no change. The changes of both kinds are averaged, each weighted by its precision 1 / (s^2 + ERR^2), where s is
+the bootstrap deviation of the gap without an edit, and ERR the error that remains with any number of rows. A candidate
+can be chosen if the 95 % interval of its change, centred at the value, lies below 0; the smallest gap wins. A choice
+that depends on images must be better by more than the 68 % interval of the difference (`_Evidence._choose`). Images
+that cannot be split, or are not in this model's space, are left out with a warning. All candidates satisfy the bound on
+the neutral texts. Resamples have fixed seeds: the choice is deterministic.
 
-Why this sees a method that makes things worse: the gap is relative to the spread of a text's scores. A projection that
-takes away most of what a query says leaves it with little but chance directions, and if these lean to one value the
-ratio rises although the prompts of a pair came closer.
+The prediction detects methods that increase bias, because the gap is relative to the spread of a text's scores. If a
+projection removes most of a query, mostly chance directions remain. If these are closer to one value, the gap grows
+although the prompts of a pair have become more similar.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ Weights = Mapping[str, float]  # kind of evidence -> what it counts
 
 
 class Auto(Method):
-    """Choose the best of `CANDIDATES` for a problem, or none; the edit's provenance has the choice and its reasons."""
+    """Choose the best of `CANDIDATES` for a problem, or none; the edit's provenance records the reasons."""
 
     name, title, source, color = "auto", "chosen without labels", "this package", "#bab0ac"
     needs, delegates = frozenset({Need.VALUES}), True
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        """Fit the chosen candidate on everything; return the identity where nothing is expected to help.
+        """Fit the chosen candidate to all prompts and images; return the identity if no method is predicted to help.
 
         Warns:
-            AutoDeclinedWarning: nothing is expected to help.
+            AutoDeclinedWarning: no method is predicted to help.
             ReferenceWarning: the reference images cannot be split, and are left out.
         """
         problem = replace(problem, bound=problem.bound or BOUND)
@@ -94,9 +94,9 @@ class Auto(Method):
 
 
 def expected_from_texts(problem: Problem, role: str, method: ClosedForm) -> Choice | None:
-    """Predict from texts alone whether one method helps: a choice of it or of "none"; None where texts cannot tell.
+    """Predict from texts alone whether a method helps; return a choice, or None if the texts do not suffice.
 
-    Texts tell where every set has at least `FEWEST` groups that state two values, and neutral texts.
+    Texts suffice if there are neutral texts and every set has at least `FEWEST` groups that state two values.
     """
     problem = replace(problem, reference=None)
     try:
@@ -109,7 +109,7 @@ def expected_from_texts(problem: Problem, role: str, method: ClosedForm) -> Choi
 
 @dataclass(frozen=True, eq=False)
 class PredictedGap:
-    """Predict the gap of a text between two values of an attribute from rows (n, d) that stand for images.
+    """Predict the gap of a text between two values of an attribute, from rows (n, d) of images or texts.
 
     The gap of a text q between the values a and b is
 
@@ -117,7 +117,7 @@ class PredictedGap:
 
     within the classes c (one class for all rows is allowed), and the largest over the pairs of values counts. With
     scores that are normal in each group the share of a group among the first results depends on this number alone. D is
-    linear in the rows, so B draws of D serve every text and every method.
+    linear in the rows, so the same b resamples of D serve every text and every method.
 
     Attributes:
         differences: (1 + b, p, d) of means over p pairs of values, of the sample and b resamples.
@@ -138,10 +138,10 @@ class PredictedGap:
         seed: int = 0,
         whole: bool = False,
     ) -> PredictedGap:
-        """Return the gap of rows (n, d) of length 1 with codes (n,) of their value and of their class.
+        """Return the `PredictedGap` of rows (n, d) of length 1 with codes (n,) of their value and of their class.
 
-        whole: classes are drawn, each with all its rows; else rows are. A concept's prompts are not drawn one by one:
-        where they were, a pair would be torn apart in six resamples of ten, and intervals a third too wide.
+        whole: resample classes with all their rows, instead of single rows. For prompts, single rows would break a
+        pair in six resamples of ten and make intervals a third too wide.
 
         Raises:
             UnusableReferenceError: no rows, or no class has rows of two values.
@@ -162,7 +162,7 @@ class PredictedGap:
         return self._of_pairs(texts).abs().amax(1)
 
     def squares(self, texts: Tensor) -> Tensor:
-        """Return the gap's square (1 + b, q) of every text (q, d), mean over the pairs of values, without its noise.
+        """Return the squared gap (1 + b, q) of texts (q, d), averaged over the pairs of values, corrected for noise.
 
         That is E[x^2] - var x, with the variance of the resamples; it may be negative.
         """

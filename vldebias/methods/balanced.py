@@ -1,7 +1,7 @@
-"""Prompts balanced before any encoder reads them: a sampled value is stated in the prompt of each image.
+"""Balance the prompts of a pipeline before they are encoded: state a sampled value in the prompt of each image.
 
-The model stays as biased as before, and what it generates beside a value comes with the word.
-`vldebias.balance_prompts` writes the same prompts for a pipeline that nothing can be attached to.
+The model itself stays biased, and stereotypes that it associates with a stated value appear with the word.
+`vldebias.balance_prompts` writes the same prompts for pipelines that cannot be attached to.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Balanced(Method):
     """State a sampled value of the attribute in the prompt of each image of a pipeline.
 
     Args:
-        shares: value -> share of the images; None: even shares. seed: of what is sampled.
+        shares: value -> share of the images; None: even shares. seed: of the sampling.
         find: prompt -> character offset at which the words are written, or None to leave it alone; by default the
             subject is found by grammar (`vldebias.balance_prompts`).
     """
@@ -42,16 +42,16 @@ class Balanced(Method):
         self.shares, self.seed, self.find = shares, seed, find
 
     def settings(self) -> dict[str, Any]:
-        """Return shares and seed, where they are not the defaults."""
+        """Return shares and seed if they are not the defaults."""
         own = {"shares": None if self.shares is None else dict(self.shares), "seed": self.seed or None}
         return {name: value for name, value in own.items() if value is not None}
 
     def balancer(self, prompts: Prompts) -> Balancer:
-        """Return what rewrites the prompts of successive calls."""
+        """Return a `Balancer` that rewrites the prompts of successive calls."""
         return Balancer(prompts, shares=self.shares, seed=self.seed, find=self.find)
 
     def fit(self, problem: Problem, role: str) -> NoReturn:
-        """Refuse: there is no edit to fit."""
+        """Raise an error, because balanced prompts have no edit to fit."""
         raise InvalidInputError(f"method {self.name!r}: {NO_EDIT}")
 
 

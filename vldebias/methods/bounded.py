@@ -1,15 +1,15 @@
-"""At most a given loss of cosine for neutral texts: a projection is softened until the bound holds.
+"""Bound the loss of cosine similarity of neutral texts: weaken a projection until the bound holds.
 
 Equation 7.4 of the thesis, min_z |z - z0|^2 + lam z^T M z, is the Lagrangian of a problem with a bound: among all z
 with <z, z0> = 1 and a loss 1 - cos(z, z0) of at most e, z = a (I + lam M)^-1 z0 has the least z^T M z, for some a and
-with lam one over the multiplier of the bound. One matrix serves all texts, so lam is the largest at which the bound
-holds. The loss never falls as lam grows: with m = 1 / (1 + lam s) on the eigenvectors of M and the mean E over the
+with lam one over the multiplier of the bound. One matrix serves all texts, so the largest lam that satisfies the bound
+is used. The loss never falls as lam grows: with m = 1 / (1 + lam s) on the eigenvectors of M and the mean E over the
 squared coordinates of z0, cos = E[m] / sqrt(E[m^2]) and
 
     lam d/dlam log cos = E[m^2] / E[m] - E[m^3] / E[m^2] <= 0          (Cauchy-Schwarz: E[m^2]^2 <= E[m] E[m^3])
 
-so bisection finds that lam. Where P0 is part of the projection no such law holds (P0 alone may lose more than the
-bound), and its strength is lowered instead: along z0 + t (P z0 - z0) the angle to z0 never falls as t grows.
+so bisection finds that lam. If P0 is part of the projection this does not hold (P0 alone may lose more than the
+bound), and the strength is lowered instead: along z0 + t (P z0 - z0) the angle to z0 never falls as t grows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Bound:
     """Allow neutral texts a loss of at most `loss` = 1 - cosine of a text with its projection.
 
     Attributes:
-        loss: in [1e-6, 1), below which float32 embeddings tell nothing; 0.02 keeps a cosine of 0.98.
+        loss: in [1e-6, 1); float32 embeddings cannot resolve less. 0.02 keeps a cosine of 0.98.
         over: "every": for every neutral text; "mean": for their mean.
         neutral: prompts that do not state the attribute. None given: the class prompts of the prompt sets.
 
@@ -54,7 +54,7 @@ class Bound:
         object.__setattr__(self, "neutral", tuple(self.neutral))
 
     def value(self, losses: Tensor) -> float:
-        """Return what is bounded, of the losses (n,) of the neutral texts."""
+        """Return the bounded quantity: the largest or the mean of the losses (n,) of the neutral texts."""
         return float(losses.max() if self.over == "every" else losses.mean())
 
 
@@ -64,7 +64,7 @@ def losses(projection: CalibratedProjection, neutral: Tensor) -> Tensor:
 
 
 def bounded(projection: CalibratedProjection, neutral: Tensor, bound: Bound) -> CalibratedProjection:
-    """Return `projection` where it keeps the bound on `neutral` (n, d), else one with a smaller lam or strength.
+    """Return `projection` if it satisfies the bound on `neutral` (n, d), else one with a smaller lam or strength.
 
     Without P0 ("cali", "equalise", and both) the result is the same method at a smaller lam. With P0 it is
     I - t (I - P), 0 < t < 1, and its method says "bounded".
@@ -77,7 +77,7 @@ def bounded(projection: CalibratedProjection, neutral: Tensor, bound: Bound) -> 
 
 
 def largest(holds: Callable[[float], bool]) -> float:
-    """Return the largest t in (0, 1) for which a condition holds that holds near 0 and, once lost, is lost for good."""
+    """Return the largest t in (0, 1) with `holds(t)`, which must be true near 0 and false beyond some t."""
     low, high = 0.1, 1.0
     while not holds(low):
         low, high = low / 10, low

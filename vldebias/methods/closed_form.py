@@ -1,4 +1,4 @@
-"""Closed forms: sums of terms, each of them rows that a text should not tell apart, or rows that it should lose.
+"""Fit closed-form projections as sums of terms; a term gives differences to shrink, or directions to project out.
 
 The paper's methods (Chuang et al., 2023, chapter 7 of the thesis) are P0 of the spurious prompts ("orth"), the
 calibration by prompt pairs without it ("cali", Lemma 7.2) and both ("orth-cali", Lemma 7.1). The difference of value
@@ -8,9 +8,9 @@ of image means with the weights w of `vldebias.methods.equalise`,
 
     P* = P0 (I + lam/|S| sum_S (z_i - z_j)(z_i - z_j)^T + lam P0 (sum_D w D D^T) P0)^-1
 
-P0 comes last, as in Lemma 7.1, so A^T P* z = 0 in every sum, and without images this is the paper's form to the letter.
-Differences of image means are taken inside what P0 leaves: D^T P0 is then what is equalised, and it is what a projected
-text sees of D. Were D taken whole, P0 would tilt the level text again, and no lam would bring the means together.
+P0 comes last, as in Lemma 7.1, so A^T P* z = 0 in every sum, and without images this is exactly the paper's form.
+Differences of image means are first projected by P0, because a projected text depends on D only through P0 D. With D
+itself, P0 would make an equalised text unequal again, and no lam would bring the group means together.
 
 Law (tested): in every sum, sqrt(lam w) |D^T P* z| <= |z| / 2, as in "equalise" alone, so the gap of the means goes to
 zero as lam grows.
@@ -36,7 +36,7 @@ from vldebias.prompts import PromptSet
 
 @dataclass(frozen=True)
 class Term:
-    """Name one part of a closed form.
+    """Define one term of a closed form.
 
     rows: (problem, role) -> rows (m, d) whose span P0 removes, or, of a `weighted` term, one scatter per attribute.
     They do not depend on lam.
@@ -52,7 +52,7 @@ Parts = Mapping[Term, Any]
 
 @dataclass(frozen=True, repr=False)
 class ClosedForm(Method):
-    """Project by P0 of what is removed, times the inverse of I plus the weighted scatters (eq. 7.3 and 7.4)."""
+    """Project by P0 of the removed rows, times the inverse of I plus the weighted scatters (eq. 7.3 and 7.4)."""
 
     name: str
     title: str
@@ -69,7 +69,7 @@ class ClosedForm(Method):
             object.__setattr__(self, name, value)
 
     def fit(self, problem: Problem, role: str, parts: Parts | None = None) -> CalibratedProjection:
-        """Solve for one role. parts: the rows of its terms, where they are known."""
+        """Solve for one role of the problem's host; `parts` holds the rows of the terms if already computed."""
         parts = parts or {term: term.rows(problem, role) for term in self.terms}
         removed = [parts[term] for term in self.terms if not term.weighted]
         span = torch.cat(removed) if removed else None
@@ -87,7 +87,7 @@ class ClosedForm(Method):
         return solved.stamped(method=self.name, uses_images=self.uses_images)
 
     def __add__(self, other: ClosedForm) -> ClosedForm:
-        """Return the sum of the terms of both."""
+        """Return the method with the terms of both."""
         terms = tuple(dict.fromkeys((*self.terms, *other.terms)))
         sources = "; ".join(dict.fromkeys((self.source, other.source)))
         title = f"{self.title} and {other.title}"
@@ -101,7 +101,7 @@ def pair_scatter(problem: Problem, prompt_set: PromptSet, role: str) -> Tensor:
 
 
 def value_differences(problem: Problem, role: str) -> Tensor:
-    """Return (a, d) for each attribute: spherical means of the texts of its a values, minus the mean of these."""
+    """Return rows (a, d) per attribute, stacked: the spherical mean text of each of a values, minus their mean."""
     rows = []
     for prompt_set in problem.attributes:
         units = problem.zero_shot(prompt_set, role)
@@ -110,9 +110,9 @@ def value_differences(problem: Problem, role: str) -> Tensor:
 
 
 def class_texts(problem: Problem, prompt_set: PromptSet, role: str) -> Tensor | None:
-    """Return texts (k, d) that tell pseudo-classes apart, calibrated by the prompt pairs; None for fewer than two.
+    """Return class texts (k, d) that define pseudo-classes, calibrated by the prompt pairs; None for fewer than two.
 
-    A biased class text reads the attribute: groups inside such classes would be chosen by what is to be equalised.
+    Without calibration, class texts are biased, and pseudo-classes would depend on the attribute to be equalised.
     """
     if len(prompt_set.classes) < 2:
         return None
@@ -151,7 +151,7 @@ EQUALISE = ClosedForm("equalise", "equalised image means", "this package", "#e45
 
 
 class _Nothing(Method):
-    """Leave the host as it is: the base of every comparison."""
+    """Leave the host unchanged: the baseline of every comparison."""
 
     name, title, source, color = "none", "none", "", "0.6"
 

@@ -1,4 +1,4 @@
-"""What an edit does to texts, without any image: pair distance, cosines with the spurious, class signal kept."""
+"""Measure what an edit does to texts, without images: pair distance, spurious cosines and class signal."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def _kept(classes: Tensor, edit: Edit) -> tuple[float | None, float]:
 
 
 def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
-    """Tell how much images (n, d) vary along what texts (m, d) differ in, against an average direction.
+    """Return the variance ratio of images (n, d): along the directions in which texts (m, d) differ, to the average.
 
-    Images of the texts' own model vary several times as much there as elsewhere. In a space that is turned at random
-    against the texts, as that of another model or noise is, the expected value is 1, with a known variance: with S the
+    For images of the same model it is well above 1. In a space that is rotated at random against the texts, such as
+    that of another model or of noise, the expected value is 1, with a known variance: with S the
     covariance of the images, M the mean of the projectors on the texts' k principal directions that hold 99 % of
     their variance, and both scaled to traces d and 1,
 
@@ -55,8 +55,8 @@ def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
     over rotations R (Schur's lemma on the traceless symmetric matrices).
 
     Returns:
-        How many times an average direction, and how many standard deviations that is above 1. (0, 0) where fewer than
-        two rows of either differ.
+        The ratio, and how many standard deviations it is above 1. (0, 0) if the images or the texts have fewer than two
+        different rows.
     """
     rows, about = (x.double() - x.double().mean(0) for x in (images, texts))
     dim, total = rows.shape[1], float(rows.square().sum())
@@ -74,7 +74,7 @@ def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """Hold numbers before and after an edit; None where a prompt set has not the texts for one.
+    """Hold numbers before and after an edit; None for a number that the prompt set has no texts for.
 
     pair_distance, held_out_distance: (before, after), mean L2 (Table 7.6). spurious_spread: (before, after), mean range
     of a class's cosines with the spurious texts (Table 7.1). signal_kept: share of the distance between the classes.
@@ -92,7 +92,7 @@ class Diagnostics:
         """Measure what an edit does to the texts of a prompt set, as the host embeds them.
 
         Raises:
-            InvalidInputError: an edit that reads prompts and so says nothing of embeddings alone.
+            InvalidInputError: the edit rewrites prompts, so it cannot be applied to embeddings.
         """
         if hasattr(edit, "wordings"):
             raise InvalidInputError(f"{edit!r} reads prompts; their embeddings alone do not show what it does")
@@ -111,7 +111,7 @@ class Diagnostics:
 
 
 def warn_of_what_is_lost(edit: CalibratedProjection, sets: Sequence[PromptSet], role: str, host: Host) -> None:
-    """Warn of an edit that takes away half of what tells the classes apart, or too much of what a pipeline reads."""
+    """Warn if an edit removes over half of the distance between classes, or too much of a pipeline's text states."""
     for prompts in sets:
         kept, cosine = _kept(host.embed(prompts.classes, role), edit) if len(prompts.classes) > 1 else (None, 1.0)
         if kept is not None and kept < 0.5:

@@ -1,26 +1,26 @@
-"""Equalise against unlabelled images: group means of images take the place of prompt pairs in eq. 7.4.
+"""Equalise texts against unlabelled images: group means of images replace the prompt pairs in eq. 7.4.
 
-Unlabelled images are split by their zero-shot attribute value, within pseudo-classes where there are any, so that a
-class that goes along with the attribute is not removed with it. A text that is equally close to the means of two parts
-ranks both parts alike on average. With d_c the difference of two means in class c, s2 the variance inside a part and
+Unlabelled images are split by their zero-shot attribute value, within pseudo-classes if there are any, so that a class
+that correlates with the attribute is not removed with it. A text that is equally close to the means of two groups gives
+both the same score on average. With d_c the difference of two means in class c, s2 the variance inside a group and
 p_c = n_ci n_cj / (n_ci + n_cj) the precision of d_c, the closed form is that of prompt pairs,
 
     z* = (I + lam sum_c w_c D_c D_c^T)^-1 z0,    w_c = p_c / sum p.
 
-Few images of a class leave d_c noisy, and noise removes what should stay. So each is moved towards the mean of all, as
-far as the data ask for it (the method of moments of DerSimonian and Laird, 1986, in d dimensions):
+With few images of a class d_c is noisy, and noise would remove useful directions. So each d_c is shrunk towards the
+mean of all, by the method of moments of DerSimonian and Laird (1986) in d dimensions:
 
     m = sum w_c d_c        tau2 = max(0, (sum p_c |d_c - m|^2 - (k - 1) s2) / (sum p_c - sum p_c^2 / sum p_c))
     D_c = m + tau2 / (tau2 + s2 / p_c) (d_c - m)
 
-and m itself towards what the texts of the values say already, t = text_i - text_j, in the manner of James and Stein,
+and m is shrunk towards the difference of the value texts, t = text_i - text_j, in the manner of James and Stein,
 with p = sum_c p_c, one beta and one share for all pairs of values:
 
     beta = sum p <m, t> / sum p |t|^2
     kept = max(0, 1 - s2 / mean p |m - beta t|^2)      m -> beta t + kept (m - beta t)
 
 Wrong pseudo-labels: where errors do not depend on the image beyond its value, the expected difference is
-(1 - e_i - e_j) D: shorter, in the same direction, which costs a factor (1 - e_i - e_j)^2 of lam and nothing else.
+(1 - e_i - e_j) D: shorter, in the same direction, which is the same as a lam smaller by (1 - e_i - e_j)^2.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ _SAMPLE = 1000  # rows that are enough to tell
 
 
 class UnusableReferenceError(InvalidInputError):
-    """Images show one value of the attribute alone, too few of a second one, or nothing that texts tell apart."""
+    """Report reference images with one attribute value only, too few of a second, or unrelated to the texts."""
 
 
 @dataclass(eq=False)
 class ImageSplit:
-    """Unit images, added up by zero-shot value and pseudo-class.
+    """Sum unit image features by zero-shot value and pseudo-class.
 
     names, texts: of the a values, and a unit row (a, d) for each. classes: (k, d) texts, or None for one class.
-    counts, sums: (2, k, a) and (2, k, a, d), even and odd rows apart. doubt: (a,) rows of each value that the model's
-    probabilities give to other values; as good as its calibration. left_out: rows below the confidence.
+    counts, sums: (2, k, a) and (2, k, a, d), even and odd rows apart. doubt: (a,) expected number of wrong rows of each
+    value, by the model's own probabilities. left_out: number of rows below the confidence.
     sample: the first rows.
     """
 
@@ -108,7 +108,7 @@ class ImageSplit:
         return _shrunk(pairs, noise) * (precision / precision.sum()).sqrt()[:, None]
 
     def compared(self) -> tuple[Tensor, Tensor]:
-        """Return counts (2, k', a) and sums of the classes with a pair of their own, else of all together."""
+        """Return counts (2, k', a) and sums of the classes that have two values, or of all classes pooled."""
         paired = (self.counts.sum(0) >= _FEWEST).sum(1) >= 2
         if paired.any():
             return self.counts[:, paired], self.sums[:, paired]
@@ -116,12 +116,12 @@ class ImageSplit:
 
     @property
     def expected_error(self) -> Tensor:
-        """Return the share (a,) of the rows of each value that the model's probabilities give to other values."""
+        """Return the expected share (a,) of wrong rows of each value, by the model's own probabilities."""
         return self.doubt / self.counts.sum((0, 1)).clamp(min=1)
 
     @property
     def stability(self) -> float:
-        """Return the least cosine, over pairs of values, of the mean differences of even and of odd rows."""
+        """Return the smallest cosine, over pairs of values, between the mean differences of even and of odd rows."""
         counts, sums = self.compared()
         means, found = sums / counts.clamp(min=1)[..., None], []
         for i, j in combinations(range(counts.shape[2]), 2):
@@ -159,7 +159,7 @@ def _shrunk(pairs: list[tuple[Tensor, Tensor, Tensor]], noise: float) -> Tensor:
 def split_images(problem: Problem, prompt_set: PromptSet, role: str, classes: Tensor | None) -> ImageSplit:
     """Split the reference images of a problem by the zero-shot values of one attribute.
 
-    classes: (k, d) texts that tell pseudo-classes apart; None: no classes.
+    classes: (k, d) texts that define pseudo-classes; None: no classes.
     """
     reference = problem.reference
     assert reference is not None
@@ -168,7 +168,7 @@ def split_images(problem: Problem, prompt_set: PromptSet, role: str, classes: Te
 
 
 def foreign(images: Tensor, problem: Problem, prompt_set: PromptSet, role: str) -> str:
-    """Say why images (n, d) are not of the space of the texts; "" where nothing says so."""
+    """Return why images (n, d) seem not to be in the space of the texts, or "" if they do not seem so."""
     prompts = dict.fromkeys((*chain.from_iterable(prompt_set.groups), *prompt_set.classes))
     spread, deviations = spread_along(images, problem.embed(prompts, role))
     if not spread or deviations >= _FOREIGN:
@@ -180,10 +180,10 @@ def foreign(images: Tensor, problem: Problem, prompt_set: PromptSet, role: str) 
 
 
 def image_scatter(problem: Problem, prompt_set: PromptSet, role: str, classes: Tensor | None) -> Tensor:
-    """Return the pairs of image means of one attribute as a term of the closed form (`ImageSplit.scatter`).
+    """Return the scatter of the differences of image means of one attribute (`ImageSplit.scatter`).
 
     Warns:
-        ReferenceWarning: the split of the images rests on too little.
+        ReferenceWarning: the images are unaligned, unstable between halves, or uncertain in their values.
     """
     split = split_images(problem, prompt_set, role, classes)
     scatter, unsure = split.scatter(), float(split.expected_error.max())

@@ -1,4 +1,4 @@
-"""Labelled images: the labels that came with a reference, or the model's own zero-shot guesses in their place."""
+"""Label reference images: by the labels that came with them, or by the model's zero-shot predictions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vldebias.prompts import PromptSet
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Hold unit rows (n, d) float64 with the codes (n,) of a value for each of several attributes; -1 is unknown.
+    """Hold unit rows (n, d) float64 and, for each attribute, the codes (n,) of their values; -1 is unknown.
 
     values: names of the values of each attribute, in the order of their codes.
     """
@@ -27,7 +27,7 @@ class Labelled:
     values: tuple[tuple[str, ...], ...]
 
     def one_hot(self) -> tuple[Tensor, Tensor]:
-        """Return rows (m, d) of which every attribute is known, and their values as zeros and ones (m, all values)."""
+        """Return the rows (m, d) whose attributes are all known, and their values one-hot encoded (m, all values)."""
         known = torch.stack([codes >= 0 for codes in self.codes]).all(0)
         columns = [one_hot(codes[known], len(own)).double() for codes, own in zip(self.codes, self.values, strict=True)]
         return self.rows[known], torch.cat(columns, 1)
@@ -40,11 +40,11 @@ class Labelled:
 def labelled(problem: Problem, role: str) -> Labelled:
     """Return the reference images of a problem with the values of its attributes.
 
-    A column of labels is about an attribute if each of its names is a value of it, or names one of its words. Without
-    any labels an image has the value of the nearest text, if that is as probable as `Reference.confidence` asks for.
+    A column of labels is used for an attribute if each of its names is a value of it, or contains one of its words.
+    Without labels an image gets the value of the nearest text, if its probability reaches `Reference.confidence`.
 
     Raises:
-        InvalidInputError: labels about none of the attributes, of another length, or of one value alone.
+        InvalidInputError: labels that fit no attribute, have another length, or have one value only.
     """
     reference = problem.reference
     assert reference is not None  # a method that needs labels has refused that
@@ -91,7 +91,7 @@ def _coded(given: Any) -> tuple[Sequence[str], Tensor]:
 
 
 def place_of(name: str, prompts: PromptSet) -> int | None:
-    """Return which value of an attribute a label names; None where it names none, or several."""
+    """Return the index of the attribute value that a label names; None if it names none, or several."""
     values = list(prompts.attributes)
     alike = [value for value in values if value.casefold() == name.casefold()] or prompts.values_in(name)
     return values.index(alike[0]) if len(alike) == 1 else None

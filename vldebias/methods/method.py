@@ -1,7 +1,7 @@
-"""What a method is, and the registry of all methods.
+"""Define the base class of methods, and the registry of all methods.
 
-A method of your own is registered with `register_method`, or named as an entry point of the group "vldebias.methods":
-every command, evaluator and page then takes it by name.
+Register your own method with `register_method`, or as an entry point of the group "vldebias.methods": every command,
+evaluator and page then accepts its name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LAM_OF_PIPELINES = 500.0  # sections 7.5 and 7.6: equalisation without P0
 
 
 class Need(StrEnum):
-    """Inputs that a method cannot do without."""
+    """List the inputs that a method may require."""
 
     SPURIOUS = "spurious prompts"
     PAIRS = "prompt pairs"
@@ -35,11 +35,11 @@ class Method(ABC):
     """Fit an edit to a problem.
 
     Attributes:
-        name: how users ask for it. title: what a report calls it. source: paper and equation.
-        color: of its bars and lines, as matplotlib reads it.
+        name: identifier for users. title: label in reports. source: paper and equation.
+        color: matplotlib colour of its bars and lines.
         needs: see `Need`. has_lam: whether it takes `lam`, a weight of the prompt pairs.
         pipelines, models: whether it is for text-to-image pipelines, and for image-text models.
-        side: what of an image-text model its edits act on (`Edit.side`).
+        side: which embeddings of an image-text model its edits change (`Edit.side`).
         delegates: its edits carry the name of another method, which it chose or wraps.
         rewrites: it rewrites the prompts of a pipeline and has no edit of embeddings.
     """
@@ -58,13 +58,13 @@ class Method(ABC):
 
     @abstractmethod
     def fit(self, problem: Problem, role: str) -> Edit:
-        """Fit the edit for one role of the problem's host; `Problem.fit` calls it and fills in where it belongs."""
+        """Fit the edit for one role of the problem's host; `Problem.fit` calls it and adds the provenance."""
 
     def check(self, problem: Problem) -> None:
-        """Refuse a problem of the wrong kind of host, or without what the method needs, before anything is embedded.
+        """Refuse a problem with the wrong kind of host or without required inputs, before anything is embedded.
 
         Raises:
-            UnsupportedHostError, InvalidInputError, PromptSetError: with the remedy.
+            UnsupportedHostError, InvalidInputError, PromptSetError: the message says what to do.
         """
         host, sets = problem.host, problem.attributes
         if host.generative and not self.pipelines:
@@ -92,12 +92,12 @@ class Method(ABC):
             )
 
     def settings(self) -> dict[str, Any]:
-        """Return what distinguishes it from others of its name, as plain values for JSON."""
+        """Return the settings that distinguish it from other methods of its name, as plain values for JSON."""
         return {}
 
     @property
     def uses_images(self) -> bool:
-        """Say whether it is fitted on images of a reference, labelled or not."""
+        """Return whether it is fitted to reference images, labelled or not."""
         return bool(self.needs & {Need.IMAGES, Need.LABELS})
 
     def __repr__(self) -> str:
@@ -108,10 +108,10 @@ METHODS: Registry[Method] = Registry("method", "vldebias.methods", Method)
 
 
 def register_method(method: Method) -> Method:
-    """Make a method known by its name, to every command, evaluator and page of this process; return it.
+    """Register a method under its name for every command, evaluator and page of this process; return it.
 
     Raises:
-        InvalidInputError: no Method, attributes are missing, or another method has the name.
+        InvalidInputError: it is not a Method, attributes are missing, or the name is taken.
     """
     return METHODS.register(method)
 

@@ -1,4 +1,4 @@
-"""`default` and `paper`: names for a method at a lam, by the kind of host and by what the problem has."""
+"""Define the presets `default` and `paper`: a method and its lam by kind of host and available inputs."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ PRESETS: dict[tuple[str, str], tuple[str, float | None]] = {
 
 @dataclass(frozen=True, repr=False)
 class Preset(Method):
-    """Stand for an entry of the table `PRESETS`.
+    """Select a method and its lam from the table `PRESETS`.
 
-    reference: the problem comes with reference images that are meant for it (see `resolved`).
+    reference: whether the problem has reference images for it (see `resolved`).
     """
 
     name: str
@@ -51,7 +51,7 @@ class Preset(Method):
 
     @property
     def needs(self) -> frozenset[Need]:  # type: ignore[override]
-        """Return what every entry needs."""
+        """Return the inputs that every entry needs."""
         return frozenset({Need.IMAGES}) if self.reference else frozenset()
 
     def entry(self, problem: Problem) -> tuple[Method, float | None]:
@@ -70,17 +70,17 @@ class Preset(Method):
         return method + EQUALISE if self.reference and isinstance(method, ClosedForm) else method, lam
 
     def check(self, problem: Problem) -> None:
-        """Refuse what the method of the entry refuses."""
+        """Refuse a problem that the selected method refuses."""
         self.entry(problem)[0].check(problem)
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        """Fit the method of the entry; of the default of models, only where texts expect it to help.
+        """Fit the selected method; for the default of models, only if texts predict that it helps.
 
-        In the place of balanced prompts, which are no edit, `cali` is fitted, its lam lowered until at most one
-        direction in `SPARES` is removed.
+        Balanced prompts are not an edit, so `cali` is fitted instead, its lam lowered until at most one direction in
+        `SPARES` is removed.
 
         Warns:
-            AutoDeclinedWarning: texts expect no help, so nothing is changed.
+            AutoDeclinedWarning: texts predict no improvement, so nothing is changed.
         """
         method, lam = self.entry(problem)
         if method.rewrites:
@@ -123,9 +123,9 @@ for _preset in (PAPER, DEFAULT):
 
 
 def resolved(method: str | Method | None, *, lam: Any = None, reference: Any = None) -> Method:
-    """Return the method that the arguments of `debias` and of `evaluate` ask for; None is the default.
+    """Return the method for the arguments of `debias` and `evaluate`; None is the default.
 
-    reference: with images, the default and closed forms have the means of the images as one more term.
+    reference: if given, the default and closed forms get the means of the images as an additional term.
 
     Raises:
         InvalidInputError: no such method; or a lam for a method that takes none.
@@ -143,6 +143,6 @@ def resolved(method: str | Method | None, *, lam: Any = None, reference: Any = N
 
 
 def rewriter(method: Method, problem: Problem) -> Balanced | None:
-    """Return the method that rewrites prompts, where `method` is one or stands for one; a bound is of an edit."""
+    """Return the prompt-rewriting method that `method` is or selects, else None; also None if a bound is set."""
     one = method.entry(problem)[0] if isinstance(method, Preset) else method
     return one if isinstance(one, Balanced) and problem.bound is None else None

@@ -1,4 +1,4 @@
-"""What a method solves: a host, prompt sets, and perhaps images."""
+"""Define the input of a method: a host, prompt sets, and optionally images."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Prompts = str | Path | PromptSet | Sequence[str | Path | PromptSet]
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What is to be solved: on which host, for which prompt sets, perhaps with images.
+    """Hold the input of a method: a host, prompt sets, and optionally images.
 
     Attributes:
         host: the model or pipeline; it embeds every prompt once.
         sets: prompt sets, solved jointly.
-        lam: weight of the prompt pairs, one or one per set; None: the method's own.
-        reference: images, with labels or without. bound: most that neutral texts may lose.
+        lam: weight of the prompt pairs, one or one per set; None: the method's default.
+        reference: images, with labels or without. bound: largest loss allowed for neutral texts.
         neutral: texts that do not state the attribute; none: the class prompts of the sets.
     """
 
@@ -55,7 +55,7 @@ class Problem:
         neutral: Sequence[str] = (),
         tokenizer: Any = None,
     ) -> Problem:
-        """Make the problem of a model, a pipeline, a `Host` or a mapping from prompt to embedding.
+        """Make a problem from a model, a pipeline, a `Host` or a mapping from prompt to embedding.
 
         Raises:
             InvalidInputError: no prompt set, or images that the host cannot use.
@@ -79,7 +79,7 @@ class Problem:
 
     @property
     def label(self) -> str:
-        """Join the names of the prompt sets."""
+        """Return the joined names of the prompt sets."""
         return "+".join(s.name for s in self.sets)
 
     @property
@@ -117,21 +117,21 @@ class Problem:
         return self.host.embed(list(prompts), role)
 
     def zero_shot(self, prompt_set: PromptSet, role: str) -> Tensor:
-        """Return unit rows (a, d), the mean text of each value of an attribute: weights of a zero-shot classifier."""
+        """Return zero-shot classifier weights (a, d): the mean text of each value of an attribute, at length 1."""
         texts = prompt_set.by_value().values()
         return torch.stack([normalize(self.embed(prompts, role).mean(0), dim=0) for prompts in texts])
 
     def fit(self, method: str | Method, role: str) -> Edit:
-        """Fit the edit of `method` for `role` within the bound, and write down where it belongs.
+        """Fit the edit of `method` for `role` within the bound, and record its provenance.
 
         Raises:
-            InvalidInputError, PromptSetError, UnsupportedHostError: what the method refuses; a bound on an edit that is
-                no projection of embeddings.
+            InvalidInputError, PromptSetError, UnsupportedHostError: the method refuses the problem, or a bound is set
+                and the edit is not a projection.
 
         Warns:
-            ClassSignalWarning: it removes more than half of what tells the classes apart.
-            WideEditWarning: of the text states of a pipeline it removes more than what shrinking a quarter of all
-                directions by a tenth does.
+            ClassSignalWarning: it removes more than half of the distance between the classes.
+            WideEditWarning: it removes more of a pipeline's text states than shrinking a quarter of all directions by
+                a tenth would.
         """
         chosen = get_method(method)
         chosen.check(self)
@@ -155,10 +155,10 @@ class Problem:
         return edit
 
     def bounded(self, edit: Edit, role: str) -> Edit:
-        """Return the edit, weakened as far as the bound on the neutral texts asks for.
+        """Return the edit, weakened until it satisfies the bound on the neutral texts.
 
         Raises:
-            InvalidInputError: it is no projection, or there are no neutral texts.
+            InvalidInputError: the edit is not a projection, or there are no neutral texts.
         """
         if self.bound is None:
             return edit

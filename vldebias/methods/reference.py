@@ -1,4 +1,4 @@
-"""Image features that methods are given: unlabelled to equalise against, or with labels to learn from."""
+"""Hold the image features that methods are fitted to, with or without labels."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from vldebias.errors import InvalidInputError
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Hold image features to equalise against or to learn from, how to split them, and their labels.
+    """Hold image features, their labels if any, and how to split them by zero-shot values.
 
     Attributes:
         features: (n, d) tensor or ndarray, or an iterable of batches (b, d); normalised or not.
-        labels: column -> a value for each of the n images, as strings (None and "" are unknown) or as what has `codes`
-            and `names`; for methods that need labelled images (`vldebias.methods.labelled`). No other reads them.
+        labels: column -> a value for each of the n images, as strings (None and "" are unknown) or an object with
+            `codes` and `names`; only used by methods that need labelled images (`vldebias.methods.labelled`).
         confidence: rows whose pseudo-label has a lower probability are left out; in [0, 1).
-        within_classes: compare means inside pseudo-classes of the prompt set, where it has at least two: groups score
-            alike given their class (worst group). False: groups score alike as they come (shares of a ranking).
+        within_classes: compare means within pseudo-classes, if the prompt set has at least two classes: groups score
+            alike within a class (worst group). False: groups score alike overall (shares of a ranking).
         logit_scale: inverse temperature of the probabilities; 100 in CLIP models.
 
     Raises:
@@ -43,10 +43,10 @@ class Reference:
             )
 
     def read(self, rows: Tensor, texts: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the zero-shot value (b,) of each unit row (b, d), by unit texts (a, d), and its probability.
+        """Return the zero-shot value (b,) of each unit row (b, d) among unit texts (a, d), and its probability (b,).
 
         Raises:
-            InvalidInputError: rows and texts of two widths.
+            InvalidInputError: rows and texts have different widths.
         """
         if rows.shape[1] != texts.shape[1]:
             raise InvalidInputError(
@@ -60,7 +60,7 @@ class Reference:
         """Yield the features as L2-normalised float64 batches (b, d).
 
         Raises:
-            InvalidInputError: not (n, d), a value that is not finite, or a zero row.
+            InvalidInputError: features are not floats (n, d), not finite, or zero in a row.
         """
         whole = getattr(self.features, "features", self.features)  # data.Embeddings hold them under that name
         parts = [whole] if hasattr(whole, "shape") else whole

@@ -1,8 +1,8 @@
-"""Rankings toward target shares: a query moved so that each group has a given share among the first results.
+"""Move retrieval queries so that each group has a target share among the first results.
 
-The scores of a group of images are taken for normal with the group's mean and variance under the query. Of a group with
-share pi among all images, the share s of the first `top` (a fraction of all images) asks for the score at which
-s top / pi of the group lie above, so the groups' means have to be
+The scores of a group of images are assumed normal with the group's mean and variance under the query. For a group with
+share pi of all images to have share s of the first `top` (a fraction of all images), a fraction s top / pi of it must
+score above the common threshold, so the groups' means have to be
 
     m_a = const - sigma_a Phi^-1(1 - s_a top / pi_a).
 
@@ -12,9 +12,9 @@ t_p = m_a - m_b instead,
     z* = argmin |z - z0|^2 + sum_p w_p (D_p^T z - t_p)^2 = P z0 + sum_p t_p w_p P D_p
     P  = (I + sum_p w_p D_p D_p^T)^-1,
 
-the same matrix and a shift. sigma_a depends on the moved query, so targets and spreads are solved in turn. If each
-group is to have its own share of all images, and all spread alike, the targets are 0: that is plain equalising
-(`vldebias.methods.equalise`). Nothing here reads a label: groups are the zero-shot values of unlabelled images.
+the same matrix and a shift. sigma_a depends on the moved query, so targets and variances are solved in turn. If each
+group's target is its share of all images, and all variances are equal, the targets t_p are 0: that is plain equalising
+(`vldebias.methods.equalise`). Labels are not used: groups are the zero-shot values of unlabelled images.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _FEWEST = 10  # images of a group, for a variance
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TargetShares(Edit):
-    """Move queries (..., d) so that their first results have the shares `shares` in expectation.
+    """Move queries (..., d) so that the groups have the shares `shares` of the first results in expectation.
 
     Attributes:
         names, shares: of the g groups, and their target shares among the first results.
-        quantiles: (g,) how many deviations above its mean a group's score has to be to be among them.
+        quantiles: (g,) standard deviations above its group's mean at which an image is among the first results.
         left, right: (d, rank) of P = I - left right^T, the projection of targets 0. lift: (p, d), row p is w_p P D_p
             for each pair of groups, by which the target t_p moves an embedding of length 1.
         covariances: (g, d, d) of the image features of each group.
@@ -71,7 +71,7 @@ class TargetShares(Edit):
     provenance: Provenance
 
     def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
-        """Return the moved queries (..., d), as long as they come, in the shape, dtype and device of `z`.
+        """Return the moved queries (..., d) in the shape, dtype and device of `z`.
 
         Half precision is computed in float32 and rounded once.
         """
@@ -98,7 +98,7 @@ class TargetShares(Edit):
 
 
 class RankShares(Method):
-    """Move queries of retrieval so that each group has a given share among the first results.
+    """Move retrieval queries so that each group has a target share among the first results.
 
     Args:
         shares: value or combination of values, "female" or "female/Black", -> share; None: uniform.
@@ -112,10 +112,10 @@ class RankShares(Method):
         self.shares, self.top = shares, top
 
     def fit(self, problem: Problem, role: str) -> TargetShares:
-        """Solve with the moments of the reference images, split by their zero-shot values.
+        """Fit the edit with the moments of the reference images, split by their zero-shot values.
 
         Raises:
-            InvalidInputError: values out of range, too few images of a group, or shares that they cannot give.
+            InvalidInputError: values out of range, too few images of a group, or shares that cannot be reached.
         """
         lam = LAM_OF_MODELS if isinstance(problem.weight, tuple) else float(problem.weight)
         if not 0 < self.top < 1 or lam <= 0:

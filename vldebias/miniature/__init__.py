@@ -1,7 +1,7 @@
-"""The miniature world: small, real, biased models and pictures, with ground truth, that ship with the package.
+"""Provide small biased models and synthetic images with ground truth, which ship with the package.
 
-`open_world` opens the pictures as data sets; `load_clip`, `load_pipeline` and `load_judge` load the models. The code
-that painted the pictures and trained the models is `eval/miniature` in a checkout.
+`open_world` opens the images as data sets; `load_clip`, `load_pipeline` and `load_judge` load the models. The code
+that generated the images and trained the models is `eval/miniature` in a checkout.
 """
 
 from importlib import import_module
@@ -16,7 +16,7 @@ __all__ = ["AttributeNetwork", "Preprocess", "load_clip", "load_judge", "load_pi
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name at its first use: most users need one of the loaders."""
+    """Import a name at its first use, because most users need only one of the loaders."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = {"AttributeNetwork": "architectures", "open_world": "pictures"}.get(name, "models")

@@ -1,4 +1,4 @@
-"""The architectures of the miniature models, with fresh weights."""
+"""Build the architectures of the miniature models, with random weights."""
 
 import itertools
 import json
@@ -27,7 +27,7 @@ LATENTS = (CONFIGS["unet"]["in_channels"], 8, 8)  # channels, height, width
 
 
 class Widths(NamedTuple):
-    """Widths of a CLIP: of the joint space, of the vision tower and of the text tower."""
+    """Hold the widths of a CLIP: joint space, vision tower and text tower."""
 
     joint: int
     vision: int
@@ -35,7 +35,7 @@ class Widths(NamedTuple):
 
     @classmethod
     def of(cls, weights: Mapping[str, torch.Tensor]) -> "Widths":
-        """Read the widths from weights of open_clip."""
+        """Return the widths of a CLIP from its open_clip weights."""
         text, joint = weights["text_projection"].shape
         return cls(joint, weights["visual.proj"].shape[0], text)
 
@@ -53,7 +53,7 @@ def build_clip(vocab_size: int, towers: Widths = NARROW) -> "open_clip.CLIP":
 
 
 def text_config(vocab_size: int, width: int = NARROW.text, joint: int = NARROW.joint) -> "CLIPTextConfig":
-    """Return the configuration of the same text tower in transformers."""
+    """Return the transformers configuration of the same text tower."""
     return need("transformers").CLIPTextConfig(
         vocab_size=vocab_size,
         bos_token_id=vocab_size - 2,
@@ -67,14 +67,14 @@ def text_config(vocab_size: int, width: int = NARROW.text, joint: int = NARROW.j
 
 
 def build_vae() -> "PatchAutoencoder":
-    """Build the autoencoder: 64 x 64 pictures to latents and back."""
+    """Build the autoencoder of 64 x 64 images."""
     from vldebias.miniature.autoencoder import PatchAutoencoder
 
     return PatchAutoencoder(**CONFIGS["vae"])
 
 
 def build_unet(text_width: int = NARROW.text) -> "UNet2DConditionModel":
-    """Build the noise predictor: two resolutions, text read by cross-attention in all blocks."""
+    """Build the U-Net: two resolutions, with cross-attention to the text in all blocks."""
     return need("diffusers").UNet2DConditionModel(cross_attention_dim=text_width, **CONFIGS["unet"])
 
 
@@ -84,9 +84,9 @@ def build_scheduler() -> "DDIMScheduler":
 
 
 class AttributeNetwork(nn.Module):
-    """A small convolutional classifier of pictures of both worlds, with one head per field.
+    """Classify images of both worlds with a small convolutional network that has one head per field.
 
-    It was trained on painted pictures and on their reconstructions by the autoencoder.
+    The shipped weights were trained on images of the worlds and on their reconstructions by the autoencoder.
     """
 
     def __init__(self) -> None:
@@ -101,13 +101,13 @@ class AttributeNetwork(nn.Module):
         self.heads = nn.ModuleDict({name: nn.Linear(inputs, len(values)) for name, values in fields.items()})
 
     def forward(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Compute logits (n, classes) of each field, for images (n, 3, 64, 64) in [0, 1]."""
+        """Return logits (n, classes) of each field, for images (n, 3, 64, 64) in [0, 1]."""
         features = self.features(images * 2 - 1)
         return {name: head(features) for name, head in self.heads.items()}
 
     @torch.no_grad()
     def predict(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Classify pictures.
+        """Classify images.
 
         Args:
             images: (n, 3, 64, 64) in [0, 1].

@@ -1,4 +1,4 @@
-"""An AutoencoderKL that reads patches of pixels: its widest, dearest level of convolutions becomes a reshuffle."""
+"""Define an AutoencoderKL on patches of pixels, which replace its most expensive level of convolutions."""
 
 from typing import Any
 
@@ -17,8 +17,8 @@ class PatchAutoencoder(AutoencoderKL):
     """Map pictures (n, 3, size, size) in [-1, 1] to latents (n, latent_channels, size / 2^k, size / 2^k) and back.
 
     The first of the k + 1 levels halves the picture without any weights: 2 x 2 pixels become channels. On a CPU, wide
-    convolutions over a small picture learn faster than narrow ones over a large one. What a pipeline reads from the
-    configuration (channels, number of levels) is that of the whole. block_out_channels: of each level; the first must
+    convolutions over a small picture learn faster than narrow ones over a large one. The configuration that a pipeline
+    reads (channels, number of levels) describes the whole. block_out_channels: of each level; the first must
     be 12, the channels of 2 x 2 pixels. The other arguments are those of AutoencoderKL.
     """
 

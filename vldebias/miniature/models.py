@@ -1,7 +1,7 @@
-"""The miniature models with their weights: those that ship, or another build named by VLDEBIAS_MINIATURE.
+"""Load the miniature models with the shipped weights, or with those in the folder VLDEBIAS_MINIATURE.
 
-`folder` is a build; None is `weights_dir()`. Every loader raises InvalidInputError where the folder holds no build,
-or one of other architectures.
+`folder` holds the weights; None is `weights_dir()`. Every loader raises InvalidInputError if the folder has no weights,
+or weights of other architectures.
 """
 
 import json
@@ -38,7 +38,7 @@ VARIABLE = "VLDEBIAS_MINIATURE"
 
 
 def weights_dir() -> Path:
-    """Return the folder of the weights: the value of VLDEBIAS_MINIATURE, or what ships with the package."""
+    """Return the folder of the weights: the value of VLDEBIAS_MINIATURE, or the one in the package."""
     named = os.environ.get(VARIABLE)
     if not named:
         return Path(__file__).parent / "weights"
@@ -48,7 +48,7 @@ def weights_dir() -> Path:
 
 
 def load_weights(path: Path) -> dict[str, torch.Tensor]:
-    """Read weights into single precision."""
+    """Read weights in single precision."""
     from safetensors.torch import load_file
 
     if not path.is_file():
@@ -60,7 +60,7 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 class Preprocess:
-    """Turn a PIL image, or a tensor (3, h, w) in [0, 1], into what the image tower reads: (3, 64, 64)."""
+    """Convert a PIL image, or a tensor (3, h, w) in [0, 1], to an input (3, 64, 64) of the image tower."""
 
     def __call__(self, image: "Image.Image | torch.Tensor") -> torch.Tensor:
         """Resize the shorter side to 64 where needed, crop the centre, and normalise."""
@@ -106,7 +106,7 @@ def load_vae(folder: Path | str | None = None) -> "PatchAutoencoder":
 
 
 def load_pipeline(folder: Path | str | None = None) -> "StableDiffusionPipeline":
-    """Load the miniature Stable Diffusion: 64 x 64 portraits and birds, no progress bar."""
+    """Load the miniature Stable Diffusion, which generates 64 x 64 portraits and birds, without progress bar."""
     folder = _folder(folder)
     text_encoder, tokenizer = load_text_tower(folder)
     pipeline = need("diffusers").StableDiffusionPipeline(

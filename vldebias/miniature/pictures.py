@@ -1,9 +1,9 @@
-"""The pictures of the miniature world as data sets, with labels and captions.
+"""Open the images of the miniature worlds as data sets, with labels and captions.
 
-Each world ships as two files: a sheet of 2,000 pictures (lossless WebP) and a table with their labels and captions.
-One sheet instead of 2,000 files installs and opens faster and takes a tenth less room. The sheet holds what a painter
-painted (`eval/miniature` in a checkout) before noise was added to every pixel, because noise cannot be compressed.
-The noise depends on the number of the picture alone and is added when a picture is read.
+Each world ships as two files: a sheet of 2,000 images (lossless WebP) and a table with their labels and captions. One
+sheet instead of 2,000 files installs and opens faster and takes a tenth less space. It holds the generated images
+(`eval/miniature` in a checkout) before noise was added to every pixel, because noise cannot be compressed. The noise
+depends only on the number of the image and is added when an image is read.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ SPLITS = {
 
 
 def open_world(name: str, *, n: int | None = None, start: int = 0, split: str = "test") -> ImageData:
-    """Open the pictures start ... start + n - 1 of a split of a world.
+    """Open images start ... start + n - 1 of a split of a world as a data set.
 
-    The 1,500 pictures of "test" are to measure on: attributes are independent of each other. The 500 of "reference"
-    have the correlations of the world that the models were trained on. No picture is in both.
+    The 1,500 images of "test" are for evaluation: their attributes are independent of each other. The 500 of
+    "reference" have the correlations of the training data of the models. The splits do not overlap.
 
     Columns of birds: `label` (landbird, waterbird), `place` (land, water), `species`. Columns of portraits:
     `profession`, `gender`, `tone`, `age`, `hair`, `duty` (on duty, off duty), and `label` (dark, blond): black and
@@ -49,12 +49,12 @@ def open_world(name: str, *, n: int | None = None, start: int = 0, split: str = 
 
     Args:
         name: birds or portraits.
-        n: number of pictures; None: all from `start` on.
-        start: the first picture.
+        n: number of images; None: all from `start` on.
+        start: index of the first image.
         split: test or reference.
 
     Raises:
-        InvalidInputError: an unknown name or split, or pictures that do not ship.
+        InvalidInputError: an unknown name or split, or images beyond those that ship.
     """
     if name not in WORLDS:
         raise InvalidInputError(f"unknown world {name!r}; there are {', '.join(WORLDS)}")
@@ -113,7 +113,7 @@ def splitmix64(x: ArrayLike) -> NDArray[np.uint64]:
 
 
 def pixel_noise(seed: int, index: int, sigma: float) -> NDArray[np.float32]:
-    """Draw the painter's noise (64, 64, 3) for a picture of a seed: uniform, of standard deviation sigma."""
+    """Return the noise (64, 64, 3) of an image of a seed: uniform, with standard deviation sigma."""
     key = splitmix64(splitmix64(seed) ^ splitmix64(index)) + splitmix64(zlib.crc32(b"pixel noise"))
     words = splitmix64(key + np.arange(SIZE * SIZE * 3 // 4, dtype=np.uint64) * _STEP)
     reach = np.float32(sigma * 3**0.5)

@@ -1,4 +1,4 @@
-"""A byte-level BPE vocabulary in CLIP's scheme that both tokenizer families read.
+"""Read and write a byte-level BPE vocabulary in CLIP's scheme, for open_clip and transformers.
 
 open_clip pads with id 0, which is the byte "!" in this scheme; the transformers tokenizer is set to do the same
 (as in Stable Diffusion 2), so both give the same ids, padding included.
@@ -30,14 +30,14 @@ def byte_characters() -> dict[int, str]:
 
 
 def save_tokenizer(merges: list[Pair], folder: Path) -> None:
-    """Write the merges as open_clip reads them: a header, one pair a line, no newline at the end."""
+    """Write the merges in the format of open_clip: a header, one pair per line, no newline at the end."""
     lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
     # A zero time stamp keeps the file the same from build to build.
     write_atomically(folder / MERGES_FILE, gzip.compress("\n".join(lines).encode(), mtime=0))
 
 
 def load_merges(folder: Path) -> list[Pair]:
-    """Read the merges of a build; InvalidInputError where the folder has none."""
+    """Read the merges in a folder of weights; raise InvalidInputError if it has none."""
     path = folder / MERGES_FILE
     if not path.is_file():
         raise InvalidInputError(f"no tokenizer at {path}; build one with {BUILD.format(folder)}")
@@ -46,20 +46,20 @@ def load_merges(folder: Path) -> list[Pair]:
 
 
 def vocabulary(merges: list[Pair]) -> dict[str, int]:
-    """Return the id of each token: bytes, bytes that end a word, merges, start, end."""
+    """Return token -> id: bytes, bytes that end a word, merges, start, end."""
     alphabet = byte_characters().values()
     tokens = [*alphabet, *(character + "</w>" for character in alphabet), *("".join(pair) for pair in merges)]
     return {token: i for i, token in enumerate([*tokens, "<|startoftext|>", "<|endoftext|>"])}
 
 
 def open_clip_tokenizer(folder: Path) -> "SimpleTokenizer":
-    """Open a build's vocabulary with open_clip's tokenizer: texts -> ids (n, 24), padded with 0."""
+    """Load open_clip's tokenizer with the vocabulary of a folder: texts -> ids (n, 24), padded with 0."""
     load_merges(folder)  # raises where there are none
     return need("open_clip").SimpleTokenizer(bpe_path=str(folder / MERGES_FILE), context_length=CONTEXT_LENGTH)
 
 
 def transformers_tokenizer(folder: Path) -> "CLIPTokenizer":
-    """Open a build's vocabulary with transformers; it pads with "!" (id 0) and still reads "!" in a text."""
+    """Load the transformers tokenizer with the vocabulary of a folder; it pads with "!" (id 0) and still reads "!"."""
     merges = load_merges(folder)
     how = {"pad_token": "!", "model_max_length": CONTEXT_LENGTH, "split_special_tokens": True}
     return need("transformers").CLIPTokenizer(vocab=vocabulary(merges), merges=merges, **how)

@@ -1,4 +1,4 @@
-"""The words of the two miniature worlds: the values of every label, in the order of their codes."""
+"""Define the words of the two miniature worlds: the values of every label, in the order of their codes."""
 
 WORLDS = ("birds", "portraits")
 SIZE = 64  # pixels, of both sides of every picture

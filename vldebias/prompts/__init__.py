@@ -1,4 +1,4 @@
-"""Prompt sets as data, the words that state an attribute, and prompts in which sampled values are stated."""
+"""Load prompt sets, find the words that state an attribute, and write balanced prompts."""
 
 from vldebias.prompts.balance import BalancedPrompts as BalancedPrompts
 from vldebias.prompts.balance import Balancer as Balancer

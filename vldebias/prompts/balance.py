@@ -33,13 +33,13 @@ Place = tuple[Subject | str | None, str | None]  # a subject or a placeholder; o
 
 @dataclass(frozen=True)
 class BalancedPrompts:
-    """Prompts in which values of an attribute are stated.
+    """Hold prompts in which values of an attribute are stated.
 
     Attributes:
-        prompts: the prompts in their order; what was left alone is unchanged.
-        values: the value that was written into each; None where it was left alone. Of several sets a tuple of values.
-        reasons: why a prompt was left alone: "stated", "named", "no person", ...; None where a value was written.
-            Of several sets a tuple of reasons.
+        prompts: the prompts in their order, changed or not.
+        values: the value that was written into each, or None if it was left alone. For several sets, tuples of values.
+        reasons: why a prompt was left alone: "stated", "named", "no person", ...; None if a value was written.
+            For several sets, tuples of reasons.
     """
 
     prompts: list[str]
@@ -58,20 +58,20 @@ def balance_prompts(
 ) -> BalancedPrompts:
     """State sampled values in prompts that leave them open, in even shares or in `shares`.
 
-    A list that has a prompt n times gives each value to n / k of them (of k values, up to one), in an order that the
-    seed decides. Several prompts share what is left over as evenly as that is possible.
+    If a list has a prompt n times, each of k values is written into n / k of them (rounded up or down), in an order
+    that the seed determines. Remainders are distributed as evenly as possible over different prompts.
 
     Args:
         prompts: one prompt, or one for each image.
         sets: a prompt set by name, path or as a `PromptSet`, or several: gender, age, race, skin tone or one of yours.
-        shares: value -> share of the images; those of each set sum to 1. A set that is not named is even.
+        shares: value -> share of the images; those of each set sum to 1. Sets without shares are balanced evenly.
         seed: decides the order of the values.
         find: a function of your own that says where the words go: prompt -> offset of a character, or None to leave
             it alone. None: the first person, found by English word lists.
         groups: "one" gives all persons of a phrase in the plural one value ("two female doctors"); "leave" leaves them
             alone.
 
-    A placeholder is filled as it stands: "{gender}" in "A photo of a {gender} CEO", "{age}", "{race}", "{skin_tone}".
+    Placeholders are filled in place: "{gender}" in "A photo of a {gender} CEO", "{age}", "{race}", "{skin_tone}".
 
     Raises:
         PromptSetError: an unknown set, or one that is not about persons.
@@ -85,13 +85,13 @@ def balance_prompts(
 
 
 def can_balance(prompts: PromptSet) -> bool:
-    """Whether a set is about persons: each of its values has an adjective that goes before a noun for a person."""
+    """Return whether a set is about persons: each value has an adjective that goes before a noun for a person."""
     return bool(prompts.attributes) and all(map(_adjective, prompts.attributes.values()))
 
 
 @dataclass(repr=False, eq=False)
 class Balancer:
-    """Balances prompts call by call: values stay even over the calls, for each prompt.
+    """Balance prompts over several calls: the shares of each prompt hold over all calls.
 
     sets, shares, seed, find, groups: as in `balance_prompts`. strength: share of the images that are given a value, in
     [0, 1]; it may be set between calls.
@@ -119,7 +119,7 @@ class Balancer:
         self._all: list[Counter[str | None]] = [Counter() for _ in self._attributes]
 
     def next(self, prompts: Sequence[str]) -> BalancedPrompts:
-        """Balance one prompt for each image, continuing the sequence of each prompt."""
+        """Balance one prompt for each image, counting the values that earlier calls gave to the same prompt."""
         if isinstance(prompts, str) or not all(isinstance(prompt, str) for prompt in prompts):
             raise InvalidInputError(f"prompts: got {prompts!r}; expected a list of texts, one for each image")
         if not 0 <= self.strength <= 1:
@@ -146,7 +146,7 @@ class Balancer:
         return BalancedPrompts(written, [tuple(own) for own in values], reasons)
 
     def write(self, prompts: Sequence[str], values: Sequence[Any]) -> list[str]:
-        """Write given values into prompts, such as second prompts of the same images; what is not open stays."""
+        """Write given values into prompts, such as second prompts of the same images, where they can be stated."""
         rows = [[value] if self._single else list(value or [None] * len(self._attributes)) for value in values]
         return [self._write(prompt, self._places(prompt), row) for prompt, row in zip(prompts, rows, strict=True)]
 

@@ -1,4 +1,4 @@
-"""The English behind balanced prompts: classes of words, a prompt as words and clauses, and the names of persons in it.
+"""Analyse English prompts for balancing: classes of words, clauses, and names of persons.
 
 `balance_wordnet.txt.gz` is made by `eval/lexicon.py` from WordNet 3.1 (licence: `balance_wordnet.LICENSE`) and the name
 lists of the US census of 1990 (public domain); its classes are explained there. `balance_words.txt` is written by hand.
@@ -34,7 +34,7 @@ def _words() -> dict[str, str]:
 
 
 def classes(word: str) -> str:
-    """Return the classes of a word or phrase, the most frequent first (see `eval/lexicon.py`); "" where unknown."""
+    """Return the classes of a word or phrase, most frequent first (see `eval/lexicon.py`); "" if unknown."""
     return _words().get(word, "")
 
 
@@ -52,13 +52,13 @@ def _irregular() -> dict[str, str]:
 
 
 def listed(word: str, *names: str) -> bool:
-    """Whether one of the lists has the word; digits are a determiner."""
+    """Return whether one of the named lists has the word; digits count as a determiner."""
     return (word.isdigit() and "determiner" in names) or any(word in lists()[name] for name in names)
 
 
 @cache
 def singular(word: str) -> str:
-    """Return the singular of a noun in the plural; any other word unchanged."""
+    """Return the singular of a plural noun; return any other word unchanged."""
     if (one := _irregular().get(word)) is not None:
         return one
     if word.endswith("people"):
@@ -73,7 +73,7 @@ def singular(word: str) -> str:
 
 @cache
 def base(word: str) -> str:
-    """Return the base form of a verb in its third person, past or -ing form; any other word unchanged."""
+    """Return the base form of a verb in its third person, past or -ing form; return any other word unchanged."""
     for end, news in _VERBS.items():
         if word.endswith(end):
             stem = word[: -len(end)]
@@ -92,7 +92,7 @@ def kinds(word: str) -> str:
 
 @cache
 def person(word: str) -> bool:
-    """Whether a noun in lower case, singular or plural, is a person whose gender is open."""
+    """Return whether a noun in lower case, singular or plural, is a person without a stated gender."""
     one = singular(word)
     if "p" in classes(one) or re.fullmatch(r"[a-z]{3,}(?:ologist|ographer|person|ician)", one):
         return True
@@ -101,7 +101,7 @@ def person(word: str) -> bool:
 
 @cache
 def gendered(word: str) -> bool:
-    """Whether a word in lower case states a gender."""
+    """Return whether a word in lower case states a gender."""
     word = re.sub(r"['\u2019]s?$", "", word)
     if any(listed(one, "gendered") for one in (word, *word.split("-"))):
         return True
@@ -110,14 +110,14 @@ def gendered(word: str) -> bool:
 
 
 def verb(word: str, plural: bool) -> bool:
-    """Whether a word after a noun in the singular or plural can be its verb."""
+    """Return whether a word can be the verb of the noun before it, singular or plural."""
     if word.endswith("ing") or word in lists()["past"] or (word.endswith("ed") and base(word) != word):
         return True
     return "v" in classes(word if plural else base(word)) and (plural or word.endswith("s"))
 
 
 def adjective(word: str) -> bool:
-    """Whether a word before a noun is an adjective rather than a noun."""
+    """Return whether a word before a noun is an adjective rather than a noun."""
     own = classes(word)
     if not own and word.endswith(("er", "est")):
         stem = re.sub("(?:i?er|i?est)$", "", word)
@@ -135,7 +135,7 @@ def adjective(word: str) -> bool:
 
 
 class Text:
-    """A prompt in words, with where clauses begin, and which words are quoted."""
+    """Split a prompt into words, and mark where clauses begin and which words are quoted."""
 
     def __init__(self, prompt: str) -> None:
         tokens = list(_WORD.finditer(prompt))
@@ -156,20 +156,20 @@ class Text:
         return len(self.words)
 
     def before(self, i: int) -> str:
-        """Return the word before word i in its clause; "" at its start."""
+        """Return the word before word i in its clause; "" at the start of the clause."""
         return "" if i < 1 or self.opens[i] else self.low[i - 1]
 
     def after(self, i: int) -> str:
-        """Return the word after word i in its clause; "" at its end."""
+        """Return the word after word i in its clause; "" at the end of the clause."""
         return "" if i + 1 >= len(self) or self.opens[i + 1] else self.low[i + 1]
 
     def capital(self, i: int) -> bool:
-        """Whether word i has a capital letter that says something."""
+        """Return whether word i has a capital letter in a prompt that is not in title case."""
         return self.words[i][0].isupper() and not self.title_case
 
     @property
     def foreign(self) -> bool:
-        """Whether it is in a language other than English, by its letters and its function words."""
+        """Return whether the prompt is not in English, by its letters and its function words."""
         letters = [c for c in self.prompt if c.isalpha()]
         if letters and sum(c > "\u024f" for c in letters) > 0.3 * len(letters):
             return True
@@ -182,7 +182,7 @@ class Text:
 
 
 def person_names(text: Text) -> list[tuple[int, int]]:
-    """Return the runs of words (first, one after the last) that may name a person, or a figure that everybody knows."""
+    """Return the runs of words (first, one after the last) that may name a person or a well-known figure."""
     runs: set[tuple[int, int]] = set()
     i = 0
     while i < len(text):
@@ -253,7 +253,7 @@ def _verbal(text: Text, i: int) -> bool:
 
 
 def named(text: Text, names: list[tuple[int, int]], i: int) -> bool:
-    """Whether a name is that of the person at word i, or of somebody who is in the picture with this person."""
+    """Return whether one of the names is of the person at word i, or of somebody shown with this person."""
     if any(word in ("named", "called") and not listed(text.after(j), "determiner") for j, word in enumerate(text.low)):
         return True
     if text.low[i] in ("dr", "prof"):

@@ -1,4 +1,4 @@
-"""Prompt sets: the prompts that name the classes, the spurious attribute, and the pairs that should agree."""
+"""Load and make prompt sets: class prompts, spurious prompts, and pairs that should have the same embedding."""
 
 import hashlib
 import json
@@ -46,23 +46,23 @@ _PEOPLE = """
 
 @dataclass(frozen=True)
 class PromptSet:
-    """Prompts around one spurious attribute, which must not decide about the classes.
+    """Hold the prompts about one spurious attribute, on which predictions of the classes should not depend.
 
     Attributes:
         name: stem of the YAML file it comes from, or the name it was made with.
         groups: prompts that differ in the attribute alone; every two prompts of a group are a pair.
         spurious: prompts that describe the attribute (columns of A in P0 = I - A (A^T A)^+ A^T).
-        classes: prompts that name what should be kept, one per name in `class_names`.
-        held_out_groups, held_out_classes, held_out_class_names: the same for concepts that `groups` does not use.
+        classes: prompts of the classes, whose differences should be kept; one per name in `class_names`.
+        held_out_groups, held_out_classes, held_out_class_names: the same for held-out concepts.
         attributes: value of the attribute -> words for it.
-        templates: what made `groups`; empty where they are listed one by one.
+        templates: from which `groups` were made; empty if these are listed one by one.
         stated_words: words and phrases by which a prompt states the attribute (see `StatedWords`).
         parts: the one-attribute sets of a set over several attributes, else empty. Solve them jointly, with one
             term each: `groups` pools them, and there the attribute with the most pairs drowns the others.
-        description, source, limits, note: prose: what for, where from, what not, what to know.
+        description, source, limits, note: prose on purpose, origin, limitations and anything else to know.
 
     Raises:
-        PromptSetError: something else than texts, a group of one, a repetition, or classes without a name each.
+        PromptSetError: values other than texts, a group of one, a repeated prompt, or classes without names.
     """
 
     name: str
@@ -99,24 +99,24 @@ class PromptSet:
 
     @cached_property
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        """Every pair of every group, in the order of the groups."""
+        """Return every pair of every group, in the order of the groups."""
         return tuple(pair for group in self.groups for pair in combinations(group, 2))
 
     @cached_property
     def held_out_pairs(self) -> tuple[tuple[str, str], ...]:
-        """Every pair of every held-out group."""
+        """Return every pair of every held-out group."""
         return tuple(pair for group in self.held_out_groups for pair in combinations(group, 2))
 
     @cached_property
     def texts(self) -> Prompts:
-        """Every text that fitting and asking embed, each once: classes, spurious prompts, both sides of the pairs."""
+        """Return every text that is embedded, without repetition: classes, spurious prompts and the pairs."""
         own = (*self.classes, *self.held_out_classes, *self.spurious)
         groups = (*self.groups, *self.held_out_groups, *(part.texts for part in self.parts))
         return tuple(dict.fromkeys((*own, *chain.from_iterable(groups))))
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of prompts, words and their order; not of name, prose, or the formatting of a file."""
+        """Return the SHA-256 of prompts, words and their order, without name, prose and file formatting."""
         content = {key: getattr(self, key) for key in (*_LISTS, *_GROUPS, "stated_words")}
         content["attributes"] = list(self.attributes.items())
         content["parts"] = [part.hash for part in self.parts]
@@ -126,21 +126,21 @@ class PromptSet:
     def values_in(self, text: str) -> tuple[str, ...]:
         """Return the values of the attribute (of all attributes, where the set has parts) that a text names, in order.
 
-        Whole words from left to right, the longest phrase first (`StatedWords`), so that "an East Asian man" does not
-        name "Asian" as well. A text states a value if it names this one alone.
+        Whole words are matched from left to right, the longest phrase first (`StatedWords`), so that "an East Asian
+        man" does not name "Asian" as well. A text states a value if it names no other.
         """
         words, values = self._owners
         named = set(words.find(text))
         return tuple(value for value, own in values.items() if own & named)
 
     def by_value(self, texts: Iterable[str] | None = None) -> dict[str, Prompts]:
-        """Return value of the attribute -> the texts that name it and no other: those of a zero-shot classifier.
+        """Return attribute value -> the texts that name it and no other, as for a zero-shot classifier.
 
-        texts: to choose from; a value may then be left without one. None: the spurious prompts where they cover every
-        value, since they are about the attribute alone, else the groups.
+        texts: to choose from; a value may then have no text. None: the spurious prompts if they cover every value, as
+        they describe the attribute alone, else the groups.
 
         Raises:
-            PromptSetError: without `texts`, and there is no single attribute, or a value has no prompt of its own.
+            PromptSetError: `texts` is None and the set has several attributes, or a value has no prompt of its own.
         """
         if texts is None:
             if not self.names_values:
@@ -156,7 +156,7 @@ class PromptSet:
 
     @property
     def names_values(self) -> bool:
-        """Whether `by_value()` has an answer: it is about one attribute, each value of which has prompts of its own."""
+        """Return whether `by_value()` succeeds: the set has one attribute, and each value has prompts of its own."""
         return not self.parts and len(self.attributes) > 1 and all(self._by_value.values())
 
     @cached_property
@@ -178,7 +178,7 @@ class PromptSet:
         return f"PromptSet({self.name!r}, {counts}, hash={self.hash[:12]})"
 
     def to_yaml(self, path: str | Path) -> Path:
-        """Write a file that `load_prompts` reads back (its stem becomes the name) and return its path.
+        """Write a YAML file that `load_prompts` can read (its stem becomes the name) and return its path.
 
         Raises:
             PromptSetError: the path does not end in .yaml, or the set was put together by hand or changed.
@@ -194,15 +194,15 @@ class PromptSet:
 
 
 def list_prompts() -> list[str]:
-    """Return the names of the sets that come with the package, sorted: the stems of prompts/*.yaml."""
+    """Return the sorted names of the packaged prompt sets, the stems of prompts/*.yaml."""
     return prompt_names()
 
 
 def load_prompts(name_or_path: str | Path | Mapping[str, Any] | PromptSet) -> PromptSet:
-    """Return a prompt set by its name or from a YAML file; a PromptSet comes back unchanged.
+    """Return a prompt set by its name or from a YAML file; return a PromptSet unchanged.
 
-    name_or_path: a name from `list_prompts`; or a path: a Path, or a text with a folder or .yaml in it; or what such a
-    file holds, as a mapping, with a `name` beside it ("custom" without one).
+    name_or_path: a name from `list_prompts`; or a path: a Path, or a text with a folder or .yaml in it; or the content
+    of such a file as a mapping, with an optional `name` (default "custom").
 
     Raises:
         PromptSetError: unknown name, or a file that cannot be read or does not follow the schema.
@@ -241,7 +241,7 @@ def make_prompt_set(
     stated_words: Sequence[str] = (),
     pairing: str = "aligned",
 ) -> PromptSet:
-    """Make a set from a short word list: attribute words x templates x concepts make the pairs.
+    """Make a prompt set from word lists: the pairs combine attribute words, templates and concepts.
 
     Args:
         attribute: value -> words: {"male": ["male", "man"], "female": ["female", "woman"]}.
@@ -310,7 +310,7 @@ _Content = create_model("_Content", __base__=_Schema, **_TEXTS)
 
 
 class Concepts(_Schema):
-    """What the pairs are about; `like` takes both lists from another set and puts them behind these."""
+    """Hold the concepts of the pairs; `like` appends both lists of another set."""
 
     like: _Text = ""
     train: _Texts = ()
@@ -318,7 +318,7 @@ class Concepts(_Schema):
 
 
 class Stated(_Schema):
-    """Words that state the attribute; `before_person` only do so in front of a word for a person."""
+    """Hold the words that state the attribute; those in `before_person` do so only before a word for a person."""
 
     like: _Text = ""
     words: _Any = ()  # an empty list: nothing counts as stated
@@ -326,7 +326,7 @@ class Stated(_Schema):
 
 
 class Recipe(_Schema):
-    """A file of prompts/, as prompts/README.md describes it key by key."""
+    """Define the schema of a file of prompts/; prompts/README.md describes its keys."""
 
     description: _Text = ""
     source: _Text = ""

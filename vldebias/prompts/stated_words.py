@@ -1,4 +1,4 @@
-"""Does a prompt state the attribute itself? Whole words and phrases, in any case."""
+"""Find out whether a prompt states the attribute itself, by whole words and phrases, ignoring case."""
 
 import re
 import unicodedata
@@ -11,15 +11,15 @@ _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W_\u3040-\u30f
 
 
 class StatedWords:
-    """Finds the words of a prompt set in a text.
+    """Find the words of a prompt set in a text.
 
     Whole words, case ignored: "man" is found in "Man," and "man's", not in "manager", "mankind" or "chairman".
     Whatever is not a letter or digit only separates words, so "dark-skinned" and "dark skinned" are the same
-    phrase, and so are a text and what a tokenizer decodes from its ids ("dark - skinned"). The price: "male" is
-    found in "male-dominated" too. That errs to the safe side, for a prompt with a stated word is left alone.
+    phrase, also after a tokenizer has encoded and decoded them ("dark - skinned"). As a side effect, "male" is
+    found in "male-dominated" too. That is the safe error, because a prompt with a stated word is left alone.
 
     Args:
-        words: words and phrases, such as `PromptSet.stated_words`; with none nothing is ever found.
+        words: words and phrases, such as `PromptSet.stated_words`; if empty, nothing is found.
 
     Raises:
         InvalidInputError: `words` is one text, or an entry has no letter or digit.
@@ -38,13 +38,13 @@ class StatedWords:
         self._longest = max(map(len, self._entries), default=0)
 
     def match(self, text: str) -> bool:
-        """Whether `text` names at least one of the words."""
+        """Return whether `text` contains at least one of the words."""
         return next(self._found(text), None) is not None
 
     def find(self, text: str) -> tuple[str, ...]:
-        """The words that `text` names, spelled as given, once each, in order of appearance.
+        """Return the words that `text` contains, spelled as given, once each, in order of appearance.
 
-        From left to right, the longest first, without overlap: "white woman" is one phrase.
+        Matches run from left to right, the longest first, without overlap: "white woman" is one phrase.
         """
         return tuple(dict.fromkeys(self._found(text)))
 

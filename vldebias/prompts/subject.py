@@ -1,7 +1,7 @@
-"""Find the subject of a prompt: the noun phrase of an unnamed person whose value of an attribute is open.
+"""Find the subject of a prompt: the noun phrase of an unnamed person whose attribute value is not stated.
 
-There is no parser here. A noun for a person is looked up, its phrase is followed to the left as far as adjectives and
-nouns go, and the words around tell whether it is a person in the picture. In doubt the prompt has no subject.
+No parser is used. A noun for a person is looked up, its phrase extends to the left over adjectives and nouns, and the
+surrounding words decide whether it is a person in the picture. In doubt the prompt has no subject.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _POSSESSIVE = ("'s", "s'")
 
 
 class Subject(NamedTuple):
-    """A noun phrase: its adjectives, where its nouns start (offsets in the prompt), and whether it is a plural."""
+    """Hold a noun phrase: its adjectives, the offset at which its nouns start, and whether it is plural."""
 
     adjectives: tuple[tuple[int, str], ...]
     noun: int
@@ -37,12 +37,12 @@ class Subject(NamedTuple):
 
 
 def find_subject(prompt: str, gender: bool = True) -> tuple[Subject | None, str | None]:
-    """Return the subject of a prompt; or None, and the reason.
+    """Return (subject, None) for a prompt, or (None, reason) if it has no subject.
 
     Args:
-        prompt: as people write them to an image generator, in English.
-        gender: whether the attribute is gender: a word that states one then leaves no subject. For any other
-            attribute such a noun is a person like others.
+        prompt: an English prompt for an image generator.
+        gender: whether the attribute is gender: then a noun that states a gender is not a subject. For any other
+            attribute such a noun can be one.
     """
     text = Text(prompt)
     letters = [c for c in prompt if c.isalpha()]

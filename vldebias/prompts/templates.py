@@ -1,4 +1,4 @@
-"""Templates of prompts: words are put into slots, with the article that fits."""
+"""Fill the slots of prompt templates with words, and choose the article that fits."""
 
 import re
 from collections.abc import Collection
@@ -24,7 +24,7 @@ def article(word: str) -> str:
 
 
 def fill(template: str, **words: str) -> str:
-    """Put words into the slots; an "a" or "an" right before a slot is made to fit, all else stays verbatim.
+    """Fill the slots with words; an "a" or "an" right before a slot is adapted, and all else stays unchanged.
 
     >>> fill("A photo of a {attribute} {concept}.", attribute="Asian", concept="architect")
     'A photo of an Asian architect.'
@@ -38,10 +38,10 @@ def fill(template: str, **words: str) -> str:
 
 
 def check_slots(key: str, template: str, required: Collection[str] = (), optional: Collection[str] = ()) -> None:
-    """Refuse a template that lacks a required slot or has another one.
+    """Refuse a template that lacks a required slot or has an unknown one.
 
     Raises:
-        PromptSetError: naming `key` and the slots that are expected.
+        PromptSetError: the template is refused; the message names `key` and the expected slots.
     """
     slots = {match["slot"] for match in _SLOT.finditer(template)}
     rest = _SLOT.sub("", template)

@@ -1,4 +1,4 @@
-"""Methods of others, as baselines: each is its formula, its source and how it reads a problem."""
+"""Implement methods of other papers as baselines."""
 
 from vldebias.methods.baselines import bend as bend
 from vldebias.methods.baselines import erasure as erasure

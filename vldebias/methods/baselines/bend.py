@@ -1,4 +1,4 @@
-"""BendVLM: every query is debiased on its own, by the texts and the labelled images that are nearest to it."""
+"""Implement BendVLM: debias each query separately, by its nearest texts and labelled images."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _NEAR = 100  # images of each value that are relevant to a query, as the authors
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Bend(Edit):
-    """Bend each text in two steps, on its own.
+    """Debias each text separately, in two steps.
 
-    Step 1: the span of the spurious texts, and of the differences of what the nearest concept's texts say of two
-    values, is projected out. Step 2: among unit vectors that are equally close to the mean of the nearest images of
-    every value, the closest: the differences D of these means are projected out. Both are normalised; the length of
-    the text is kept.
+    Step 1: project out the span of the spurious texts and of the differences between the nearest concept's texts of
+    two values. Step 2: take the closest unit vector that is equally close to the means of the nearest images of all
+    values, by projecting out the differences D of these means. Both results are normalised; the length of the text
+    is kept.
 
     Attributes:
-        spurious: (m, d), perhaps none. concepts: (c, d) means of groups, by which the nearest is found.
+        spurious: (m, d); m may be 0. concepts: (c, d) means of groups, among which the nearest is found.
         differences: (c, p, d) of the texts of each group, zeros where it has fewer.
-        images: (n, d) unit rows, codes (n,) of a value. near: images of each value that count as relevant.
+        images: (n, d) unit rows, codes (n,) of their values. near: number of nearest images used of each value.
     """
 
     kind = "bend"
@@ -44,7 +44,7 @@ class Bend(Edit):
     provenance: Provenance = field(default_factory=lambda: Provenance("bend-vlm"))
 
     def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
-        """Return texts (b, ..., d), each bent on its own."""
+        """Return texts (b, ..., d), each debiased separately."""
         self.check_strength(strength)
         if strength == 0:
             return z
@@ -66,17 +66,17 @@ class Bend(Edit):
 
 
 def without(row: Tensor, directions: Tensor) -> Tensor:
-    """Return a row (d,) without its part in the span of directions (m, d)."""
+    """Return a row (d,) without its projection on the span of directions (m, d)."""
     u, s, _ = torch.linalg.svd(directions.T, full_matrices=False)
     basis = u[:, s > max(float(s[0]), 1e-12) * 1e-8] if len(s) else u
     return row - basis @ (basis.T @ row)
 
 
 class BendVLM(Method):
-    """Debias each query when it is asked; see `Bend`. The edit holds the features of the labelled images.
+    """Debias each query when it is used; see `Bend`. The edit holds the features of the labelled images.
 
-    The authors augment a query with each value by a language model. Here the group of the prompt set that is nearest to
-    the query takes the place of its augmentations, which it is where the set is about the query's concept.
+    The authors augment a query with each value by a language model. Here the nearest group of the prompt set replaces
+    the augmentations; the two agree if the set contains the query's concept.
     """
 
     name, title, source = "bend-vlm", "BendVLM", "Gerych et al., 2024, steps 1 and 2"
@@ -84,7 +84,7 @@ class BendVLM(Method):
     needs = frozenset({Need.LABELS, Need.VALUES, Need.PAIRS})
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        """Keep the texts by concept and the images by value; several attributes count as their combinations."""
+        """Store the texts by concept and the images by value; several attributes are crossed into one."""
         images = labelled(problem, role)
         known = torch.stack(images.codes).ge(0).all(0)
         joint = torch.zeros_like(images.codes[0])

@@ -1,4 +1,4 @@
-"""Affine maps that erase an attribute from embeddings: LEACE, SPD, SFID, RoboShot, and fair PCA of pipelines."""
+"""Erase an attribute from embeddings by affine maps: LEACE, SPD, SFID, RoboShot, and fair PCA of pipelines."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Affine(NamedTuple):
 
     @classmethod
     def replacing(cls, basis: Tensor, row: Tensor) -> Affine:
-        """Return the map that sets the part in the span of an orthonormal basis (d, rank) to that of a row (d,)."""
+        """Return the map that replaces the part in the span of an orthonormal basis (d, rank) by that of a row (d,)."""
         return cls(basis, basis, basis @ (basis.T @ row))
 
     def __call__(self, x: Tensor, strength: float = 1.0) -> Tensor:
@@ -49,7 +49,7 @@ class Affine(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TwoTowers(Edit):
-    """Apply an affine map to the texts and another to the images; a map of rank 0 leaves its tower alone."""
+    """Apply an affine map to the texts and another to the images; a map of rank 0 leaves its tower unchanged."""
 
     kind = "two-towers"
     axes: ClassVar = {
@@ -67,7 +67,7 @@ class TwoTowers(Edit):
 
     @classmethod
     def of_maps(cls, texts: Affine | None, images: Affine | None) -> TwoTowers:
-        """Return the edit of two maps; None leaves that tower alone."""
+        """Return the edit of two maps; None leaves that tower unchanged."""
         given = texts or images
         assert given is not None
         nothing = Affine(given.left[:, :0], given.left[:, :0], torch.zeros_like(given.shift))
@@ -76,31 +76,31 @@ class TwoTowers(Edit):
 
     @property
     def side(self) -> str:
-        """Say which towers it has a map for."""
+        """Return which towers it has a map for: "text", "image" or "both"."""
         return "image" if not self.text_left.shape[1] else "text" if not self.image_left.shape[1] else "both"
 
     def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
-        """Return texts (..., d), changed."""
+        """Return changed text embeddings (..., d)."""
         self.check_strength(strength)
         return z if self.side == "image" else Affine(self.text_left, self.text_right, self.text_shift)(z, strength)
 
     def image(self, x: Tensor, strength: float = 1.0) -> Tensor:
-        """Return images (..., d), changed."""
+        """Return changed image embeddings (..., d)."""
         self.check_strength(strength)
         return x if self.side == "text" else Affine(self.image_left, self.image_right, self.image_shift)(x, strength)
 
 
 def leace(rows: Tensor, one_hot: Tensor, shrinkage: float | None = None) -> Affine:
-    """Return the least change of rows (n, d), in the norm of their covariance, that hides a concept from affine probes.
+    """Return the map that hides a concept from affine probes with the least change of rows (n, d) in covariance norm.
 
     Belrose et al. (2023), Theorem 4.3: r(x) = x - W^+ P W (x - mean) with W = Sigma_xx^(-1/2), P the orthogonal
-    projection on the columns of W Sigma_xz. Where W is regular the covariance of r(x) with the concept is 0 whatever W
-    is, so that shrinking Sigma_xx costs none of the guarantee and only changes the norm in which the change is least.
+    projection on the columns of W Sigma_xz. For any regular W the covariance of r(x) with the concept is 0, so
+    shrinking Sigma_xx keeps the guarantee and only changes the norm in which the change is least.
 
     Args:
         rows: (n, d). one_hot: (n, k), the concept.
         shrinkage: share in [0, 1] of the scaled identity in Sigma_xx; None: what Ledoit and Wolf (2004, Lemma 3.2 and
-            section 3.3) estimate. 0 is the theorem's own covariance, of pseudoinverse where it is singular.
+            section 3.3) estimate. 0 is the theorem's own covariance, with a pseudoinverse if it is singular.
     """
     x, z = rows.double(), one_hot.double()
     mean = x.mean(0)
@@ -128,7 +128,7 @@ class _Eraser(Method):
     pipelines, needs = False, frozenset({Need.LABELS, Need.VALUES, Need.PAIRS})
 
     def erased(self, given: Labelled) -> Affine:
-        """Return the map of rows with labels."""
+        """Return the map fitted to rows with labels."""
         raise NotImplementedError
 
     def fit(self, problem: Problem, role: str) -> Edit:
@@ -149,16 +149,16 @@ class LEACE(_Eraser):
 
 
 class SFID(_Eraser):
-    """Give the dimensions that a random forest reads the attribute from their mean over the rows it is unsure of.
+    """Replace the dimensions most important to a random forest for the attribute by their mean over its unsure rows.
 
-    The authors replace 100 of CLIP's 512 dimensions or more; a narrower space gives up a fifth, which 100 are of 512.
+    The authors replace 100 of CLIP's 512 dimensions or more; in a narrower space it is a fifth, as 100 are of 512.
     """
 
     name, title, source = "sfid", "selective feature imputation", "Jung et al., 2024"
     color, side = "#e7298a", "both"
 
     def erased(self, given: Labelled) -> Affine:
-        """Return the map that replaces dimensions."""
+        """Return the map that replaces the selected dimensions."""
         width = given.rows.shape[1]
         importance, neutral = _read_by_forests(given)
         dims = importance.argsort(descending=True, stable=True)[: min(100, max(1, width // 5))]
@@ -166,17 +166,17 @@ class SFID(_Eraser):
 
 
 class SPD(_Eraser):
-    """Project out what probes read, and put the mean of unsure rows back there.
+    """Project out the directions of linear probes, and insert the mean of unsure rows there.
 
     With B an orthonormal basis of the rows of `null_space_probes` and m the mean of the rows that a forest is unsure of
-    (those of SFID), x -> x - B B^T (x - m). By the formula of the paper (2511.18123); its code is not public.
+    (as in SFID), x -> x - B B^T (x - m). Follows the formula of the paper (2511.18123); its code is not public.
     """
 
     name, title, source = "spd", "subspace projection and neutral mean", "Zhao et al., 2026"
     color, side = "#b15928", "both"
 
     def erased(self, given: Labelled) -> Affine:
-        """Return the map that replaces what probes read."""
+        """Return the map that replaces the directions of the probes."""
         return Affine.replacing(span_of(null_space_probes(given.known())), _read_by_forests(given)[1])
 
 
@@ -198,9 +198,9 @@ def _read_by_forests(given: Labelled) -> tuple[Tensor, Tensor]:
 
 
 def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int = 5) -> Tensor:
-    """Return rows (r, d) of all probes that were read off and removed, in turn, from rows and codes per attribute.
+    """Return the weights (r, d) of linear probes, fitted and projected out in turn, from rows and codes per attribute.
 
-    Ravfogel et al. (2020), Algorithm 1. A round ends an attribute where its probe does no better than a constant.
+    Ravfogel et al. (2020), Algorithm 1. An attribute is finished when its probe does no better than a constant.
     """
     removed: list[Tensor] = []
     for rows, codes in labels:
@@ -256,9 +256,9 @@ def roboshot(harmful: Tensor, helpful: Tensor | None = None) -> Tensor:
 
 
 class RoboShot(Method):
-    """Remove harmful insights from images and add along helpful ones; see `roboshot`.
+    """Remove harmful insights from images and amplify helpful ones; see `roboshot`.
 
-    The authors ask a language model for the insights. Here they are in the prompt set: the harmful ones are the
+    The authors ask a language model for the insights. Here they come from the prompt set: the harmful ones are the
     differences of its prompts of two values, the helpful ones the differences of two class prompts.
     """
 
@@ -278,7 +278,7 @@ class RoboShot(Method):
 
 
 def fair_pca(rows: Tensor, one_hot: Tensor, keep: int) -> Tensor:
-    """Return the orthonormal directions (d, r) that fair PCA drops of rows (n, d).
+    """Return the orthonormal directions (d, r) that fair PCA drops from rows (n, d).
 
     Kleindessner et al. (2023), as FairImagen calls it: with Z the centred one-hot groups (n, g), R spans the null space
     of Z^T X, and U = R V for the eigenvectors V of R^T X^T X R with the `keep` largest eigenvalues. U U^T is then I
@@ -296,7 +296,7 @@ def fair_pca(rows: Tensor, one_hot: Tensor, keep: int) -> Tensor:
 
 
 class FairImagen(Method):
-    """Project every state of a prompt by fair PCA; see `fair_pca`.
+    """Project every token state of a prompt by fair PCA; see `fair_pca`.
 
     This approximates the authors' method: each tensor of a pipeline has a projection of its own, fitted to the states
     at the end of the stated prompts at length 1, where theirs is fitted to the pooled ones of Stable Diffusion 3 and
@@ -307,10 +307,10 @@ class FairImagen(Method):
     color, needs, models = "#cc79a7", frozenset({Need.PAIRS, Need.VALUES}), False
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        """Fit the projection to the states of the prompts that state a value, of one attribute.
+        """Fit the projection to the states of the prompts that state a value of one attribute.
 
         Raises:
-            InvalidInputError: several attributes, of which the authors cross the groups.
+            InvalidInputError: several attributes, which the authors cross into one and this class does not.
         """
         if len(problem.attributes) > 1:
             raise InvalidInputError(f"{self.name}: expected one attribute, got {len(problem.attributes)}")

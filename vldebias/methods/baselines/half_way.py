@@ -1,4 +1,4 @@
-"""Lian et al. (CVPR 2026): half-way between what a text loses and what it still says of the groups, in closed form."""
+"""Implement Lian et al. (CVPR 2026): a closed-form compromise between the loss of a text and its remaining bias."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _NONE = 1e-12  # a part of a unit vector that is shorter is none
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HalfWay(Edit):
-    """Turn each embedding towards the complement of a subspace, so far that loss and bias are equal shares.
+    """Rotate each embedding towards the complement of a subspace until relative loss and relative bias are equal.
 
-    Of a unit vector e let b = |B^T e| be what it says of the groups, and o = sqrt(1 - b^2) the rest. Among unit vectors
-    u in the plane of the two parts, bias |B^T u| and loss 1 - <u, e> cannot both be least; the Chebyshev half-way has
+    For a unit vector e let b = |B^T e| be its bias, and o = sqrt(1 - b^2) the length of the rest. Among unit vectors u
+    in the plane of the two parts, bias |B^T u| and loss 1 - <u, e> cannot both be smallest; the Chebyshev solution has
 
         |B^T u| / b = (1 - <u, e>) / (1 - o),
 
-    both as shares of the most that they can be: at u = e, and at e without its part in the subspace. With
+    both relative to their largest values: at u = e, and at e without its part in the subspace. With
     E = b + (1 - o) / b that is |B^T u| = (E - o sqrt(E^2 - b^2)) / (E^2 + o^2). The length is kept.
 
     Attributes:
@@ -45,15 +45,15 @@ class HalfWay(Edit):
 
     @property
     def side(self) -> str:
-        """Say what it acts on."""
+        """Return which embeddings it changes: "text", "image" or "both"."""
         return self.acts
 
     def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
-        """Return texts (..., d), turned."""
+        """Return rotated text embeddings (..., d)."""
         return z if self.acts == "image" else self._turned(z, strength)
 
     def image(self, x: Tensor, strength: float = 1.0) -> Tensor:
-        """Return images (..., d), turned."""
+        """Return rotated image embeddings (..., d)."""
         return x if self.acts == "text" else self._turned(x, strength)
 
     def _turned(self, z: Tensor, strength: float) -> Tensor:
@@ -77,7 +77,7 @@ class Lian(Method):
     """Fit `HalfWay` to the texts of the set that name each value.
 
     The authors let a language model paraphrase the text of each group, for each class of a classification; here the
-    texts of the set take their place, for all classes the same. side: "both" is what the authors recommend.
+    texts of the set replace them, the same for all classes. side: "both" is what the authors recommend.
     """
 
     name, title, source = "lian", "half-way to the other groups", "Lian et al., 2026"
@@ -91,7 +91,7 @@ class Lian(Method):
             self.title = f"{self.title}, {side}s alone"
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        """Take the span of the differences of all attributes; a pipeline has texts alone."""
+        """Fit the basis of the differences of all attributes; for a pipeline only texts are changed."""
         return HalfWay(span_of(value_differences(problem, role)), "text" if problem.host.generative else self.side)
 
 

@@ -1,8 +1,8 @@
-"""Other wordings of a prompt in its place: one that names the attribute, or the mean over one for each value.
+"""Replace a prompt by other wordings: one that names the attribute, or the mean over one wording for each value.
 
-They cost nothing to fit. A prompt is embedded again in other words whenever it is used, so they need the model, and
-cannot become part of weights. A pipeline reads the states of the other wordings, token by token, in the place of the
-prompt's own: one wording is what generating that prompt is, several are the mean at each place.
+They cost nothing to fit. The other wordings are embedded whenever a prompt is used, so the model is needed, and the
+edit cannot be merged into weights. A pipeline gets the token states of the wordings in place of the prompt's own: one
+wording is the same as generating from that prompt, several are averaged at each token position.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _NOUN = re.compile(rf"\b(a|an|the)\s+(?!(?:{_PICTURE})\b)(?=\w[^.,]*$)", re.IGNO
 
 
 def rewrite_prompt(prompt: str, words: str) -> str:
-    """Return `prompt` with the words of a value: one before the noun, several after a comma; or in a sentence of them.
+    """Return `prompt` with the words of a value: one word before the noun, several after a comma; or a filled template.
 
-    words: of a value; or a sentence with {text}, the prompt without its full stop.
+    words: of a value; or a template with {text}, which becomes the prompt without its full stop.
 
     >>> rewrite_prompt("A photo of a engineer.", "female"), rewrite_prompt("This is a bird.", "in a forest")
     ('A photo of a female engineer.', 'This is a bird, in a forest.')
@@ -51,9 +51,9 @@ def rewrite_prompt(prompt: str, words: str) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FixedRewrite(Edit):
-    """Take the mean of a prompt's embeddings in several wordings, normalised and as long as the prompt's own.
+    """Replace a prompt's embedding by the mean over several wordings, scaled to the length of the prompt's own.
 
-    Of a pipeline's states it is the mean as it is, at each place from the start.
+    For a pipeline it is the plain mean of the states at each token position.
 
     words: for each wording the words of a value, put into the prompt by `rewrite_prompt`. dim: of the embeddings.
     """
@@ -70,7 +70,7 @@ class FixedRewrite(Edit):
         return self.width
 
     def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
-        """Refuse a strength above 0: embeddings alone do not say which prompts they are of."""
+        """Refuse a strength above 0, because the prompts cannot be recovered from embeddings."""
         self.check_strength(strength)
         if strength == 0 or not len(z):
             return z
@@ -80,13 +80,13 @@ class FixedRewrite(Edit):
         )
 
     def wordings(self, prompt: str) -> tuple[str, ...]:
-        """Return the prompts that a prompt is the mean of; as many for every prompt."""
+        """Return the wordings whose mean replaces a prompt; the number is the same for every prompt."""
         return tuple(rewrite_prompt(prompt, words) for words in self.words)
 
     def combined(self, z: Tensor, each: Tensor, strength: float, *, unit: bool = False) -> Tensor:
-        """Return embeddings z (b, ...), replaced by the mean of those of their wordings (b, wordings, ...).
+        """Return embeddings z (b, ...) replaced by the mean over their wordings (b, wordings, ...).
 
-        unit: the wordings have length 1, and their mean is made as long as z.
+        unit: the wordings have length 1; scale their mean to the length of z.
         """
         mean = each.mean(1)
         if unit:
@@ -102,11 +102,11 @@ class EachValue(Method):
     needs = frozenset({Need.VALUES})
 
     def words(self, prompts: PromptSet) -> tuple[str, ...]:
-        """Return for each wording what `rewrite_prompt` takes: the first word of every value."""
+        """Return the `words` of each wording for `rewrite_prompt`: the first word of every value."""
         return tuple(own[0] for own in prompts.attributes.values())
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        """Keep the words of the one attribute."""
+        """Fit the edit: store the words of the single attribute."""
         if len(problem.attributes) > 1:
             raise InvalidInputError(f"{problem.label}: expected one attribute whose values are put into prompts")
         return FixedRewrite(self.words(problem.attributes[0]), problem.host.dim(role))
@@ -115,7 +115,7 @@ class EachValue(Method):
 class Suffix(EachValue):
     """Add a neutral suffix: "A photo of a nurse of any gender.".
 
-    attribute: what it says; None: the one of `ATTRIBUTES` that the name of the prompt set ends in.
+    attribute: the noun in the suffix; None: the one of `ATTRIBUTES` that the name of the prompt set ends in.
     """
 
     name, title, source, color = "suffix", "suffix that names the attribute", "users' habit", "#9c9ede"
@@ -124,11 +124,11 @@ class Suffix(EachValue):
         self.attribute = attribute
 
     def settings(self) -> dict[str, Any]:
-        """Return the attribute, where it was given."""
+        """Return the attribute if it was given."""
         return {} if self.attribute is None else {"attribute": self.attribute}
 
     def words(self, prompts: PromptSet) -> tuple[str, ...]:
-        """Return the sentence."""
+        """Return the template of the suffix."""
         called = prompts.name.replace("-", " ").casefold()
         attribute = self.attribute or next((name for name in ATTRIBUTES if called.endswith(name)), None)
         if attribute is None:

@@ -289,4 +289,4 @@ class TextTable(Host):
 
     def merge(self, edits: Mapping[str, Edit], strength: float) -> None:
         """Refuse, since there are no weights."""
-        raise NotImplementedError
+        raise UnsupportedHostError(f"{self.name}: merging needs the model itself")

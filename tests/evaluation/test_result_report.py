@@ -109,6 +109,7 @@ def test_the_corrected_gap_leads_as_a_root_with_its_sign_beside_a_chance_of_zero
             for k, pair in values.items() for m, c in (("none", None), ("default", DOWN))]  # fmt: skip
     (line,) = lines(told(result(rows, protocol())))
     assert (line.before, line.after, line.chance) == (f"{0.167**0.5:.3f}", f"{-(0.004**0.5):.3f}", "0")
+    assert line.row.measure.startswith("signed root of the squared")
 
 
 def test_texts_that_moved_are_no_task_won(made: Result) -> None:

@@ -190,6 +190,8 @@ def lines(t: pd.DataFrame, measures: Sequence[tuple[str, str]] = ()) -> list[Lin
         rows = list(lead.itertuples())
         most = max(rows, key=lambda r: (rank.get(r.verdict, 0), abs(r.change)))
         row = next((r for r in rows if r.method == ATTACHED), most)
+        if row.metric == ROOT:  # whose value is shown as `_shown` does
+            row = row._replace(measure=f"signed root of the {row.measure}")
         none = own[(own.metric == row.metric) & (own.subset == row.subset) & (own.method == NONE)].value.iloc[0]
         cost = own[(own.kind == "utility") & own.change.notna() & (own.method == row.method)]
         cost = cost[(cost.metric != "average") | ("average_reweighted" not in set(cost.metric))]

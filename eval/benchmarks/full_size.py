@@ -104,11 +104,7 @@ def main() -> None:
             low, high = (sorted(times[state])[place] for place in (1, -2))
             row = {"what": what, "state": state, "seconds": median, "low": low, "high": high, "ratio": median / base}
             rows.append(row | {"peak_mib": peaks[state], "attach_seconds": attaching[state]})
-            print(
-                *(f"{value:.4g}" if isinstance(value, float) else value for value in rows[-1].values()),
-                sep="\t",
-                flush=True,
-            )
+            print(*rows[-1].values(), sep="\t", flush=True)
     if given.json:
         about = "Seconds of a call with and without an attachment, random weights of full size, half precision"
         write_records(given.json, about, rows, "what", ("state",), device=torch.cuda.get_device_name())

@@ -35,7 +35,6 @@ from vldebias import losses
 from vldebias.data import Embeddings, Labels
 from vldebias.evaluation.images import disjoint
 from vldebias.evaluation.retrieval import Gallery, SkewOptions
-from vldebias.metrics import bootstrap_interval, worst_group_accuracy
 from vldebias.metrics.bootstrap import resampled_weights
 from vldebias.metrics.rankings import reach, resampled_places, top_rankings
 from vldebias.projection import CalibratedProjection
@@ -166,30 +165,6 @@ def intervals(n: int = 1_000_000, queries: int = 50, resamples: int = 40, repeti
     return compared("skew intervals / a weight for each image", size, ours, plain, repetitions, difference=apart)
 
 
-def worst_group(n: int = 10_000, resamples: int = 2000, repetitions: int = 1) -> Row:
-    """Compare the interval of a worst group with a loop over resamples; difference: of its ends."""
-    rng = np.random.default_rng(0)
-    group, label = rng.integers(4, size=n), rng.integers(2, size=n)
-    predicted = np.where(rng.random(n) < 0.6 + 0.1 * group, label, 1 - label)
-
-    def plain() -> tuple[float, ...]:
-        draw, found = np.random.default_rng(0), []
-        for _ in range(resamples):
-            rows = draw.integers(n, size=n)
-            right, of = predicted[rows] == label[rows], group[rows]
-            found.append(min(right[of == g].mean() for g in range(4)))
-        return tuple(np.quantile(found, [0.025, 0.975]).tolist())
-
-    def ours() -> tuple[float, ...]:
-        how: dict[str, Any] = {"statistic": worst_group_accuracy, "resamples": resamples, "seed": 0}
-        found = bootstrap_interval(predicted, label, group, **how)
-        return found.low, found.high
-
-    difference = float(np.abs(np.subtract(ours(), plain())).max())
-    size = f"{n:,} rows, {resamples} resamples"
-    return compared("bootstrap_interval / numpy loop", size, ours, plain, repetitions, difference=difference)
-
-
 def embeddings(n: int, seed: int) -> Embeddings:
     rows = np.random.default_rng(seed).standard_normal((n, DIM), dtype=np.float32) + 0.5
     return Embeddings.of(rows.astype(np.float16))
@@ -218,7 +193,6 @@ PARTS: dict[str, Callable[[], Iterable[Row]]] = {
     "fit": lambda: [fit()],
     "ranks": lambda: [ranks()],
     "intervals": lambda: [intervals()],
-    "worst group": lambda: [worst_group()],
     "reference": lambda: [reference()],
 }
 

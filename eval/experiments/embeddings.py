@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vldebias.data import Embeddings, Labels
-from vldebias.evaluation.task import Texts
+from vldebias.evaluation.session import Texts
 from vldebias.hosts import TextTable
 from vldebias.prompts import PromptSet
 

@@ -42,7 +42,7 @@ from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
 from vldebias.evaluation.run import evaluate
-from vldebias.evaluation.task import Texts
+from vldebias.evaluation.session import Texts
 from vldebias.methods import METHODS, Lian, Method, Need, Problem, Reference
 from vldebias.methods.closed_form import CALI, EQUALISE, ClosedForm
 from vldebias.methods.presets import LAM_OF_DEFAULT

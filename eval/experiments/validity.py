@@ -25,7 +25,7 @@ from eval.experiments.rivals import LIGHT, Split
 from eval.miniature.people import MALE_SHARE, Life
 from eval.tables import parser, read, run
 from vldebias.evaluation.result import TaskProvenance, TaskResult
-from vldebias.evaluation.task import Texts
+from vldebias.evaluation.session import Texts
 from vldebias.methods import get_method
 from vldebias.metrics import Metric
 from vldebias.prompts import PromptSet, load_prompts

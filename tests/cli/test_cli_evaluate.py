@@ -16,10 +16,9 @@ title: Small
 description: A small suite.
 source: ours
 needs: nothing
-host: miniature
 tasks:
-  - {task: texts, name: pairs, title: Pairs, host: model, sets: {tone: skin-tone}, resamples: 20}
-  - {task: texts, name: more, title: More, host: model, sets: {gender: gender}, resamples: 20}
+  - {task: shares, name: jobs, title: Jobs, table: TABLE, resamples: 20}
+  - {task: shares, name: more, title: More, table: TABLE, resamples: 20}
 """
 
 
@@ -52,12 +51,13 @@ def test_show_prints_the_file_itself() -> None:
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 def test_a_suite_runs_by_path_and_is_reported_again(tmp_path: Path) -> None:
     suite, out = tmp_path / "small.yaml", tmp_path / "out"
-    suite.write_text(SUITE)
-    told = json.loads(run(str(suite), "--out", str(out), "--only", "pairs", "--json"))
-    assert {figure["task"] for figure in told["figures"]} == {"pairs tone"}
+    (tmp_path / "table.csv").write_text("prompt,value\nnurse,male\nnurse,female\npilot,male\npilot,male\n")
+    suite.write_text(SUITE.replace("TABLE", str(tmp_path / "table.csv")))
+    told = json.loads(run(str(suite), "--out", str(out), "--only", "jobs", "--json"))
+    assert {figure["task"] for figure in told["figures"]} == {"jobs"}
     assert Result.read(out / "result.json").to_dict() == told
-    text = run("run", str(suite), "--out", str(out), "--only", "pairs", heard=True)
-    assert "pairs tone\tpair_distance\t" in text
+    text = run("run", str(suite), "--out", str(out), "--only", "jobs", heard=True)
+    assert "jobs\tdiscrepancy\t" in text
     assert "page:" in text
     first = (out / "index.html").read_text()
     run("report", str(out), "--out", str(tmp_path / "page.html"))

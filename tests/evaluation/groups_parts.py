@@ -10,7 +10,7 @@ import torch
 from vldebias.data import Embeddings, Labels
 from vldebias.evaluation.groups import GroupsTask
 from vldebias.evaluation.result import TaskResult
-from vldebias.evaluation.task import Texts
+from vldebias.evaluation.session import Texts
 from vldebias.hosts import TextTable
 from vldebias.prompts import PromptSet
 

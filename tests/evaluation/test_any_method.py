@@ -118,7 +118,7 @@ def test_what_to_embed_is_listed_and_all_that_is_missing_is_named(folder: Path) 
         ({"queries": []}, "queries: expected a list of texts, got none"),
         ({"images": "no-such-data"}, "images: expected a folder, .*, got 'no-such-data'"),
         ({"images": np.ones(4)}, r"images: .* features \(n, d\): expected floats \(n, d\), got \(4,\) of float64"),
-        ({"images": "birds"}, "embedded by a model that was given by name"),
+        ({"images": "birds"}, "a model without its preprocessing"),
     ],
 )
 def test_mistakes_of_a_notebook_are_answered(change: dict, message: str) -> None:

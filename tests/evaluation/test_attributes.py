@@ -11,7 +11,8 @@ import torch
 from vldebias.data import Embeddings, Labels, save_embeddings
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.run import run_suite
-from vldebias.evaluation.task import Options, Session, Suite, load_suite
+from vldebias.evaluation.task import Options, Suite, load_suite
+from vldebias.progress import Progress
 
 pytestmark = pytest.mark.usefixtures("no_charts")
 
@@ -39,7 +40,7 @@ def test_what_is_there_is_measured_and_what_is_left_out_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr(Session, "say", lambda self, text: said.append(text))
+    monkeypatch.setattr(Progress, "say", lambda self, text: said.append(text))
     result = run_suite(SUITE, brought(tmp_path, SUITE, gender=GENDER))
     assert {row.task for row in result.rows} == {"fairface gender"}
     assert {"none", "cali", "random"} == {row.method for row in result.rows}

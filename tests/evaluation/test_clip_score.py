@@ -14,7 +14,7 @@ from eval.miniature.twin import load_transformers_clip
 from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.evaluation.drawing import DrawnSet, make_plan
 from vldebias.evaluation.scores import clip_score, fid
-from vldebias.evaluation.task import Texts
+from vldebias.evaluation.session import Texts
 from vldebias.evaluation.variants import Variant
 from vldebias.hosts.images import image_encoder
 from vldebias.loading import Loaded

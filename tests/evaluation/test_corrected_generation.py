@@ -11,7 +11,8 @@ from vldebias.evaluation import SharesTask
 from vldebias.evaluation.drawing import DrawnSet
 from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.judges import Kept
-from vldebias.evaluation.task import Options, Session
+from vldebias.evaluation.session import Session
+from vldebias.evaluation.task import Options
 from vldebias.evaluation.variants import Variant
 
 pytestmark = pytest.mark.filterwarnings("ignore:people:vldebias.errors.SuspectInputWarning")  # few labels
@@ -54,7 +55,7 @@ def test_people_who_were_asked_elsewhere_correct_what_lies_beside_the_images(
     task().measure(folder.folder, Wrong("beside"))
     labels = answers(tmp_path / "a.csv", truth, 2)
     human = SharesTask(name="gender", title="t", attribute="gender", values=GENDERS, resamples=50)
-    found = human.measured(Session(Options(out=tmp_path, labels=(labels,), drawn=folder.folder)))
+    found = human.measured(human.inputs(Session(Options(out=tmp_path, labels=(labels,), drawn=folder.folder))))
     assert [part.provenance.task for part in found] == ["gender", "gender corrected"]
     share = np.mean([truth[i.path] == "male" for i in folder if i.variant == "cali" and i.stated is None])
     row = next(r for r in found[1].rows if (r.metric, r.method, r.subset) == ("corrected_share", "cali", "male"))
@@ -70,7 +71,9 @@ def test_a_sample_with_weights_is_corrected_by_them(drawn: tuple[DrawnSet, dict[
     rows = [f"{i.path},ada,{truth[i.path]},{w}" for n, (i, w) in enumerate(asked) if n % w == 0]
     (tmp_path / "a.csv").write_text("image,annotator,value,weight\n" + "\n".join(rows) + "\n")
     human = SharesTask(name="gender", title="t", attribute="gender", values=GENDERS, resamples=50)
-    found = human.measured(Session(Options(out=tmp_path, labels=(tmp_path / "a.csv",), drawn=folder.folder)))
+    found = human.measured(
+        human.inputs(Session(Options(out=tmp_path, labels=(tmp_path / "a.csv",), drawn=folder.folder)))
+    )
     rows = {(r.task, r.metric, r.method, r.subset): r for r in found[0].rows + found[1].rows}
     chosen = [i.path for i, _ in asked if i.variant == "none"]
     share = np.mean([truth[path] == "male" for path in chosen])

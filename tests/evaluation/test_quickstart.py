@@ -11,7 +11,8 @@ from eval.miniature.birds import LEAN
 from vldebias.cli import app
 from vldebias.evaluation.drawing import identity, joint_fingerprint
 from vldebias.evaluation.result import Result
-from vldebias.evaluation.task import Texts, load_suite
+from vldebias.evaluation.session import Texts
+from vldebias.evaluation.task import load_suite
 from vldebias.prompts import load_prompts
 
 ROOT = Path(__file__).parents[2]

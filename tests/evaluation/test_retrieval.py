@@ -17,7 +17,8 @@ from vldebias.data import UNKNOWN, Embeddings, Labels, cross
 from vldebias.errors import SuspectInputWarning
 from vldebias.evaluation.result import TaskResult
 from vldebias.evaluation.retrieval import RetrievalTask, relevance
-from vldebias.evaluation.task import Data, Texts
+from vldebias.evaluation.session import Texts
+from vldebias.evaluation.task import Data
 from vldebias.hosts import TextTable
 from vldebias.metrics import max_skew, min_skew, ndkl
 from vldebias.metrics.metric import get_metric

@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 from eval.experiments import rivals
 from eval.readme import compared
 from vldebias.evaluation.result import Result
-from vldebias.evaluation.task import Texts
+from vldebias.evaluation.session import Texts
 from vldebias.methods import METHODS, Suffix
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")

@@ -14,11 +14,13 @@ from rich.console import Console
 from vldebias.data import Embeddings, Labels, save_embeddings
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.evaluation import run as runner
-from vldebias.evaluation.pairs import TextsTask
 from vldebias.evaluation.result import Result
 from vldebias.evaluation.retrieval import RetrievalTask
 from vldebias.evaluation.run import run_suite, verify
-from vldebias.evaluation.task import Data, Options, Session, Suite, load_suite
+from vldebias.evaluation.session import Session
+from vldebias.evaluation.shares import SharesTask
+from vldebias.evaluation.task import Data, Options, Suite, load_suite
+from vldebias.progress import Progress
 from vldebias.prompts import make_prompt_set
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
@@ -32,8 +34,6 @@ PORTRAITS: dict[str, Any] = {
     "prompts": {"gender": "fairface-gender"}, "queries": {"of": "fairface-gender"}, "k": 10, "resamples": 20,
     "classes": {"age": {"young": "the young", "old": "the old"}},
 }  # fmt: skip
-TEXTS: dict[str, Any] = {"task": "texts", "name": "pairs", "title": "Pairs", "host": "model", "resamples": 20}
-TEXTS |= {"sets": {"gender": "fairface-gender"}}
 PEOPLE: dict[str, Any] = {"task": "shares", "name": "by people", "title": "P", "attribute": "gender"}
 PEOPLE |= {"values": ["male", "female"]}
 
@@ -46,6 +46,15 @@ def suite(*tasks: dict[str, Any], host: str | None = "miniature") -> Suite:
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A task that needs no model: the shares of a table."""
+    path = tmp_path_factory.mktemp("table") / "table.csv"
+    rows = [f"{job},{('male', 'female')[i % 2]}" for job in ("nurse", "pilot") for i in range(9)]
+    path.write_text("\n".join(["prompt,value", *rows]))
+    return {"task": "shares", "name": "table", "title": "Table", "resamples": 20, "table": str(path)}
 
 
 @pytest.fixture
@@ -65,29 +74,29 @@ def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callabl
     return go
 
 
-def test_a_run_writes_result_page_and_charts(run: Any, tmp_path: Path) -> None:
-    found, said = run(BIRDS, TEXTS, charts=True)
+def test_a_run_writes_result_page_and_charts(run: Any, table: Any, tmp_path: Path) -> None:
+    found, said = run(BIRDS, table, charts=True)
     assert Result.read(tmp_path / "result.json") == found
     tasks = [protocol.task for protocol in found.provenance]
-    assert tasks == ["birds", "birds: cosines", "pairs gender"]
+    assert tasks == ["birds", "birds: cosines", "table"]
     assert {figure.task for figure in found.rows} == set(tasks)
-    assert all(protocol.title.startswith(("Birds: ", "Pairs: ")) for protocol in found.provenance)
+    assert all(protocol.title.startswith(("Birds: ", "Table: ")) for protocol in found.provenance)
     page = (tmp_path / "index.html").read_text()
     assert page.count('class="task"') == len(tasks)
     assert page.count("data:image/png") == 1
     assert "birds: done" in said
 
 
-def test_the_files_of_a_run_are_told_from_others(run: Any, tmp_path: Path) -> None:
-    run(TEXTS)
+def test_the_files_of_a_run_are_told_from_others(run: Any, table: Any, tmp_path: Path) -> None:
+    run(table)
     assert verify(tmp_path) == {"changed": [], "missing": [], "added": []}
     page = tmp_path / "index.html"
     page.write_text(page.read_text() + " ")
-    (tmp_path / "tasks" / "pairs.json").unlink()
+    (tmp_path / "tasks" / "table.json").unlink()
     (tmp_path / "more.csv").write_text("")
     assert verify(tmp_path / "result.json") == {
         "changed": ["index.html"],
-        "missing": ["tasks/pairs.json"],
+        "missing": ["tasks/table.json"],
         "added": ["more.csv"],
     }
     for stranger in ("tasks", "nowhere"):
@@ -96,21 +105,21 @@ def test_the_files_of_a_run_are_told_from_others(run: Any, tmp_path: Path) -> No
 
 
 def test_what_is_finished_is_taken_over_unless_it_is_damaged_fresh_or_set_otherwise(
-    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Any, table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls, measure = [], TextsTask.measured
-    monkeypatch.setattr(TextsTask, "measured", lambda *a: calls.append(1) or measure(*a))
-    first, _ = run(TEXTS)
-    again, said = run(TEXTS)
+    calls, measure = [], SharesTask.measured
+    monkeypatch.setattr(SharesTask, "measured", lambda *a: calls.append(1) or measure(*a))
+    first, _ = run(table)
+    again, said = run(table)
     assert calls == [1]
     assert (again.rows, again.provenance, again.seconds) == (first.rows, first.provenance, first.seconds)
-    assert "pairs: taken over from a run before" in said
-    (tmp_path / "tasks" / "pairs.json").write_text('{"key": "half a fi')
-    again, said = run(TEXTS)
+    assert "table: taken over from a run before" in said
+    (tmp_path / "tasks" / "table.json").write_text('{"key": "half a fi')
+    again, said = run(table)
     assert "taken over" not in said
     assert again.rows == first.rows
-    run(TEXTS, fresh=True)
-    run(TEXTS, resamples=21)
+    run(table, fresh=True)
+    run(table, resamples=21)
     assert calls == [1] * 4
 
 
@@ -119,7 +128,8 @@ def test_the_key_changes_with_whatever_may_change_figures(tmp_path: Path, cache:
         return Session(Options(**{"out": tmp_path, "cache": cache, "model": "miniature", **options}))
 
     def key(session: Session, **changes: Any) -> str:
-        return suite({**BIRDS, **changes}).tasks[0].with_options(session.options).key(session)
+        task = suite({**BIRDS, **changes}).tasks[0].with_options(session.options)
+        return task.key(session.options, task.inputs(session))
 
     usual, other = session(), session()
     with torch.no_grad():
@@ -133,43 +143,48 @@ def test_the_key_changes_with_whatever_may_change_figures(tmp_path: Path, cache:
     assert key(session()) == keys[0]
 
 
-def test_an_interrupt_leaves_what_is_done(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_leaves_what_is_done(
+    run: Any, table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
         patched.setattr(RetrievalTask, "measured", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            run(TEXTS, PORTRAITS)
-    assert [p.task for p in Result.read(tmp_path / "result.json").provenance] == ["pairs gender"]
+            run(table, PORTRAITS)
+    assert [p.task for p in Result.read(tmp_path / "result.json").provenance] == ["table"]
     assert (tmp_path / "index.html").is_file()
-    found, said = run(TEXTS, PORTRAITS)
-    assert "pairs: taken over" in said
-    assert [p.task for p in found.provenance] == ["pairs gender", "portraits gender"]
+    found, said = run(table, PORTRAITS)
+    assert "table: taken over" in said
+    assert [p.task for p in found.provenance] == ["table", "portraits gender"]
 
 
 def test_a_kind_of_warning_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(Session, "say", lambda self, text: said.append(text))
+    monkeypatch.setattr(Progress, "say", lambda self, text: said.append(text))
     with runner._warnings_said(Session(Options(out=Path()))):
         warn("first", SuspectInputWarning)
         warn("second", SuspectInputWarning)
     assert said == ["warning: first"]
 
 
-def test_the_images_of_a_limit_are_always_the_same(tmp_path: Path) -> None:
+def test_the_images_of_a_limit_are_always_the_same(tmp_path: Path, cache: Path) -> None:
     data = Data.model_validate(BIRDS["data"])
-    sessions = [Session(Options(out=tmp_path, limit=60)) for _ in range(2)]
-    first, second = (session.data(data).ids for session in sessions)
+
+    def ids(**limit: int) -> tuple[str, ...]:
+        options = Options(out=tmp_path, model="miniature", cache=cache, **limit)
+        return Session(options).embedded(data).ids
+
+    first, second = ids(limit=60), ids(limit=60)
     assert first == second == tuple(sorted(first))
     assert len(first) == 60
-    assert first != Session(Options(out=tmp_path)).data(data).ids[:60]
+    assert first != ids()[:60]
 
 
 def test_what_a_suite_needs_is_said(run: Any) -> None:
     for task, host, message in (
         (BIRDS, None, "expected an image-text model, got none; this suite needs a brave heart"),
-        ({**TEXTS, "host": "pipeline"}, None, "expected a text-to-image pipeline, got none"),
         ({**BIRDS, "data": {"name": "waterbirds"}}, "miniature", "waterbirds: expected its root"),
         (PEOPLE, "miniature", "expected labels and the folder of drawn images"),
     ):

@@ -12,14 +12,12 @@ from torch.nn.functional import normalize
 
 import vldebias
 from vldebias.errors import UnsupportedHostError
-from vldebias.evaluation.pairs import TextsTask
-from vldebias.evaluation.task import Texts
+from vldebias.evaluation.session import Texts
 from vldebias.hosts import resolve
 from vldebias.hosts.fingerprint import TEXTS
-from vldebias.methods import METHODS, Problem
-from vldebias.methods.diagnostics import pair_distance
+from vldebias.methods import METHODS
 from vldebias.miniature import load_clip, load_pipeline
-from vldebias.prompts import PromptSet, make_prompt_set
+from vldebias.prompts import PromptSet
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
 
@@ -120,23 +118,3 @@ def test_every_prompt_is_embedded_once() -> None:
 def test_a_pipeline_is_refused() -> None:
     with pytest.raises(UnsupportedHostError, match="expected an image-text model; a pipeline is evaluated by images"):
         Texts(load_pipeline())
-
-
-# ---- the distances of pairs ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("host", "role"), [("clip", "joint"), ("pipeline", "sequence")])
-def test_pair_distances_are_those_of_the_diagnostics(host: str, role: str) -> None:
-    tones = {tone: [tone] for tone in ("pale", "tan", "dark-skinned")}  # three prompts a group, three pairs
-    prompts = make_prompt_set("tones", tones, ["nurse", "plumber", "chef"], test_concepts=["pilot", "clerk"])
-    model, _, tokenizer = load_clip()
-    target = resolve(load_pipeline()) if host == "pipeline" else resolve(model, tokenizer=tokenizer)
-    (told,) = TextsTask(name="pairs", title="", sets={"tones": prompts}, resamples=20).measure(target)
-    found = {(row.method, row.subset): row for row in told.rows}
-    for subset, pairs in (("train", prompts.pairs), ("unseen", prompts.held_out_pairs)):
-        rows = target.embed([p for pair in pairs for p in pair], role).unflatten(0, (len(pairs), 2))
-        assert found["none", subset].value == pytest.approx(pair_distance(rows))
-        moved = Problem.of(target, prompts, lam=500.0).fit("cali", role)(rows, 1.0)
-        assert found["cali", subset].value == pytest.approx(pair_distance(moved))
-        assert found["cali", subset].value < found["none", subset].value
-    assert found["none", "unseen"].n == {"concepts": 2, "pairs": 6}

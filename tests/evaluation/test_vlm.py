@@ -14,7 +14,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.evaluation.judges import predict
-from vldebias.evaluation.task import Options, Session
+from vldebias.evaluation.session import Session
+from vldebias.evaluation.task import Options
 from vldebias.evaluation.vlm import NONE, VlmJudge, cyclic, question
 
 TEMPLATE = (

@@ -11,7 +11,7 @@ from eval.experiments.rivals import compared
 from eval.readme import ATTACHED
 from eval.tables import read, rows_in
 from vldebias.api import fit_projection
-from vldebias.evaluation.task import Texts
+from vldebias.evaluation.session import Texts
 from vldebias.methods.presets import DEFAULT, PRESETS
 from vldebias.prompts import load_prompts
 

@@ -12,7 +12,7 @@ from eval.experiments.embeddings import celeba, file
 from eval.experiments.validity import LEAN, RANGES, correlation, gaps, geometry, in_space, lean
 from eval.miniature import people, portraits
 from vldebias.evaluation.result import Result
-from vldebias.evaluation.task import Texts
+from vldebias.evaluation.session import Texts
 from vldebias.miniature import load_clip
 from vldebias.prompts import load_prompts
 

@@ -16,7 +16,7 @@ from diffusers_tiny import sd, sdxl
 
 from vldebias import debias, load_prompts
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.task import Texts
+from vldebias.evaluation.session import Texts
 from vldebias.hosts import TextTable
 from vldebias.methods import Diagnostics, Problem, Suffix, get_method
 from vldebias.methods.baselines.wording import rewrite_prompt

@@ -51,7 +51,7 @@ def audit_command(
     check_out(folder)
     from vldebias.evaluation.auditing import ShareTable, build_task, read_prompts
     from vldebias.evaluation.run import write_manifest
-    from vldebias.evaluation.task import Session
+    from vldebias.evaluation.session import Session
     from vldebias.options import Options
     from vldebias.prompts import load_prompts
 

@@ -98,8 +98,8 @@ def run_task(task: Task, options: Options, source: str, headline: Sequence[str] 
     from vldebias.evaluation.run import PAGE, run_suite
     from vldebias.evaluation.task import Suite
 
-    about = {"title": task.title, "description": task.title, "source": source, "needs": ""}
-    suite = Suite.of_task(task, **about, headline=[(task.name, metric) for metric in headline])
+    about = {"name": task.name, "title": task.title, "description": task.title, "source": source, "needs": ""}
+    suite = Suite.build({**about, "tasks": (task,), "headline": [(task.name, metric) for metric in headline]})
     return run_suite(suite, options, console=err), options.out / PAGE
 
 

@@ -5,13 +5,13 @@ from vldebias.evaluation.diagnosis import DiagnoseTask, diagnose
 from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.grids import grid
 from vldebias.evaluation.groups import GroupsTask
-from vldebias.evaluation.pairs import TextsTask
 from vldebias.evaluation.report import compare, render
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
 from vldebias.evaluation.retrieval import RetrievalTask
 from vldebias.evaluation.run import evaluate, run_suite
+from vldebias.evaluation.session import Session, Texts
 from vldebias.evaluation.shares import SharesTask
-from vldebias.evaluation.task import TASKS, Session, Suite, Task, Texts, list_suites, load_suite, register_task
+from vldebias.evaluation.task import TASKS, Suite, Task, list_suites, load_suite, register_task
 from vldebias.evaluation.vlm import VlmJudge
 from vldebias.options import Options
 
@@ -32,7 +32,6 @@ __all__ = [
     "TaskProvenance",
     "TaskResult",
     "Texts",
-    "TextsTask",
     "VlmJudge",
     "audit",
     "compare",

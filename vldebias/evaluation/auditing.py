@@ -25,9 +25,9 @@ from torch.nn.functional import normalize
 
 from vldebias.data.tables import check_csv
 from vldebias.errors import InvalidInputError, need
-from vldebias.evaluation.images import names_of
 from vldebias.evaluation.result import NONE, Result, TaskProvenance, TaskResult
-from vldebias.evaluation.task import Prompts, Session, Task, Texts, register_task
+from vldebias.evaluation.session import Session, Texts
+from vldebias.evaluation.task import Prompts, Task, register_task
 from vldebias.hosts import Host, resolve
 from vldebias.loading import Loaded
 from vldebias.metrics.bootstrap import percentile_interval
@@ -275,11 +275,6 @@ class AuditTask(Task):
     asked: tuple[str, ...]
     prompts: Prompts
     calibration: Table | None = None
-
-    @property
-    def prompt_sets(self) -> tuple[str, ...]:
-        """Return the prompt set of the attribute."""
-        return names_of([self.prompts])
 
     def inputs(self, session: Session) -> dict[str, Any]:
         """Return the text encoder: that of a pipeline, of a model, or a file of embeddings."""

@@ -23,9 +23,10 @@ from torch.nn.functional import normalize
 
 from vldebias.data import Embeddings, Labels, cross
 from vldebias.errors import InvalidInputError, need
-from vldebias.evaluation.images import IMAGES, ImageTask, Methods, disjoint, names_of, prompts_of
+from vldebias.evaluation.images import IMAGES, ImageTask, Methods, disjoint, prompts_of
 from vldebias.evaluation.result import NONE, Result, TaskProvenance, TaskResult
-from vldebias.evaluation.task import Prompts, Session, Texts, register_task
+from vldebias.evaluation.session import Session, Texts
+from vldebias.evaluation.task import Prompts, register_task
 from vldebias.methods import get_method
 from vldebias.metrics import k_variance
 from vldebias.metrics.bootstrap import wilson_interval
@@ -244,11 +245,6 @@ class DiagnoseTask(ImageTask):
     methods: Methods = (NONE,)
     side: Literal["text", "image", "both"] | None = "image"
 
-    @property
-    def prompt_sets(self) -> tuple[str, ...]:
-        """Return the prompt set, where there is one."""
-        return () if self.prompts is None else names_of([self.prompts])
-
     def texts(self) -> tuple[str, ...]:
         """Return the prompts that methods are fitted on."""
         return () if self.prompts is None else prompts_of([self.prompts])
@@ -258,12 +254,6 @@ class DiagnoseTask(ImageTask):
         if self.prompts is not None:
             return super().inputs(session)
         return {"images": session.embedded(self.data), "progress": session.progress}
-
-    def fingerprints(self, session: Session) -> dict[str, Any]:
-        """Return the fingerprints of the features and, where there is a prompt set, of the model's weights."""
-        if self.prompts is not None or session.options.embeddings is None:
-            return super().fingerprints(session)
-        return {"data": session.fingerprint(self.data), "unknown": list(session.options.unknown)}
 
     def measure(
         self,

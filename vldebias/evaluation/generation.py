@@ -17,7 +17,6 @@ from vldebias.errors import InvalidInputError, need
 from vldebias.evaluation.auditing import read_prompts
 from vldebias.evaluation.drawing import Drawn, DrawnSet, draw, folder_slug, identity, make_plan
 from vldebias.evaluation.grids import COLUMNS, ROWS, compose
-from vldebias.evaluation.images import names_of
 from vldebias.evaluation.judges import (
     JUDGES,
     SURE,
@@ -31,11 +30,10 @@ from vldebias.evaluation.judges import (
 )
 from vldebias.evaluation.result import TaskResult
 from vldebias.evaluation.scores import clip_score, fid
+from vldebias.evaluation.session import Session, Texts
 from vldebias.evaluation.shares import add_shares
-from vldebias.evaluation.task import Count, Name, Options, Prompts, Session, Share, Task, Texts, one_of, register_task
+from vldebias.evaluation.task import Count, Name, Options, Prompts, Share, Task, one_of, register_task
 from vldebias.evaluation.variants import NONE, Variant, is_for_pipelines
-from vldebias.files import digest
-from vldebias.hosts import resolve
 from vldebias.hosts.images import image_encoder
 from vldebias.loading import Loaded
 from vldebias.methods import get_method
@@ -185,11 +183,6 @@ class GenerationTask(Task):
         """Return the variants, each with its prompt sets."""
         return {name: variant.on(load_prompts(self.prompts)) for name, variant in self.variants.items()}
 
-    @property
-    def prompt_sets(self) -> tuple[str, ...]:
-        """Return the prompt sets that are generated and those that the variants are fitted on."""
-        return names_of((self.prompts, *(one for variant in self.variants.values() for one in variant.prompts)))
-
     # ---- in a suite --------------------------------------------------------------------------------------------
 
     def with_options(self, options: Options) -> Self:
@@ -201,8 +194,6 @@ class GenerationTask(Task):
             raise InvalidInputError("--labels: answers about drawn images go with vldebias eval human --labels FILE")
         if processes().world > 1:
             raise InvalidInputError(f"{self.name}: one process generates images; launch one, or leave it out by --only")
-        keys = ("images", "steps", "seeds", "prompts_file")
-        changed = {key: value for key in keys if (value := getattr(options, key)) not in (None, ())}
         first, variants = next(iter(self.variants.values())), dict(self.variants)
         if options.methods is not None:
             named = [name for name in options.methods if name != NONE and is_for_pipelines(name)]
@@ -210,22 +201,7 @@ class GenerationTask(Task):
         own = {key: value for key in ("lam", "max_loss") if (value := getattr(options, key)) is not None}
         variants = {n: v if v.projection is not None else _changed(v, **own) for n, v in variants.items()}
         saved = {path.resolve().name: Variant(projection=path) for path in options.projections}
-        changed["variants"] = variants | saved
-        return super().with_options(options).model_copy(update=changed)
-
-    def fingerprints(self, session: Session) -> dict[str, Any]:
-        """Return the fingerprints of the pipeline, the judge, the scorer and saved edits."""
-        scores = self._scorer(session)
-        scorer = None if scores is None else resolve(scores.host).fingerprint()
-        pipeline = resolve(session.pipeline.host).fingerprint()
-        saved = {n: v.planned["projection"] for n, v in self.variants.items() if v.projection is not None}
-        return {
-            "pipeline": pipeline and pipeline.to_dict(),
-            "judge": self._judge(session).fingerprint,
-            "scored by": scorer and scorer.to_dict(),
-            **({"saved": saved} if saved else {}),
-            **({"prompts file": digest(self.prompts_file)} if self.prompts_file else {}),
-        }
+        return super().with_options(options).model_copy(update={"variants": variants | saved})
 
     def inputs(self, session: Session) -> dict[str, Any]:
         """Return the pipeline, the folder "<out>/images/<task>", the judge and, where needed, the scorer."""
@@ -234,6 +210,9 @@ class GenerationTask(Task):
             "images": given.get("images", session.options.out / "images" / folder_slug(self.name)),
             "judge": given.get("judge") or self._judge(session),
             "pipe": session.pipeline.host,
+            "pipeline": session.pipeline,
+            "saved": {n: v.planned["projection"] for n, v in self.variants.items() if v.projection is not None},
+            "prompts_file": self.prompts_file,
             "scorer": given.get("scorer") or self._scorer(session),
             "progress": session.progress,
         }

@@ -32,13 +32,13 @@ from vldebias.evaluation.images import (
     doubt_chance,
     doubt_labels,
     doubt_space,
-    names_of,
     prompts_of,
     sets_by_column,
     spaced,
 )
 from vldebias.evaluation.result import NONE, TaskResult
-from vldebias.evaluation.task import Data, Lam, Prompts, Session, Texts, register_task
+from vldebias.evaluation.session import Session, Texts
+from vldebias.evaluation.task import Data, Lam, Prompts, register_task
 from vldebias.methods import get_method
 from vldebias.metrics.bootstrap import percentile_interval, resampled_counts, wilson_interval
 from vldebias.metrics.classification import lowest_accuracy, mean_accuracy, placements
@@ -309,16 +309,6 @@ class GroupsTask(ImageTask):
         columns = _columns(session.embedded(IMAGES), prompts, fields.get("label"), fields.get("spurious"))
         return super().of_given(session, {**fields, **columns, "prompts": prompts})
 
-    @property
-    def prompt_sets(self) -> tuple[str, ...]:
-        """Return the prompt set."""
-        return names_of([self.prompts])
-
-    @property
-    def splits(self) -> tuple[Data | None, ...]:
-        """Return the test, reference, training and validation splits."""
-        return *super().splits, self.train, self.val
-
     def texts(self) -> tuple[str, ...]:
         """Return the class prompts, spurious prompts and pairs."""
         return prompts_of([self.prompts])
@@ -327,7 +317,9 @@ class GroupsTask(ImageTask):
         """Return the task without the baselines where the user's embeddings have no training split."""
         if not self.baselines or session.options.embeddings is None or session.optional(self.train) is not None:
             return self
-        session.say(f"{self.name}: no training split in the file, so the baselines that need labels are left out")
+        session.progress.say(
+            f"{self.name}: no training split in the file, so the baselines that need labels are left out"
+        )
         return self.model_copy(update={"baselines": ()})
 
     def inputs(self, session: Session) -> dict[str, Any]:

@@ -21,11 +21,12 @@ from pydantic import BeforeValidator, Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vldebias.data import Embeddings, UnitRows, cross, digest_of, odd_values
+from vldebias.data import Embeddings, UnitRows, cross, odd_values
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.evaluation.result import NONE, TaskProvenance
-from vldebias.evaluation.task import Data, Lam, Number, Options, Prompts, Session, Share, Task, Texts
+from vldebias.evaluation.session import Session, Texts
+from vldebias.evaluation.task import Data, Lam, Number, Share, Task
 from vldebias.hosts.base import IMAGE, TEXT, roles_of
 from vldebias.methods import METHODS, Method, Need, get_method
 from vldebias.methods.diagnostics import spread_along
@@ -80,22 +81,12 @@ class ImageTask(Task):
     side: Literal["text", "image", "both"] | None = None
     reference: Data | None = None
 
-    @property
-    def splits(self) -> tuple[Data | None, ...]:
-        """Return the splits whose images the figures depend on."""
-        return self.data, self.reference
-
-    def with_options(self, options: Options) -> Self:
-        """Return the task with the user's methods, lam, bound and side in place of its own."""
-        names = ("methods", "lam", "max_loss", "side")
-        changed = {name: value for name in names if (value := getattr(options, name)) is not None}
-        task = super().with_options(options)
-        return type(self).build({**dict(task), **changed}) if changed else task
-
     @classmethod
     def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
         """Return the task for the images given from Python, with a reference and splits where there are some."""
-        beside = {name: Data(name=name) for name in ("reference", "train", "val") if name in session.given}
+        beside: dict[str, Any] = {
+            name: Data(name=name) for name in ("reference", "train", "val") if name in session.given
+        }
         return super().of_given(session, {**beside, **fields, "data": IMAGES})
 
     def inputs(self, session: Session) -> dict[str, Any]:
@@ -107,20 +98,6 @@ class ImageTask(Task):
             "edits": session.edits,
             "progress": session.progress,
         }
-
-    def fingerprints(self, session: Session) -> dict[str, Any]:
-        """Return the fingerprints of both towers, of the images of every split, and of the user's files."""
-        options = session.options
-        images = options.embeddings is None
-        saved = [file for folder in options.projections for file in sorted(folder.rglob("*.safetensors"))]
-        files = [options.texts, options.reference, *saved]
-        return {
-            "texts": session.texts.fingerprint,
-            "images": [session.encoder.digest, session.encoder.preprocessing] if images else None,
-            "dtype": options.feature_dtype if images else None,
-            "data": [session.fingerprint(split) for split in self.splits if split is not None],
-            "files": [file and digest_of(file) for file in files],
-        } | ({"unknown": list(options.unknown)} if options.unknown else {})
 
     # ---- methods ---------------------------------------------------------------------------------------------
 
@@ -243,12 +220,7 @@ def sets_by_column(given: Any) -> dict[str, tuple[PromptSet, ...]]:
     return {column: tuple(map(load_prompts, of)) for column, of in listed.items()}
 
 
-def names_of(sets: Iterable[Prompts]) -> tuple[str, ...]:
-    """Return the names and files of prompt sets; sets given as objects are left out, the fields hold their hash."""
-    return tuple(str(one) for one in sets if not isinstance(one, PromptSet))
-
-
-def prompts_of(sets: Iterable[Prompts]) -> tuple[str, ...]:
+def prompts_of(sets: Iterable[str | PromptSet]) -> tuple[str, ...]:
     """Return every text that must be embedded to fit on these prompt sets."""
     texts: list[str] = []
     for one in map(load_prompts, sets):

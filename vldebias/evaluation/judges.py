@@ -25,7 +25,8 @@ from vldebias.data import UNKNOWN, Labels, cross
 from vldebias.edit import Fingerprint
 from vldebias.errors import InvalidInputError, need
 from vldebias.evaluation.drawing import DrawnSet, folder_slug
-from vldebias.evaluation.task import OneOrMore, Session, Strict, Texts, named_by
+from vldebias.evaluation.session import Session, Texts
+from vldebias.evaluation.task import OneOrMore, Strict, named_by
 from vldebias.files import digest as file_digest
 from vldebias.files import read_json, write_atomically
 from vldebias.hosts.fingerprint import weights_fingerprint

@@ -20,7 +20,7 @@ import numpy as np
 from vldebias.edit import Fingerprint
 from vldebias.errors import InvalidInputError, need, shortened
 from vldebias.evaluation.result import CHANCE, COLUMNS, NONE, Result, TaskProvenance
-from vldebias.evaluation.task import WORLDS
+from vldebias.evaluation.session import WORLDS
 from vldebias.files import write_atomically
 from vldebias.methods import METHODS
 from vldebias.metrics.metric import METRICS, metric_of

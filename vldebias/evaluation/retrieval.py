@@ -35,13 +35,13 @@ from vldebias.evaluation.images import (
     doubt_labels,
     doubt_space,
     doubt_values,
-    names_of,
     prompts_of,
     sets_by_column,
     spaced,
 )
 from vldebias.evaluation.result import CHANCE, NONE, TaskResult
-from vldebias.evaluation.task import Count, Number, Session, SeveralPrompts, Strict, Texts, register_task
+from vldebias.evaluation.session import Session, Texts
+from vldebias.evaluation.task import Count, Number, Prompts, SeveralPrompts, Strict, register_task
 from vldebias.metrics.bootstrap import recentred_interval, resampled_weights
 from vldebias.metrics.metric import computed
 from vldebias.metrics.rankings import first_hits, log_ratios, ndkls, random_rankings, reach, resampled_places
@@ -232,13 +232,12 @@ class Gallery:
 class Queries(Strict):
     """Name the class prompts of a prompt set, or its held-out ones, as queries."""
 
-    of: str
+    of: Prompts
     held_out: bool = False
 
     def texts(self) -> tuple[str, ...]:
         """Return the prompts."""
-        prompts = load_prompts(self.of)
-        return prompts.held_out_classes if self.held_out else prompts.classes
+        return self.of.held_out_classes if self.held_out else self.of.classes
 
 
 @register_task
@@ -280,12 +279,6 @@ class RetrievalTask(SkewOptions, ImageTask):
         few = max(10, len(images) // 20)
         return super().of_given(session, {"k": few, **fields, "prompts": sets, "queries": asked})
 
-    @property
-    def prompt_sets(self) -> tuple[str, ...]:
-        """Return the prompt sets of the attributes and of the queries."""
-        of_queries = () if isinstance(self.queries, list) else (self.queries.of,)
-        return *of_queries, *names_of(chain(*self.prompts.values()))
-
     def asked(self) -> tuple[str, ...]:
         """Return the queries."""
         return self.queries.texts() if isinstance(self.queries, Queries) else tuple(self.queries)
@@ -313,7 +306,9 @@ class RetrievalTask(SkewOptions, ImageTask):
             )
         if left_out:
             missing = sorted({column for name in left_out for column in name.split(" x ")} - set(there))
-            session.say(f"{self.name}: {', '.join(left_out)} left out: the embeddings have no column {missing}")
+            session.progress.say(
+                f"{self.name}: {', '.join(left_out)} left out: the embeddings have no column {missing}"
+            )
         classes = {column: texts for column, texts in self.classes.items() if column in there}
         return self.model_copy(update={"prompts": fitting, "classes": classes})
 

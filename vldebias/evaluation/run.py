@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import time
@@ -20,13 +21,15 @@ from vldebias.errors import InvalidInputError, SuspectInputWarning, VldebiasWarn
 from vldebias.evaluation.images import PAPER, ImageTask
 from vldebias.evaluation.report import render
 from vldebias.evaluation.result import NONE, Measurement, Result, TaskProvenance, TaskResult
-from vldebias.evaluation.task import TASKS, Options, Session, Strict, Suite, Task, file_slug, load_suite
+from vldebias.evaluation.session import Session
+from vldebias.evaluation.task import TASKS, Options, Strict, Suite, Task, file_slug, load_suite
 from vldebias.files import LOCK, digest, only_writer, read_json, write_atomically
+from vldebias.hosts import attachment_of
 from vldebias.loading import Loaded
 from vldebias.methods import Method, resolved
 from vldebias.pictures import save_png
 from vldebias.progress import SILENT, Progress
-from vldebias.prompts import PromptSet, load_prompts
+from vldebias.prompts import PromptSet
 
 RESULT, PAGE, MANIFEST = "result.json", "index.html", "manifest.json"
 SPLITS = ("train", "val")  # beside the images and a reference; each may come with labels, as train_labels=
@@ -69,7 +72,7 @@ def evaluate(
         unknown: a value of labels that means "not known", such as -1, or several. Every result says how many rows were
             unknown (`n`), and groups leave them out.
         task: a name in `vldebias.evaluation.TASKS`: "retrieval" (skew of the first k results), "groups" (accuracy of
-            the worst group), "generation", "texts", "annotations", or one that was registered.
+            the worst group), "generation", or one that was registered.
         methods: names in `vldebias.methods.METHODS`, methods, edits that were fitted before (also name -> edit), or
             several; by default "none", "default" and the attachment that the model carries ("attached cali"), all at
             its strength. "none" is always measured, without any attachment; changes are differences to it.
@@ -91,7 +94,6 @@ def evaluate(
             - of both: lam, strength, max_loss, side, keep_stated, resamples, seed.
             - of generation: `model` is a pipeline; `judge` reads the images, generated into `folder`; attributes,
               images_each and the other fields of `GenerationTask`.
-            - of texts: `model` is a model or a pipeline. lam, method.
 
     Raises:
         InvalidInputError, PromptSetError, UnsupportedHostError: what does not fit, by name.
@@ -100,9 +102,10 @@ def evaluate(
     >>> evaluate(texts, features, prompts="gender", labels={"gender": gender}, k=50).to_pandas()  # doctest: +SKIP
     """
     kind = TASKS.named(task)
-    inputs = kind.input_names()
+    inputs = tuple(inspect.signature(kind.measure).parameters)[1:]
     known = sorted({*kind.model_fields, *inputs, *(f"{name}_labels" for name in SPLITS if name in inputs)})
-    given = {"images": images, "labels": labels, "reference": reference, "reference_labels": reference_labels}
+    given = {"model": model, "tokenizer": tokenizer, "images": images, "reference": reference}
+    given |= {"labels": labels, "reference_labels": reference_labels}
     fields: dict[str, Any] = {"name": task, "title": task} | ({} if prompts is None else {"prompts": prompts})
     for name, value in options.items():
         if name not in known:
@@ -110,22 +113,24 @@ def evaluate(
             raise InvalidInputError(f"evaluate: {name!r} is no option of {task}; expected one of {expected}")
         is_field = name in kind.model_fields and (name not in inputs or isinstance(value, (Strict, Mapping)))
         (fields if is_field else given)[name] = value
+    column = next(iter(prompts), "") if isinstance(prompts, Mapping) else str(getattr(prompts, "name", prompts))
+    for name, value in given.items():
+        if name.endswith("labels") and value is not None and not isinstance(value, Mapping):
+            given[name] = {column: value}
     shown = progress if isinstance(progress, Progress) else Progress.on() if progress else SILENT
     session = Session(
         Options(Path(), pretrained=pretrained, device=device, data_root=root, unknown=unknown),
         needs=f"task {task!r}",
         progress=shown,
         given={name: value for name, value in given.items() if value is not None},
-        host=model,
-        tokenizer=tokenizer,
         split=split,
-        handed=True,
-        column=next(iter(prompts), "") if isinstance(prompts, Mapping) else str(getattr(prompts, "name", prompts)),
     )
-    compares = issubclass(kind, ImageTask)
+    compares, carried = issubclass(kind, ImageTask), None
+    if compares and model is not None and not isinstance(model, str):  # what "none" is measured without
+        carried = next(filter(None, map(attachment_of, session.texts.host.exclusive_modules)), None)
     if methods is not None:
-        fields["methods"], session.fitted = _methods(methods, reference)
-        if compares and session.attachment is not None:
+        fields["methods"], session.given["edits"] = _methods(methods, reference)
+        if carried is not None:
             warn(
                 "model: got one that carries an attachment, which is not among the methods; expected no methods= (it "
                 "is measured then), or its edit among them",
@@ -133,14 +138,14 @@ def evaluate(
             )
     elif compares and kind.model_fields["methods"].default == PAPER:
         fields.setdefault("methods", (NONE, resolved(None, reference=reference)))
-        carried = session.attachment
         if carried is not None:  # what the user has, at the strength that it has
             edit = carried.projections[session.texts.host.roles[0]]
-            session.fitted = {f"attached {edit.method}": edit}
+            session.given["edits"] = {f"attached {edit.method}": edit}
             fields.setdefault("strength", carried.strength)
     began = time.monotonic()
     with shown:
-        parts = kind.of_given(session, fields).measured(session)
+        measured = kind.of_given(session, fields)
+        parts = measured.measured({**session.given, **measured.inputs(session)})
     return Result.of(task, parts, seconds=round(time.monotonic() - began, 3))
 
 
@@ -206,14 +211,15 @@ def run_suite(
         model = options.model or (suite.host if options.embeddings is None else None)
         options = replace(options, model=model, pipeline=options.pipeline or suite.host)
     tasks = [task.with_options(options) for task in suite.tasks]
-    for name in dict.fromkeys(name for task in tasks for name in task.prompt_sets):
-        load_prompts(name)  # a wrong name is told before anything is loaded
     first = processes().rank == 0  # of several processes it writes
     out, done = options.out, list[Finished]()
     with progress or Progress.on(console) as shown, only_writer(out, shown.say) if first else nullcontext():
         # Before any is written: processes that share the folder are to decide alike.
         kept = {task.name: None if options.fresh else Finished.read(_path(out, task)) for task in tasks}
-        session, result = Session(options, suite.needs, shown, host=loaded), _result(suite, done)
+        session, result = (
+            Session(options, suite.needs, shown, {} if loaded is None else {"model": loaded}),
+            _result(suite, done),
+        )
         try:
             tasks = [task.fitting(session) for task in tasks]
             if session.text_rows is not None:  # all prompts that the user's file lacks are named at once
@@ -248,12 +254,13 @@ def _path(out: Path, task: Task) -> Path:
 def _task(session: Session, suite: Suite, task: Task, kept: Finished | None, first: bool) -> Finished:
     """What a run before has finished, if nothing it depends on has changed; else measured now."""
     started, folder = time.monotonic(), session.options.out
-    key = task.key(session)
+    inputs = task.inputs(session)
+    key = task.key(session.options, inputs)
     if kept is not None and kept.key == key and all((folder / name).is_file() for name in kept.pictures):
-        session.say(f"{task.name}: taken over from a run before (--fresh measures again)")
+        session.progress.say(f"{task.name}: taken over from a run before (--fresh measures again)")
         return kept
     with _warnings_said(session):
-        parts = task.measured(session)
+        parts = task.measured(inputs)
     pictures = []
     for part in parts if first else ():
         for stem, (caption, plot) in part.pictures.items():
@@ -264,7 +271,7 @@ def _task(session: Session, suite: Suite, task: Task, kept: Finished | None, fir
     text = finished.model_dump_json(indent=1) + "\n"
     if first:
         write_atomically(_path(folder, task), text)
-    session.say(f"{task.name}: done in {finished.seconds:.0f} s")
+    session.progress.say(f"{task.name}: done in {finished.seconds:.0f} s")
     return Finished.model_validate_json(text)  # as a later run will read it: tuples in settings become lists
 
 
@@ -287,7 +294,7 @@ def _warnings_said(session: Session) -> Iterator[None]:
         if not issubclass(one.category, VldebiasWarning):
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
         elif one.category not in said:
-            session.say(f"warning: {one.message}")
+            session.progress.say(f"warning: {one.message}")
             said.add(one.category)
 
 

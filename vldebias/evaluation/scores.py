@@ -23,7 +23,7 @@ from torch.nn.functional import normalize
 from vldebias.errors import InvalidInputError, need, warn
 from vldebias.evaluation.drawing import Drawn, DrawnSet
 from vldebias.evaluation.result import NONE, TaskResult
-from vldebias.evaluation.task import Texts
+from vldebias.evaluation.session import Texts
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -22,7 +22,8 @@ from vldebias.evaluation.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON, NOT
 from vldebias.evaluation.drawing import DrawnSet
 from vldebias.evaluation.judges import NO_VALUE, SURE, Kept
 from vldebias.evaluation.result import CHANCE, NONE, TaskProvenance, TaskResult
-from vldebias.evaluation.task import Name, Session, Task, register_task
+from vldebias.evaluation.session import Session
+from vldebias.evaluation.task import Name, Task, register_task
 from vldebias.files import digest
 from vldebias.metrics.bootstrap import Interval, percentile_interval, wilson_interval
 from vldebias.metrics.metric import computed
@@ -266,35 +267,23 @@ class SharesTask(Task):
     unknown: tuple[str, ...] = ("unknown",)
     baseline: str = NONE
 
-    def fingerprints(self, session: Session) -> dict[str, Any]:
-        """Return the fingerprint of the file, or of the annotators' files and the plan of the images."""
-        if self.table is None:
-            labels, folder = self._files(session)
-            return {"labels": [digest(path) for path in labels], "drawn": digest(folder / "plan.json")}
-        if not self.table.is_file():
-            raise InvalidInputError(
-                f"table: expected a file (.csv, .tsv, .parquet, .jsonl), there is none: {self.table}"
-            )
-        return {"table": digest(self.table)}
-
     def inputs(self, session: Session) -> dict[str, Any]:
-        """Return the file that the task names."""
-        return {"table": self.table}
-
-    def measured(self, session: Session) -> list[TaskResult]:
-        """Measure the table, or people's answers about generated images; without answers there is no block."""
+        """Return the table, or people's answers and the folder of the generated images that they are about."""
         if self.table is not None:
-            return self.measure(self.table)
-        files, folder = self._files(session)
-        results = self.labelled(DrawnSet.open(folder), files)
-        if not results:
-            session.say(f"{self.name}: nobody labelled {self.attribute}, so it is left out")
-        return results
-
-    def _files(self, session: Session) -> tuple[tuple[Path, ...], Path]:
-        if not session.options.labels or session.options.drawn is None:
+            return {"table": self.table}
+        labels, folder = session.options.labels, session.options.drawn
+        if not labels or folder is None:
             raise InvalidInputError(f"expected labels and the folder of drawn images; this suite needs {session.needs}")
-        return session.options.labels, session.options.drawn
+        return {"labels": labels, "folder": folder, "plan": folder / "plan.json", "progress": session.progress}
+
+    def measured(self, inputs: Mapping[str, Any]) -> list[TaskResult]:
+        """Measure the table, or people's answers about generated images; without answers there is no block."""
+        if "labels" not in inputs:
+            return super().measured(inputs)
+        results = self.labelled(DrawnSet.open(inputs["folder"]), inputs["labels"])
+        if not results:
+            inputs["progress"].say(f"{self.name}: nobody labelled {self.attribute}, so it is left out")
+        return results
 
     def measure(
         self, table: Path | str | Mapping[str, Sequence[Any]], *, drawn: DrawnSet | None = None

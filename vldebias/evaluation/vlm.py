@@ -18,7 +18,8 @@ from torch import Tensor
 
 from vldebias.errors import InvalidInputError, warn
 from vldebias.evaluation.judges import Judge, JudgeSpec, Probabilities, digest_of, from_hub, register_judge
-from vldebias.evaluation.task import Count, Session
+from vldebias.evaluation.session import Session
+from vldebias.evaluation.task import Count
 from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.prompts import load_prompts
 

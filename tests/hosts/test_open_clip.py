@@ -31,7 +31,7 @@ from vldebias.errors import (
 )
 from vldebias.hosts.open_clip import OpenClipHost
 from vldebias.prompts import PromptSet
-from vldebias.prompts.stated_words import StatedWords
+from vldebias.prompts.words import StatedWords
 
 
 @pytest.fixture(params=MODELS)

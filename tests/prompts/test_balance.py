@@ -187,11 +187,6 @@ def test_find_of_ones_own_says_the_place():
     assert out.prompts == ["the rose's female gardener", "a nurse"]
 
 
-def test_groups_can_be_left_alone():
-    out = balance_prompts(["two doctors", "a doctor"], "gender", shares={"male": 1}, groups="leave")
-    assert out.prompts == ["two doctors", "a male doctor"]
-
-
 def test_sets_that_are_not_about_persons_are_refused():
     hats = make_prompt_set("hats", {"hat": ["wearing a hat"], "none": ["without a hat"]}, ["cook", "nurse"])
     for prompts in (load_prompts("waterbirds"), load_prompts("backgrounds"), hats):

@@ -8,6 +8,6 @@ from vldebias.prompts.prompt_set import PromptSet as PromptSet
 from vldebias.prompts.prompt_set import list_prompts as list_prompts
 from vldebias.prompts.prompt_set import load_prompts as load_prompts
 from vldebias.prompts.prompt_set import make_prompt_set as make_prompt_set
-from vldebias.prompts.stated_words import StatedWords as StatedWords
-from vldebias.prompts.templates import check_slots as check_slots
-from vldebias.prompts.templates import fill as fill
+from vldebias.prompts.words import StatedWords as StatedWords
+from vldebias.prompts.words import check_slots as check_slots
+from vldebias.prompts.words import fill as fill

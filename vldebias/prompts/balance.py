@@ -14,14 +14,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from vldebias.errors import InvalidInputError, PromptSetError
 from vldebias.prompts.english import adjective, classes, gendered, lists, person
-from vldebias.prompts.prompt_set import PromptSet, load_prompts
-from vldebias.prompts.stated_words import StatedWords
+from vldebias.prompts.prompt_set import PromptSet, StatedWords, load_prompts
 from vldebias.prompts.subject import Subject, find_subject
-from vldebias.prompts.templates import article
+from vldebias.prompts.words import article
 
 _ORDER = ("size", "age", "skin", "origin", "gender")  # of adjectives in English, from left to right
 _KINDS = ("", "age", "skin_tone", "race", "gender")  # what placeholders call them
@@ -54,7 +53,6 @@ def balance_prompts(
     shares: Mapping[str, float] | None = None,
     seed: int = 0,
     find: Find | None = None,
-    groups: Literal["one", "leave"] = "one",
 ) -> BalancedPrompts:
     """State sampled values in prompts that leave them open, in even shares or in `shares`.
 
@@ -68,8 +66,6 @@ def balance_prompts(
         seed: decides the order of the values.
         find: a function of your own that says where the words go: prompt -> offset of a character, or None to leave
             it alone. None: the first person, found by English word lists.
-        groups: "one" gives all persons of a phrase in the plural one value ("two female doctors"); "leave" leaves them
-            alone.
 
     Placeholders are filled in place: "{gender}" in "A photo of a {gender} CEO", "{age}", "{race}", "{skin_tone}".
 
@@ -81,7 +77,7 @@ def balance_prompts(
     BalancedPrompts(prompts=['A female CEO', 'a lady editor'], values=['female', None], reasons=[None, 'stated'])
     """
     texts = [prompts] if isinstance(prompts, str) else prompts
-    return Balancer(sets, shares=shares, seed=seed, find=find, groups=groups).next(texts)
+    return Balancer(sets, shares=shares, seed=seed, find=find).next(texts)
 
 
 def can_balance(prompts: PromptSet) -> bool:
@@ -93,7 +89,7 @@ def can_balance(prompts: PromptSet) -> bool:
 class Balancer:
     """Balance prompts over several calls: the shares of each prompt hold over all calls.
 
-    sets, shares, seed, find, groups: as in `balance_prompts`. strength: share of the images that are given a value, in
+    sets, shares, seed, find: as in `balance_prompts`. strength: share of the images that are given a value, in
     [0, 1]; it may be set between calls.
 
     Raises:
@@ -104,19 +100,24 @@ class Balancer:
     shares: Mapping[str, float] | None = None
     seed: int = 0
     find: Find | None = None
-    groups: Literal["one", "leave"] = "one"
     strength: float = 1.0
 
     def __post_init__(self) -> None:
         given = [self.sets] if isinstance(self.sets, str | Path | PromptSet) else self.sets
-        loaded = [load_prompts(one) for one in given]
-        if self.groups not in ("one", "leave"):
-            raise InvalidInputError(f'groups: got {self.groups!r}; expected "one" or "leave"')
-        self._attributes = [_Attribute(part) for one in loaded for part in one.parts or (one,)]
+        self._attributes = [_Attribute(part) for one in map(load_prompts, given) for part in one.parts or (one,)]
         self._single = given is not self.sets and len(self._attributes) == 1
-        self._shares = _checked(self.shares, self._attributes)
         self._given: dict[tuple[int, str], Counter[str | None]] = defaultdict(Counter)
         self._all: list[Counter[str | None]] = [Counter() for _ in self._attributes]
+        self._shares: list[dict[str, float]] = []
+        asked, known = dict(self.shares or {}), {value for own in self._attributes for value in own.words}
+        if unknown := asked.keys() - known:
+            raise InvalidInputError(f"shares: got {min(unknown)!r}; expected values of the sets: {sorted(known)}")
+        for attribute in self._attributes:
+            own = {value: float(asked.get(value, 0)) for value in attribute.words}
+            own = own if asked.keys() & own.keys() else dict.fromkeys(own, 1 / len(own))
+            if min(own.values()) < 0 or not math.isclose(sum(own.values()), 1, abs_tol=1e-6):
+                raise InvalidInputError(f"shares: got {own}; expected shares in [0, 1] that sum to 1")
+            self._shares.append(own)
 
     def next(self, prompts: Sequence[str]) -> BalancedPrompts:
         """Balance one prompt for each image, counting the values that earlier calls gave to the same prompt."""
@@ -151,10 +152,7 @@ class Balancer:
         return [self._write(prompt, self._places(prompt), row) for prompt, row in zip(prompts, rows, strict=True)]
 
     def _places(self, prompt: str) -> list[Place]:
-        """Where the words of each attribute go."""
-        places = [attribute.place(prompt, self.find) for attribute in self._attributes]
-        group = [self.groups == "leave" and isinstance(place, Subject) and place.plural for place, _ in places]
-        return [(None, "group") if left else own for left, own in zip(group, places, strict=True)]
+        return [attribute.place(prompt, self.find) for attribute in self._attributes]
 
     def _write(self, prompt: str, places: Sequence[Place], values: Sequence[str | None]) -> str:
         """The prompt with the words of the values, one for each attribute; None leaves that one out."""
@@ -199,21 +197,6 @@ class Balancer:
         return [value for _, value in sorted(spread, key=lambda own: own[0])]
 
 
-def _checked(shares: Mapping[str, float] | None, attributes: Sequence[_Attribute]) -> list[dict[str, float]]:
-    """The shares of each attribute's values."""
-    given, found = dict(shares or {}), []
-    known = {value for attribute in attributes for value in attribute.words}
-    if unknown := [value for value in given if value not in known]:
-        raise InvalidInputError(f"shares: got {unknown[0]!r}; expected values of the sets: {', '.join(sorted(known))}")
-    for attribute in attributes:
-        own = {value: float(given.get(value, 0)) for value in attribute.words}
-        own = own if given.keys() & own.keys() else dict.fromkeys(own, 1 / len(own))
-        if any(not 0 <= share <= 1 for share in own.values()) or abs(sum(own.values()) - 1) > 1e-6:
-            raise InvalidInputError(f"shares: got {own} of {attribute.name}; expected shares in [0, 1] that sum to 1")
-        found.append(own)
-    return found
-
-
 class _Attribute:
     """What a prompt set says about the words of its values."""
 
@@ -242,7 +225,7 @@ class _Attribute:
                 return None, "find gave no place"
             if not 0 <= at <= len(prompt):
                 raise InvalidInputError(f"find: got {at!r} for {prompt!r}; expected an offset in it, or None")
-            return Subject((), at, False), None
+            return Subject((), at), None
         if not all(self.gender and person(word.lower()) for word in self._stated.find(prompt)):
             return None, "stated"
         subject, reason = find_subject(prompt, self.gender)

@@ -127,8 +127,7 @@ def adjective(word: str) -> bool:
     if "-" in word:
         last = word.rsplit("-", 1)[1]
         return last.endswith(("ed", "ing")) or last in ("old", "faced") or adjective(last)
-    inflected = word.endswith(("ed", "ing")) and base(word) != word and "n" not in own
-    return inflected or (word.endswith(("esque", "ish")) and not own)
+    return word.endswith(("ed", "ing")) and base(word) != word and "n" not in own
 
 
 # ---- a prompt ----------------------------------------------------------------------------------------------
@@ -210,24 +209,16 @@ def _is_name(text: Text, i: int, inside: bool) -> bool:
     """Whether word i can be part of a name; `inside`, after another such word."""
     word, low = text.words[i], _bare(text.low[i])
     own, common = kinds(low), _common(low)
-    if inside and listed(low, "particle"):
-        return not text.opens[i + 1] and _is_name(text, i + 1, True)
     if text.silent[i] or not word[0].isalpha() or listed(low, *STOPS, "tag", "draw", "picture"):
         return False
     if listed(low, "famous"):
         return True
     if text.capital(i):
-        if word.isupper() and 1 < len(word) < 6 and not own:
-            return False  # an abbreviation
         if text.sentence[i] and not inside:
             return not common or ("f" in own and "p" not in own and (text.opens[i + 1] or text.low[i + 1] == "the"))
         return inside or not (adjective(low) or person(low) or "a" in own)
     if not common:
         return bool(set(own) & set("fi")) or (inside and ("l" in own or not own))
-    if inside:
-        before = _bare(text.low[i - 1])
-        family = "l" in own and "p" not in own and not text.title_case
-        return family and "f" in kinds(before) and not _common(before)
     after = set(kinds(text.after(i)))
     return "f" in own and "u" in own and bool(after & set("li")) and not after & set("npvax")
 

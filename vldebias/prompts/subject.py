@@ -29,11 +29,10 @@ _POSSESSIVE = ("'s", "s'")
 
 
 class Subject(NamedTuple):
-    """Hold a noun phrase: its adjectives, the offset at which its nouns start, and whether it is plural."""
+    """Hold a noun phrase: its adjectives with their offsets, and the offset at which its nouns start."""
 
     adjectives: tuple[tuple[int, str], ...]
     noun: int
-    plural: bool
 
 
 def find_subject(prompt: str, gender: bool = True) -> tuple[Subject | None, str | None]:
@@ -75,45 +74,33 @@ def _phrase(text: Text, i: int) -> Subject | None:
     bare = not plural and not listed(determiner, "determiner") and not determiner.endswith(_POSSESSIVE)
     if determiner == "no" or not _is_head(text, i, plural, determiner) or _thing(text, i, one, own):
         return None
-    verbal = start == i and "v" in classes(one) + classes(low[i])
-    if verbal and (listed(text.before(i), "modal", "pronoun") or person(text.before(i))):
-        return None  # "people cook"
     at = start
     while at and not text.opens[at] and (listed(low[at - 1], "determiner") or low[at - 1].endswith(_POSSESSIVE)):
         at -= 1
     if not _in_picture(text, text.before(at), at - 1, bare) or (bare and not _tag(text, one, start, own)):
         return None
-    return Subject(tuple((text.start[j], low[j]) for j in range(start, noun)), text.start[noun], plural)
+    return Subject(tuple((text.start[j], low[j]) for j in range(start, noun)), text.start[noun])
 
 
 def _is_head(text: Text, i: int, plural: bool, determiner: str) -> bool:
     """Whether word i is the last noun of its phrase, not a modifier as in "nurse shark"."""
-    word, after, rest = text.low[i], text.after(i), text.after(i + 1)
-    if word.endswith(_POSSESSIVE) or after == "s":
-        return False
+    after, rest = text.after(i), text.after(i + 1)
     if not after or listed(after, *STOPS, "asleep", "tag") or listed(f"{after} {rest}", "verb-pair"):
         return True
-    own, like_adjective = kinds(after), "a" in kinds(word)
-    if after.endswith("ly") and not set(own) & set("nx"):
+    if after.endswith("ly") and not set(kinds(after)) & set("nx"):
         return True
+    own, known, like_adjective = kinds(after), kinds(base(after)), "a" in kinds(text.low[i])
     described = listed(rest, "determiner", "pronoun") or adjective(rest)
-    known = kinds(base(after))
-    third = after.endswith("s") and after != singular(base(after)) and not plural
-    if third and ("v" in known or listed(determiner, "of-one")):
+    if after.endswith("s") and after != singular(base(after)) and not plural and "v" in known:
         # A verb in its third person, or a noun in the plural: "the chef cooks a meal", "the nurse uniforms".
-        if like_adjective and not listed(determiner, "determiner"):
-            return False
-        if listed(determiner, "of-one") or ("n" not in own and not person(after)):
-            return True
-        if classes(after).startswith("n"):
-            return False  # "baby clothes"
-        return described or (min(known.find("v"), 9) < (known + "n").find("n") and not person(after))
+        verbal = known.find("v") < (known + "n").find("n")
+        return not classes(after).startswith("n") and not person(after) and (described or verbal)
     if person(after) or gendered(after) or (listed(after, "made") and not listed(rest, "determiner")):
         return False  # "a child drawing", "an old master painting"
     if after.endswith("ing"):
         return not (like_adjective and not listed(after, "human-verb") and _noun_follows(text, i + 1))
     if verb(after, plural):
-        return "n" not in own or after.endswith("ed") or own.find("v") < own.find("n") or plural or described
+        return own.find("v") < own.find("n") or after.endswith("ed") or plural or described
     return not (like_adjective and not plural) and not _noun_follows(text, i)  # "an alien liquid"
 
 
@@ -130,66 +117,50 @@ def _noun_follows(text: Text, i: int) -> bool:
 
 def _left(text: Text, i: int) -> tuple[int, int]:
     """Where the phrase of word i starts, and where its nouns do: "tired old | police officer"."""
-    start = noun = known = i  # known: as far as words are that a phrase can have
-    head = singular(text.low[i])
+    start = noun = i
     while start and (not text.opens[start] or _listed_adjectives(text, start)):
         word, last = text.low[start - 1], text.low[start]
         own, plain = kinds(word), listed(word, "size", "age", "skin")
         together = not plain and classes(f"{word} {last}") in (("p",) if start == i else ("c", "p", "n"))
-        if noun == start and (together or listed(f"{word} {singular(last)}", "person-phrase", "pair")):
-            start = noun = known = start - 1
-            continue
-        if word == "and" and start > 1 and adjective(last) and adjective(text.low[start - 2]):
-            start -= 1
-            continue
-        if word in ("very", "quite", "most", "so") or (word.endswith("ly") and "r" in own):
-            start = known = start - 1
-            continue
-        if listed(word, *STOPS) or word.endswith(_POSSESSIVE):
-            known = start
-            break
-        doing = word.endswith("ing") and start == i and listed(singular(last), "anybody")
-        if adjective(word) or plain or doing or listed(word, "origin"):
+        compound = together or listed(f"{word} {singular(last)}", "person-phrase", "pair")
+        joins = word == "and" and start > 1 and adjective(last) and adjective(text.low[start - 2])
+        joins = joins or word in ("very", "quite", "most", "so") or (word.endswith("ly") and "r" in own)
+        if not (noun == start and compound) and not joins:
+            if listed(word, *STOPS) or word.endswith(_POSSESSIVE):
+                break
+            describes = adjective(word) or plain or listed(word, "origin")
+            describes = describes or (word.endswith("ing") and start == i and listed(singular(last), "anybody"))
+            if not describes and _begins_before(text, start, i):
+                break
             related = "o" in own and word.endswith(("al", "ary", "ar")) and not listed(word, "descriptive")
             place = listed(word, "place-adjective") and text.capital(start)
-            gerund = word.endswith("ing") and "n" in own and listed(head, "gerund-head")
-            if noun == start and not plain and (listed(word, "occupational") or related or place or gerund):
-                noun = start - 1
-            start = known = start - 1
-            continue
-        if _begins_before(text, start, i):
-            break
-        noun = start - 1 if noun == start else noun
+            gerund = word.endswith("ing") and "n" in own and listed(singular(text.low[i]), "gerund-head")
+            compound = not plain and (listed(word, "occupational") or related or place or gerund)
+            compound = compound or not describes
         start -= 1
-        known = start if own.strip("fli") else known
-    if not (start == 0 or text.opens[start] or listed(text.before(start), "determiner", "preposition")):
-        start = known  # unknown words belong to a phrase that has a beginning
-    return start, max(start, noun)
+        noun = start if noun == start + 1 and compound and not joins else noun
+    return start, noun
 
 
 def _begins_before(text: Text, start: int, i: int) -> bool:
     """Whether the word before word `start` is no noun of the phrase of word i but a verb, or an order to draw."""
     at, word = start - 1, text.low[start - 1]
     subject, own = text.before(at), kinds(word)
-    if (at < 1 or text.opens[at]) and listed(word, "draw") and text.sentence[at]:
+    if text.opens[at] and text.sentence[at] and listed(word, "draw"):
         return True
     brand = text.capital(at) and not text.sentence[at]
-    if own and own[0] in "vr" and not brand and (not set(own) & set("np") or singular(subject) != subject):
-        return True
-    if word.endswith("s") and (subject in ("that", "who", "which") or (verb(word, False) and person(subject))):
-        return True
-    object_of = singular(word) != word and start != i and "v" in kinds(text.low[start])
-    return object_of and not listed(word, "plural-modifier")  # "balls hide children"
+    verbal = own[:1] in ("v", "r") and not brand and (not set(own) & set("np") or singular(subject) != subject)
+    third = word.endswith("s") and (subject in ("that", "who", "which") or (verb(word, False) and person(subject)))
+    object_of = singular(word) != word and start != i and "v" in kinds(text.low[start])  # "balls hide children"
+    return verbal or third or (object_of and not listed(word, "plural-modifier"))
 
 
 def _listed_adjectives(text: Text, start: int) -> bool:
     """Whether the comma before word `start` stands between adjectives of one phrase: "a tired, friendly author"."""
-    if text.gaps[start].strip() != "," or not (adjective(text.low[start]) and adjective(text.low[start - 1])):
-        return False
     first = start - 1
     while first and not text.opens[first] and adjective(text.low[first]):
         first -= 1
-    return listed(text.low[first], "determiner") and text.low[first] not in ("no", "all", "both")
+    return adjective(text.low[start]) and listed(text.low[first], "determiner")
 
 
 def _thing(text: Text, i: int, one: str, own: list[str]) -> bool:
@@ -197,16 +168,13 @@ def _thing(text: Text, i: int, one: str, own: list[str]) -> bool:
     phrase, after = f"{own[-1]} {one}" if own else "", text.after(i)
     if listed(phrase, "person-phrase"):
         return False
-    if (one == "elder" and text.before(i) == "the") or listed(phrase, "thing-phrase"):
-        return True
-    if any(listed(word, "brand") for word in own) and not listed(one, "brand-person"):
-        return True  # "a Ford Explorer"
     if one == "maker":
         return not own or not listed(own[-1], "crafted")
-    if classes(phrase) in ("n", "x"):
+    if listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x") or (one == "elder" and text.before(i) == "the"):
         return True
-    if any(listed(word, "toy") for word in own) and not listed(one, "toy-handles"):
-        return True
+    for kind, handles in (("brand", "brand-person"), ("toy", "toy-handles")):  # "a Ford Explorer", "a toy soldier"
+        if any(listed(word, kind) for word in own) and not listed(one, handles):
+            return True
     if any(map(_animal, own)) and not listed(one, "handles"):
         return True
     cued = any(listed(word, "thing-cue") for word in text.low)
@@ -216,7 +184,13 @@ def _thing(text: Text, i: int, one: str, own: list[str]) -> bool:
         return cued
     if one in ("head", "chair"):
         return not (after == "of" and any(listed(singular(word), "organization") for word in text.low[i + 2 : i + 5]))
-    return listed(one, "thing") and (cued or not _human(text, i, one, own))
+    telling = ("thing-person", "human-adjective", *(["figure-adjective"] if listed(one, "figure-like") else []))
+    human = any(listed(word, *telling) for word in own)
+    human = human or listed(text.after(i + 1) if after == "is" else after, "human-verb")
+    human = human or (one in ("character", "figure") and (not own or adjective(own[-1])))
+    if after in ("in", "with", "on", "at", "behind"):
+        human = human or any(listed(word, "human-thing") for word in text.low[i + 2 : i + 8])
+    return listed(one, "thing") and (cued or not human)
 
 
 def _animal(word: str) -> bool:
@@ -224,23 +198,6 @@ def _animal(word: str) -> bool:
         return False
     other = adjective(word) or listed(word, "not-animal")
     return listed(singular(word), "animal") or ("x" in kinds(word)[:2] and not other)
-
-
-def _human(text: Text, i: int, one: str, own: list[str]) -> bool:
-    """Whether what is near a noun for things and persons tells a person."""
-    after = text.after(i)
-    if any(listed(word, "thing-never") for word in own) or (one in ("figure", "character") and after == "of"):
-        return False
-    telling = ("thing-person", "human-adjective", *(["figure-adjective"] if listed(one, "figure-like") else []))
-    if any(listed(word, *telling) or (one == "character" and person(word)) for word in own):
-        return True
-    if listed(after, "human-verb") or (after == "is" and listed(text.after(i + 1), "human-verb")):
-        return True
-    end = next(j for j in range(i + 1, len(text) + 1) if text.opens[j])
-    near = text.low[i + 1 : min(end, i + 8)]
-    if near and near[0] in ("in", "with", "on", "at", "behind") and any(listed(word, "human-thing") for word in near):
-        return True
-    return one in ("character", "figure") and (not own or adjective(own[-1])) and text.before(i) != "the"
 
 
 def _tag(text: Text, one: str, start: int, own: list[str]) -> bool:
@@ -254,19 +211,14 @@ def _tag(text: Text, one: str, start: int, own: list[str]) -> bool:
 def _in_picture(text: Text, relation: str, where: int, bare: bool) -> bool:
     """Whether what stands before a phrase leaves the person in the picture: not "a painting by a master"."""
     before = text.before(where) if relation else ""
-    if listed(relation, "not-subject") or relation == "from":
+    if listed(relation, "not-subject") or (relation, before) == ("on", "based"):
         return False
     if relation == "by":
         moves = (before.endswith(("ed", "ing")) or listed(before, "past")) and not listed(before, "picture")
         return moves and not listed(before, "credit-verb")
-    if (relation, before) in (("in", "dressed"), ("on", "based")):
-        return False
-    if relation == "at" and not bare and text.low[where + 2] in ("dentist", "doctor", "barber"):
-        return False
     if relation == "of":
         kind = ("picture", "group", "part", "container", "number")
-        told = not before or any(listed(word, *kind) for word in (before, singular(before))) or before.endswith("-up")
-        return told and not listed(before, "statue")
+        return not before or any(listed(word, *kind) for word in (before, singular(before)))
     if bare and relation:
         return listed(relation, "joins", "draw") or relation.endswith("ing")
     return True

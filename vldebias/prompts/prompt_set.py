@@ -58,7 +58,13 @@ def _check_size(groups: Sequence[Sequence[str]], times: int = 1) -> None:
         raise PromptSetError(f"pairs: got {pairs:,} pairs; expected at most {MAX_PAIRS:,}.")
 
 
-_Text = Annotated[str, Field(pattern=r"^\S(?s:.*\S)?\Z")]  # without spaces at either end
+def _trimmed(text: str) -> str:
+    if not text or text != text.strip():
+        raise ValueError("text without spaces at either end")
+    return text
+
+
+_Text = Annotated[str, AfterValidator(_trimmed)]
 _Texts = Annotated[tuple[_Text, ...], AfterValidator(_once)]
 _Some = Annotated[_Texts, Field(min_length=1)]
 _Groups = Annotated[tuple[Annotated[_Texts, Field(min_length=2)], ...], AfterValidator(_pairs_once)]
@@ -209,7 +215,7 @@ class PromptSet:
 
 
 class _Schema(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, regex_engine="python-re")
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 _HINTS: dict[str, Any] = get_type_hints(PromptSet, include_extras=True)
@@ -272,8 +278,8 @@ def _said(error: ValidationError) -> str:
     expected, came = str(first["msg"]).removeprefix("Value error, "), shortened(repr(first["input"]), 60)
     if first["type"] == "extra_forbidden":
         expected = f"a known key; {did_you_mean(first['loc'][-1], Recipe.model_fields, 'take it out')}"
-    elif first["type"] in ("string_type", "string_pattern_mismatch"):
-        expected = "text without spaces at either end, in quotes where YAML reads it as something else"
+    elif first["type"] == "string_type":
+        expected = "text, in quotes where YAML reads it as something else"
     return f"{key or 'file'}: got {came}; expected {expected}; see prompts/README.md."
 
 

@@ -11,8 +11,7 @@ from typing import Any
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.hosts import Attachment, gate_of, placed, refuse_second, resolve
-from vldebias.methods import Bound, Diagnostics, Method, Problem, RankShares, TargetShares, resolved, rewriter
-from vldebias.methods.problem import Prompts
+from vldebias.methods import Balanced, Bound, Diagnostics, Method, Problem, Prompts, RankShares, TargetShares, resolved
 from vldebias.prompts import PromptSet, load_prompts
 
 
@@ -85,8 +84,8 @@ def debias(
     else:
         problem = Problem.of(target, prompts, lam=lam, reference=reference, max_loss=max_loss)
         chosen, label, words = resolved(method, lam=lam, reference=reference), problem.label, problem.stated_words
-        rewrite = None if method is None and target.edits_images else rewriter(chosen, problem)
-        if rewrite is not None:
+        rewrite = None if method is None and target.edits_images else chosen.selected(problem)
+        if isinstance(rewrite, Balanced) and problem.bound is None:  # a bound is of an edit
             if negative:
                 raise InvalidInputError(f"method {rewrite.name!r} rewrites no negative prompts; leave negative= out")
             sampler = rewrite.balancer(problem.sets[0] if len(problem.sets) == 1 else problem.sets)

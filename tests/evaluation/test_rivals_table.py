@@ -1,5 +1,6 @@
 """All methods on one set of images: the task of the experiment on a small world, and its tables."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from eval.experiments import rivals
 from eval.readme import compared
 from vldebias.evaluation.result import Result
 from vldebias.evaluation.session import Texts
-from vldebias.methods import METHODS, Suffix
+from vldebias.methods import METHODS
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
@@ -22,14 +23,14 @@ def result() -> Result:
     patch = pytest.MonkeyPatch()
     patch.setattr(rivals, "RESAMPLES", 20)
     methods = [METHODS[name] for name in ("cali", "equalise", "leace", "roboshot")]
-    methods += [Suffix("gender"), rivals.ZeroShotLabels("leace")]
-    searches, groups = [], []
+    methods += [METHODS["suffix"], rivals.ZeroShotLabels("leace")]
+    searches, groups, people = [], [], replace(GENDER, name="gender")
     for seed in (0, 1):
         order = np.random.default_rng(seed).permutation(400)
-        common = {"texts": Texts(texts()), "prompts": GENDER, "attribute": "gender"}
+        common = {"texts": Texts(texts()), "prompts": people, "attribute": "gender"}
         common |= {"reference": images()[order[:150]], "gallery": images()[order[150:]]}
         searches.append(rivals.Split(queries=GENDER.classes, k=20, **common))
-        groups.append(rivals.Split(classes=GENDER, label="job", **common))
+        groups.append(rivals.Split(classes=people, label="job", **common))
     done = [rivals.task("jobs", "Jobs", searches, methods), rivals.task("people", "People", groups, methods)]
     patch.undo()
     return Result.of("rivals", done, seconds=0.0)

@@ -12,7 +12,7 @@ from eval.readme import ATTACHED
 from eval.tables import read, rows_in
 from vldebias.api import fit_projection
 from vldebias.evaluation.session import Texts
-from vldebias.methods.presets import DEFAULT, PRESETS
+from vldebias.methods.presets import PRESETS
 from vldebias.prompts import load_prompts
 
 
@@ -75,7 +75,7 @@ def test_what_is_attached_is_what_the_rule_chose(kind: str) -> None:
     chosen = {about.task: about.settings["chosen"]["all"] for about in read("default_choice").provenance}
     assert chosen[kind] == choose(of_models([read(name) for name in TABLES], FORMS[kind]))
     assert chosen[kind] == list(ATTACHED)[list(FORMS).index(kind)]  # the tables mark it
-    assert chosen["pipelines"] == DEFAULT.name
+    assert chosen["pipelines"] == "default"
     noise, prompts = torch.Generator().manual_seed(0), load_prompts("professions-gender")
     host = Texts({text: torch.randn(16, generator=noise) for text in prompts.texts}).host
     images = torch.randn(60, 16, generator=noise) if kind == "images" else None

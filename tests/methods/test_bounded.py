@@ -173,6 +173,6 @@ def test_what_is_no_bound(given_loss: Any, how: Any) -> None:
 
 def test_a_set_without_classes() -> None:
     bare = PromptSet("bare", groups=(("a man", "a woman"),))
-    with pytest.raises(InvalidInputError, match="bare: no neutral texts"):
+    with pytest.raises(InvalidInputError, match="bare: expected neutral texts"):
         Problem(TextTable({"a": [1.0]}), (bare,)).neutral_prompts()
     assert Problem(TextTable({"a": [1.0]}), (bare,), neutral=("a person",)).neutral_prompts() == ("a person",)

@@ -13,11 +13,11 @@ from torch import Tensor
 from vldebias.hosts import TextTable
 from vldebias.methods import METHODS, Bound, Problem, auto
 from vldebias.methods.closed_form import (
+    BOTH,
     CALI,
     DIFFERENCE,
     EQUALISE,
     ORTH,
-    ORTH_CALI,
     ClosedForm,
     class_texts,
     pair_scatter,
@@ -28,7 +28,7 @@ from vldebias.prompts import PromptSet
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
-SUMS = (EQUALISE, *(one + EQUALISE for one in (CALI, ORTH, DIFFERENCE, ORTH_CALI)))
+SUMS = (EQUALISE, *(one + EQUALISE for one in (CALI, ORTH, DIFFERENCE, BOTH)))
 WORDS = ("man", "woman", "child")
 laws = settings(max_examples=10, deadline=None, derandomize=True)
 
@@ -125,7 +125,7 @@ def test_prompts_alone_are_solved_in_the_papers_order(problem: Problem) -> None:
     method = METHODS["orth-cali"]
     assert isinstance(method, ClosedForm)
     spurious = problem.embed(problem.sets[0].spurious, "joint")
-    paper = CalibratedProjection.solve([pairs], spurious, problem.weight)
+    paper = CalibratedProjection.solve([pairs], spurious, problem.lam)
     assert torch.equal(method.fit(problem, "joint").matrix(), paper.matrix())
 
 

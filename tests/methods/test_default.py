@@ -75,7 +75,7 @@ def test_where_texts_cannot_tell_it_is_attached_and_said_once_to_be_untested(lac
         edits = [vldebias.fit_projection(texts, asked) for _ in range(2)]
     assert (edits[0].method, edits[0].rank, edits[0].provenance.choice) == ("difference", 1, None)
     (said,) = [record.message for record in caplog.records]
-    assert "untested" in said
+    assert "measure it" in said
 
 
 @quiet

@@ -35,7 +35,7 @@ def test_of_a_prompt_set_it_is_what_its_texts_allow() -> None:
     for distances, pairs in ((found.pair_distance, PAIRS[:4]), (found.held_out_distance, PAIRS[4:])):
         expected = [sum((Q @ (a - b)).norm() for a, b in pairs) / len(pairs) for Q in (torch.eye(16).double(), P)]
         assert distances == pytest.approx([float(one) for one in expected])
-        assert distances == pytest.approx((pair_distance(pairs), pair_distance(pairs, CALI)))
+        assert distances == pytest.approx((pair_distance(pairs), pair_distance(CALI(pairs))))
     spread = []
     for classes in (CLASSES, CLASSES @ P.T):
         cosines = [[float(cosine_similarity(c, s, dim=0)) for s in SPURIOUS] for c in classes]

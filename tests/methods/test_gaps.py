@@ -1,6 +1,7 @@
 """Predicted gaps: the fast draws against plain loops, and what the number says about shares of a ranking."""
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,16 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError
-from vldebias.methods.auto import PredictedGap, _draws
+from vldebias.methods import auto
+from vldebias.methods.auto import PredictedGap
 
 DIM = 8
+
+
+def gap(rows: Tensor, *codes: Tensor, resamples: int = 0, **how: Any) -> PredictedGap:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(auto, "RESAMPLES", resamples)
+        return PredictedGap.of(rows, *codes, **how)
 
 
 def rows(n: int, seed: int) -> Tensor:
@@ -46,8 +54,10 @@ def naive_differences(x: Tensor, values: Tensor, classes: Tensor) -> list[Tensor
 @given(seed=st.integers(0, 1000), n=st.integers(12, 60), a=st.integers(2, 3), c=st.integers(1, 4))
 def test_differences_agree_with_loops_for_the_sample_and_its_resamples(seed: int, n: int, a: int, c: int) -> None:
     x, values, classes = rows(n, seed), codes(n, a, seed), codes(n, c, seed + 1)
-    pool = PredictedGap.of(x, values, classes, resamples=3, seed=seed)
-    drawn = _draws(n, 3, seed)
+    pool = gap(x, values, classes, resamples=3, seed=seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(auto, "RESAMPLES", 3)
+        drawn = auto._draws(n, seed)
     assert (drawn.sum(1) == n).all()
     assert (drawn[0] == 1).all()
     for found, times in zip(pool.differences, drawn, strict=True):
@@ -62,7 +72,7 @@ def test_differences_agree_with_loops_for_the_sample_and_its_resamples(seed: int
 def test_gaps_are_the_largest_over_pairs_in_units_of_the_spread(seed: int) -> None:
     x, values = rows(30, seed), codes(30, 3, seed)
     texts = rows(4, seed + 1)
-    found = PredictedGap.of(x, values, resamples=0).of_texts(texts)
+    found = gap(x, values).of_texts(texts)
     for q, text in enumerate(texts):
         differences = naive_differences(x, values, torch.zeros(30))
         expected = max(abs(float(d @ text)) for d in differences) / float((x @ text).std())
@@ -76,8 +86,8 @@ def test_the_gap_is_that_of_normal_scores_and_gives_the_share_at_the_top() -> No
     x = torch.randn(n, 2, generator=draw, dtype=torch.float64)
     x[:, 0] += delta * values
     text = torch.tensor([[1.0, 0.0]])
-    gap = float(PredictedGap.of(x, values, resamples=0).of_texts(text)[0, 0])
-    assert gap == pytest.approx(delta / (1 + delta**2 / 4) ** 0.5, abs=0.02)
+    found = float(gap(x, values).of_texts(text)[0, 0])
+    assert found == pytest.approx(delta / (1 + delta**2 / 4) ** 0.5, abs=0.02)
     top = x[:, 0].topk(n // 10).indices
     cut = float(x[top, 0].min())
     share = norm.sf(cut - delta) / (norm.sf(cut) + norm.sf(cut - delta))
@@ -93,8 +103,8 @@ def test_squares_are_those_of_the_world_however_few_rows(delta: float) -> None:
         values = torch.arange(40) % 2
         x = torch.randn(40, 2, generator=draw, dtype=torch.float64)
         x[:, 0] += delta * values
-        gap = PredictedGap.of(x, values, resamples=200, seed=seed)
-        found.append((float(gap.squares(text)[0, 0]), float(gap.of_texts(text)[0, 0])))
+        one = gap(x, values, resamples=200, seed=seed)
+        found.append((float(one.squares(text)[0, 0]), float(one.of_texts(text)[0, 0])))
     squares, gaps = torch.tensor(found, dtype=torch.float64).T
     truth = delta**2 / (1 + delta**2 / 4)
     assert float(squares.mean()) == pytest.approx(truth, abs=4 * float(squares.std()) / 200**0.5)
@@ -106,15 +116,15 @@ def test_classes_drawn_whole_vary_as_their_mean_does(concepts: int) -> None:
     """However few: the variance over resamples is that of a mean, s^2 / n, of the differences of the classes."""
     x = torch.randn(2 * concepts, DIM, generator=torch.Generator().manual_seed(concepts), dtype=torch.float64)
     values, classes = torch.arange(2).repeat(concepts), torch.arange(concepts).repeat_interleave(2)
-    pool = PredictedGap.of(x, values, classes, resamples=4000, whole=True)
+    pool = gap(x, values, classes, resamples=4000, whole=True)
     each = x[0::2] - x[1::2]
     torch.testing.assert_close(pool.differences[0, 0], each.mean(0))
     torch.testing.assert_close(pool.differences[1:, 0].var(0), each.var(0) / concepts, rtol=0.12, atol=0)
-    torn = PredictedGap.of(x, values, classes, resamples=4000)
+    torn = gap(x, values, classes, resamples=4000)
     if concepts == 20:
         assert float((torn.differences[1:, 0].var(0) / (each.var(0) / concepts)).mean()) > 1.5
 
 
 def test_one_value_is_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"got \[\[4\]\]"):
-        PredictedGap.of(rows(4, 0), torch.zeros(4, dtype=torch.long))
+        gap(rows(4, 0), torch.zeros(4, dtype=torch.long))

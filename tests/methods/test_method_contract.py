@@ -196,18 +196,18 @@ def test_merged_gives_what_it_gave_attached_or_a_sentence(cases: dict[str, Case]
 def test_a_method_is_refused_for_the_host_that_it_is_not_for(cases: dict[str, Case], name: str) -> None:
     method = METHODS[name]
     if not method.pipelines:
-        with pytest.raises(UnsupportedHostError, match=rf"method '{re.escape(name)}' is for image-text mod"):
+        with pytest.raises(UnsupportedHostError, match=rf"method '{re.escape(name)}' is only for image-text mod"):
             cases["pipeline"].debias(SET, method=name)
     if not method.models:
-        with pytest.raises(UnsupportedHostError, match=rf"generates no images; method '{name}' is for pipelines"):
+        with pytest.raises(UnsupportedHostError, match=rf"method '{name}' is only for pipelines"):
             cases["model"].debias(SET, method=name, reference=None)
 
 
 LACKS: dict[Need, tuple[dict[str, Any], str]] = {
-    Need.SPURIOUS: ({"spurious": ()}, "P0 needs spurious prompts"),
+    Need.SPURIOUS: ({"spurious": ()}, "needs spurious prompts"),
     Need.VALUES: ({"attributes": {}}, "value"),
-    Need.IMAGES: ({}, "uses unlabelled images: pass reference="),
-    Need.LABELS: ({}, "uses labelled images: pass reference="),
+    Need.IMAGES: ({}, "needs images: pass reference="),
+    Need.LABELS: ({}, "needs images: pass reference=.* with labels="),
 }
 
 
@@ -226,7 +226,7 @@ def test_a_need_that_is_not_met_is_said_before_anything_is_embedded(name: str, n
 
 
 def test_a_bound_says_what_it_cannot_wrap(cases: dict[str, Case]) -> None:
-    with pytest.raises(InvalidInputError, match=r"max_loss: method 'suffix' gives .*, which is no projection"):
+    with pytest.raises(InvalidInputError, match=r"max_loss: expected a method that fits a projection, got .*suffix"):
         cases["pipeline"].debias(SET, method="suffix", max_loss=0.1)
 
 

@@ -18,7 +18,7 @@ from vldebias import debias, load_prompts
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.session import Texts
 from vldebias.hosts import TextTable
-from vldebias.methods import Diagnostics, Problem, Suffix, get_method
+from vldebias.methods import Diagnostics, Problem, get_method
 from vldebias.methods.baselines.wording import rewrite_prompt
 
 SET = load_prompts("professions-gender")
@@ -45,11 +45,9 @@ def test_words_are_put_into_a_prompt(prompt: str, words: str, expected: str) -> 
 
 def test_the_attribute_is_that_of_the_set_or_is_given() -> None:
     other = replace(SET, name="people")
-    with pytest.raises(InvalidInputError, match="people: method 'suffix'"):
+    with pytest.raises(InvalidInputError, match=r"people.*method 'suffix'"):
         get_method("suffix").words(other)
     assert get_method("suffix").words(load_prompts("skin-tone")) == ("{text} of any skin tone",)
-    assert Suffix("gender").words(other) == ("{text} of any gender",)
-    assert Suffix("gender").settings() == {"attribute": "gender"}
 
 
 def test_wordings_are_averaged_and_embeddings_alone_are_refused() -> None:
@@ -62,7 +60,7 @@ def test_wordings_are_averaged_and_embeddings_alone_are_refused() -> None:
     assert edit(z, 0.0) is z
     with pytest.raises(InvalidInputError, match="attach it with vldebias"):
         edit(z[:, 0])
-    with pytest.raises(InvalidInputError, match="reads prompts"):
+    with pytest.raises(InvalidInputError, match="rewrites prompts"):
         Diagnostics.of(host, "joint", edit, SET)
 
 

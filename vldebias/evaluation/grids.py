@@ -20,7 +20,7 @@ from vldebias.prompts import load_prompts
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from vldebias.methods.problem import Prompts
+    from vldebias.methods import Prompts
 
 COLUMNS, ROWS = 10, 4
 CELL, GAP, LABEL, HEAD = 192, 6, 150, 26  # pixels of a grid

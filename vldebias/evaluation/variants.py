@@ -15,7 +15,6 @@ from vldebias.edit import Edit
 from vldebias.evaluation.result import NONE as NONE  # the pipeline as it is
 from vldebias.evaluation.task import Lam, Prompts, SeveralPrompts, Share, Strict
 from vldebias.methods import METHODS, Method, Need, Problem, get_method, load_edit, load_edits
-from vldebias.methods.presets import DEFAULT
 from vldebias.prompts import BalancedPrompts, Balancer, PromptSet, can_balance, load_prompts
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ class Variant(Strict):
         if self.projection is not None:
             return False
         method = get_method(self.method)
-        stands_for = method.name == DEFAULT.name and self.max_loss is None  # a bound is of an edit
+        stands_for = method.name == "default" and self.max_loss is None  # a bound is of an edit
         return method.rewrites or (stands_for and bool(self.attributes) and all(map(can_balance, self.attributes)))
 
     def balanced(self, prompts: Sequence[str]) -> BalancedPrompts:

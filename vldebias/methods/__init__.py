@@ -10,9 +10,9 @@ from vldebias.edit import CONFIG, WEIGHTS, Edit, find_folder
 from vldebias.errors import InvalidInputError
 from vldebias.methods import auto as auto
 from vldebias.methods import baselines as baselines
+from vldebias.methods import presets as presets
 from vldebias.methods.balanced import Balanced as Balanced
 from vldebias.methods.baselines.half_way import Lian as Lian
-from vldebias.methods.baselines.wording import Suffix as Suffix
 from vldebias.methods.bounded import Bound as Bound
 from vldebias.methods.closed_form import ClosedForm as ClosedForm
 from vldebias.methods.closed_form import Term as Term
@@ -21,11 +21,11 @@ from vldebias.methods.labelled import labelled as labelled
 from vldebias.methods.method import METHODS as METHODS
 from vldebias.methods.method import Method as Method
 from vldebias.methods.method import Need as Need
+from vldebias.methods.method import Problem as Problem
+from vldebias.methods.method import Prompts as Prompts
 from vldebias.methods.method import get_method as get_method
 from vldebias.methods.method import register_method as register_method
-from vldebias.methods.presets import resolved as resolved
-from vldebias.methods.presets import rewriter as rewriter
-from vldebias.methods.problem import Problem as Problem
+from vldebias.methods.method import resolved as resolved
 from vldebias.methods.reference import Reference as Reference
 from vldebias.methods.target_shares import RankShares as RankShares
 from vldebias.methods.target_shares import TargetShares as TargetShares

@@ -10,7 +10,7 @@ The predicted quantity is the gap of the neutral texts (`PredictedGap`), as a sh
 means no change. The changes of both kinds are averaged, each weighted by its precision 1 / (s^2 + ERR^2), where s is
 the bootstrap deviation of the gap without an edit, and ERR the error that remains with any number of rows. A candidate
 can be chosen if the 95 % interval of its change, centred at the value, lies below 0; the smallest gap wins. A choice
-that depends on images must be better by more than the 68 % interval of the difference (`_Evidence._choose`). Images
+that depends on images must be better by more than the 68 % interval of the difference (`_choose`). Images
 that cannot be split, or are not in this model's space, are left out with a warning. All candidates satisfy the bound on
 the neutral texts. Resamples have fixed seeds: the choice is deterministic.
 
@@ -22,7 +22,7 @@ although the prompts of a pair have become more similar.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations
 from typing import Any, NamedTuple
@@ -37,8 +37,8 @@ from vldebias.errors import AutoDeclinedWarning, InvalidInputError, ReferenceWar
 from vldebias.methods.bounded import Bound, losses
 from vldebias.methods.closed_form import ClosedForm, Parts, class_texts
 from vldebias.methods.equalise import UnusableReferenceError, foreign
-from vldebias.methods.method import Method, Need, get_method, register_method
-from vldebias.methods.problem import Problem
+from vldebias.methods.labelled import stating
+from vldebias.methods.method import Method, Need, Problem, get_method, register_method
 from vldebias.metrics.bootstrap import recentred_interval, resampled_counts
 from vldebias.projection import CalibratedProjection, NothingToRemoveError
 from vldebias.prompts import PromptSet
@@ -55,8 +55,6 @@ _LEAST = 1e-3  # square of a gap, in deviations of the scores: what is less is n
 _MOST_ROWS = 20_000  # images that a gap is predicted on: more change it in the third decimal
 _BLOCK = 1 << 22  # weights of rows at once: bounds the memory
 _TINY = torch.finfo(torch.float64).tiny
-
-Weights = Mapping[str, float]  # kind of evidence -> what it counts
 
 
 class Auto(Method):
@@ -75,25 +73,21 @@ class Auto(Method):
         problem = replace(problem, bound=problem.bound or BOUND)
         lacks = {Need.LABELS} | (set() if all(s.spurious for s in problem.attributes) else {Need.SPURIOUS})
         methods = [one for one in map(get_method, CANDIDATES) if not one.needs & lacks]
-        from_texts = [one for one in methods if Need.IMAGES not in one.needs]
-        if problem.reference is None:
-            methods = from_texts
+        from_texts = [one for one in methods if not one.uses_images]
         try:
-            evidence = _Evidence(problem, role, methods)
+            best, choice = _decide(problem, role, methods if problem.reference is not None else from_texts, LAMS)
         except UnusableReferenceError as error:
             reason = str(error).removeprefix("reference: ").partition("; ")[0]
             warn(f"{problem.label}: auto: the reference is left out: {reason}", ReferenceWarning)
-            problem, methods = replace(problem, reference=None), from_texts
-            evidence = _Evidence(problem, role, methods)
-        best, choice = evidence.decide(methods, LAMS)
-        if best is None:
+            best, choice = _decide(replace(problem, reference=None), role, from_texts, LAMS)
+        if choice.method == "none":
             remedy = "Give reference images, or a set with more concepts, and measure; or choose a method yourself."
             warn(f"{problem.label}: auto: none. {choice.reason} {remedy}", AutoDeclinedWarning)
             best = CalibratedProjection.identity(problem.host.dim(role), "auto: none")
         return best.stamped(choice=choice)
 
 
-def expected_from_texts(problem: Problem, role: str, method: ClosedForm) -> Choice | None:
+def expected_from_texts(problem: Problem, role: str, method: Method) -> Choice | None:
     """Predict from texts alone whether a method helps; return a choice, or None if the texts do not suffice.
 
     Texts suffice if there are neutral texts and every set has at least `FEWEST` groups that state two values.
@@ -103,8 +97,8 @@ def expected_from_texts(problem: Problem, role: str, method: ClosedForm) -> Choi
         problem.neutral_prompts()
     except InvalidInputError:
         return None
-    evidence = _Evidence(problem, role, [method])
-    return evidence.decide([method], [problem.lam])[1] if evidence.folds else None
+    choice = _decide(problem, role, [method], [problem.lam])[1]
+    return choice if choice.evidence else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,14 +123,7 @@ class PredictedGap:
 
     @classmethod
     def of(
-        cls,
-        rows: Tensor,
-        values: Tensor,
-        classes: Tensor | None = None,
-        *,
-        resamples: int = 500,
-        seed: int = 0,
-        whole: bool = False,
+        cls, rows: Tensor, values: Tensor, classes: Tensor | None = None, *, seed: int = 0, whole: bool = False
     ) -> PredictedGap:
         """Return the `PredictedGap` of rows (n, d) of length 1 with codes (n,) of their value and of their class.
 
@@ -153,8 +140,8 @@ class PredictedGap:
         if not ((counts > 0).sum(1) > 1).any():
             raise UnusableReferenceError(f"expected rows of two attribute values in a class, got {counts.tolist()}")
         wide = rows.double()
-        weights = _draws(c, resamples, seed, max(c - 1, 1))[:, label] if whole else _draws(len(rows), resamples, seed)
-        parts = [_differences(wide, cell, c, a, w) for w in weights.split(max(1, _BLOCK // len(rows)))]
+        drawn = _draws(c, seed, max(c - 1, 1))[:, label] if whole else _draws(len(rows), seed)
+        parts = [_differences(wide, cell, (c, a), some) for some in drawn.split(max(1, _BLOCK // len(rows)))]
         return cls(torch.cat(parts), wide - wide.mean(0))
 
     def of_texts(self, texts: Tensor) -> Tensor:
@@ -170,214 +157,204 @@ class PredictedGap:
         return (each.square() - each[1:].var(0)).mean(1)
 
     def _of_pairs(self, texts: Tensor) -> Tensor:
-        """Differences (1 + b, p, q) of the scores of every pair of values, in deviations of the scores."""
+        """Return differences (1 + b, p, q) of the scores of every pair of values, in deviations of the scores."""
         unit = normalize(texts.double(), dim=1)
         return self.differences @ unit.T / (self.centred @ unit.T).std(0).clamp(min=_TINY)
 
 
-def _draws(n: int, resamples: int, seed: int, size: int | None = None) -> Tensor:
-    """How often each of n rows occurs: the sample itself, then its resamples, (1 + resamples, n) float64."""
-    drawn = resampled_counts(np.ones(n, dtype=np.int64), resamples, seed, size)
+def _draws(n: int, seed: int = 0, size: int | None = None) -> Tensor:
+    """Return how often each of n rows occurs in the sample itself, then in its resamples: (1 + RESAMPLES, n)."""
+    drawn = resampled_counts(np.ones(n, dtype=np.int64), RESAMPLES, seed, size)
     return torch.from_numpy(np.concatenate([np.ones((1, n)), *drawn]))
 
 
-def _differences(rows: Tensor, cell: Tensor, classes: int, values: int, weights: Tensor) -> Tensor:
-    """D_ab (b, p, d) of rows (n, d) that occur weights (b, n) times; 0 where no class has both."""
-    shape = (len(weights), classes, values)
-    counts = torch.zeros(len(weights), classes * values, dtype=torch.float64).index_add_(1, cell, weights).view(shape)
+def _differences(rows: Tensor, cell: Tensor, sizes: tuple[int, int], drawn: Tensor) -> Tensor:
+    """Return D_ab (b, p, d) of rows (n, d) that occur drawn (b, n) times; 0 where no class has both values."""
+    shape = (len(drawn), *sizes)
+    counts = torch.zeros(len(drawn), sizes[0] * sizes[1], dtype=torch.float64).index_add_(1, cell, drawn).view(shape)
     differences = []
-    for a, b in combinations(range(values), 2):
+    for a, b in combinations(range(sizes[1]), 2):
         n_a, n_b = counts[..., a], counts[..., b]
         precision = n_a * n_b / (n_a + n_b).clamp(min=1)
         share = precision / precision.sum(1, keepdim=True).clamp(min=0.5)  # a class with both has at least 1/2
         each = torch.zeros(shape, dtype=torch.float64)
         each[..., a], each[..., b] = share / n_a.clamp(min=1), -share / n_b.clamp(min=1)
-        differences.append((each.view(len(weights), -1)[:, cell] * weights) @ rows)
+        differences.append((each.view(len(drawn), -1)[:, cell] * drawn) @ rows)
     return torch.stack(differences, 1)
 
 
 class _Fold(NamedTuple):
-    """A problem on one part of the evidence, its terms, and the rows of the other part, one gap per attribute."""
+    """Hold a problem on one part of the evidence, and one gap per attribute from the other part."""
 
+    kind: str
     problem: Problem
-    parts: Parts
-    gaps: tuple[PredictedGap, ...]
-
-
-class _Judged(NamedTuple):
-    """A candidate on everything, what is told of it (`Choice.candidates`), and its predicted gaps (1 + b,) by kind."""
-
-    projection: CalibratedProjection
-    told: dict[str, Any]
-    uses_images: bool
-    after: dict[str, Tensor]
+    gaps: list[PredictedGap]
 
 
 class _Evidence:
-    """What candidates are judged by: the text folds, where every set has enough groups, and two halves of the images.
+    """Predict gaps from the text folds, if every set has enough groups, and from two halves of the images.
+
+    kinds: of the evidence. weights: (kinds,). without: (kinds, 1 + b) gaps without an edit.
 
     Raises:
         UnusableReferenceError: images that cannot be split, or of another space.
     """
 
     def __init__(self, problem: Problem, role: str, methods: Sequence[Method]) -> None:
-        self.problem, self.role, self.folds = problem, role, dict[str, list[_Fold]]()
+        self.role, self.neutral = role, problem.embed(problem.neutral_prompts(), role)
+        self._drawn, self.folds, self._parts = _draws(len(self.neutral)), list[_Fold](), list[Parts]()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ReferenceWarning)  # a half is less settled than the whole, which is said
-            for kind, one, gaps in chain(_text_folds(problem, role), _image_folds(problem, role)):
-                self.folds.setdefault(kind, []).append(_Fold(one, _parts(one, role, methods), gaps))
-        if not self.folds:
-            return
-        self._neutral = problem.embed(problem.neutral_prompts(), role)
-        self._resampled = _draws(len(self._neutral), RESAMPLES, seed=0)
-        self._before: dict[str, Tensor] = {}
-        self._without = self._gaps(None, 0.0)
-        precision = {kind: 1 / (float(gaps[1:].var()) + ERR[kind] ** 2) for kind, gaps in self._without.items()}
-        self._weights = {kind: p / sum(precision.values()) for kind, p in precision.items()}
+            warnings.simplefilter("ignore", ReferenceWarning)  # half of the images are less certain than all of them
+            for fold in chain(_text_folds(problem, role), _image_folds(problem, role)):
+                self.folds.append(fold)
+                self._parts.append(_parts(fold.problem, role, methods))
+        self.kinds = tuple(dict.fromkeys(fold.kind for fold in self.folds))
+        if self.kinds:
+            self._before = self._means(None, None)
+            self.without = self._shares(self._before)
+            errors = torch.tensor([ERR[kind] for kind in self.kinds], dtype=torch.float64)
+            precision = 1 / (self.without[:, 1:].var(1) + errors**2)
+            self.weights = precision / precision.sum()
 
-    def decide(self, methods: Sequence[Method], lams: Sequence[Any]) -> tuple[CalibratedProjection | None, Choice]:
-        """Return the best of the methods at the best of the lams, None where none is expected to help; and why."""
-        problem, bound, won = self.problem, self.problem.bound, None
-        judged: dict[object, _Judged] = {}
-        reason = f"Fewer than {FEWEST} groups of prompts state two values, and no images can be used: no evidence."
-        if self.folds:
-            parts = _parts(problem, self.role, methods)
-            for method in methods:
-                for lam in lams if method.has_lam else lams[:1]:  # the bound makes one of several lam
-                    projection = _solve(replace(problem, lam=lam), self.role, method, parts)
-                    weights = projection.lam if isinstance(projection.lam, tuple) else [projection.lam]
-                    key = (projection.method, *(f"{x:.6g}" for x in weights))
-                    if key not in judged:
-                        judged[key] = self._judged(method, projection)
-            won = self._choose(list(judged.values()))
-            reason = "No method is expected to help beyond its interval, so nothing is changed."
-        else:
-            problem.neutral_prompts()  # missing ones are refused in any case
-        if won is not None:
-            gap, loss = won.told["gap"], won.told["loss"]
-            reason = f"Predicted gap {gap:.0%} of what it is without, at a mean loss of cosine of {loss:.3f}."
-        choice = Choice(
-            prompts=problem.label,
-            method="none" if won is None else won.projection.method,
-            lam=0.0 if won is None else won.projection.lam,
-            reason=reason,
-            candidates=tuple(one.told for one in judged.values()),
-            evidence={
-                kind: {
-                    "neutral texts": len(self._neutral),
-                    "folds": len(own),
-                    "rows": sum(len(gap.centred) for fold in own for gap in fold.gaps),
-                }
-                for kind, own in self.folds.items()
-            },
-            settings=({} if bound is None else {"max_loss": bound.loss, "over": bound.over})
-            | {"resamples": RESAMPLES, "level": 0.95},
-        )
-        return None if won is None else won.projection, choice
+    def gaps(self, method: Method, lam: Any) -> Tensor:
+        """Return predicted gaps (kinds, 1 + b) as shares of the sample's without an edit, means over attributes."""
+        return self._shares(self._means(method, lam))
 
-    def _judged(self, method: Method, projection: CalibratedProjection) -> _Judged:
-        """Judge a candidate that was fitted on everything as `projection`."""
-        after = self._gaps(method, projection.lam)
-        change = self._change(after, self._without, self._weights)
-        told = {
-            "method": projection.method,
-            "lam": list(projection.lam) if isinstance(projection.lam, tuple) else projection.lam,
-            "gap": _gap(after, self._weights),
-            "gaps": {kind: float(values[0]) for kind, values in after.items()},
-            "change": list(change),
-            "loss": float(losses(projection, self._neutral).mean()),
-            "refused": "" if change[2] < 0 else "not beyond its interval",
-        }
-        return _Judged(projection, told, method.uses_images, after)
+    def _means(self, method: Method | None, lam: Any) -> list[Tensor]:
+        """Return the mean gap (folds, attributes, 1 + b) of the neutral texts, resampled with the rows, by kind."""
+        found: dict[str, list[Tensor]] = {kind: [] for kind in self.kinds}
+        for (kind, problem, gaps), parts in zip(self.folds, self._parts, strict=True):
+            texts = self.neutral
+            if method is not None:
+                texts = _solve(replace(problem, lam=lam), self.role, method, parts)(texts)
+            each = torch.stack([gap.squares(texts) if kind == "images" else gap.of_texts(texts) for gap in gaps])
+            found[kind].append((each * self._drawn).sum(2) / self._drawn.sum(1))
+        return [torch.stack(means) for means in found.values()]
 
-    def _choose(self, judged: Sequence[_Judged]) -> _Judged | None:
-        """The smallest gap of those beyond their interval, as far as it is better beyond its interval than
-
-        - the best that uses no image: images that are split by one guess judge what was fitted to that very split;
-        - what texts alone choose: nobody can see whether a reference is like what will be searched.
+    def _shares(self, means: Sequence[Tensor]) -> Tensor:
+        """Divide by the gap without an edit: of every text fold by itself; of all images together, whose halves may
+        show no gap, and as a square without its noise (`PredictedGap.squares`).
         """
-        from_texts = [one for one in judged if not one.uses_images]
-        best = self._unless_better(self._best(from_texts, self._weights), self._best(judged, self._weights))
-        if self._weights.keys() != {"texts", "images"}:
-            return best
-        return self._unless_better(self._best(from_texts, {"texts": 1.0}), best)
-
-    def _unless_better(self, kept: _Judged | None, other: _Judged | None) -> _Judged | None:
-        """`kept` unless the interval of the difference speaks for the other; None stands for no edit."""
-        before, after = (self._without if one is None else one.after for one in (kept, other))
-        return kept if kept is other or self._change(after, before, self._weights, LEVEL)[2] >= 0 else other
-
-    def _best(self, judged: Sequence[_Judged], weights: Weights) -> _Judged | None:
-        eligible = [one for one in judged if self._change(one.after, self._without, weights)[2] < 0]
-        return min(eligible, key=lambda one: _gap(one.after, weights), default=None)
-
-    @staticmethod
-    def _change(
-        after: Mapping[str, Tensor], before: Mapping[str, Tensor], weights: Weights, level: float = 0.95
-    ) -> tuple[float, float, float]:
-        """Mean over the kinds of evidence of one gap minus another, with its centred interval."""
-        change = torch.stack([w * (after[kind] - before[kind]) for kind, w in weights.items()]).sum(0)
-        return float(change[0]), *recentred_interval(float(change[0]), change[1:].numpy(), level=level)
-
-    def _gaps(self, method: Method | None, lam: float | tuple[float, ...]) -> dict[str, Tensor]:
-        """Kind of evidence -> predicted gap (1 + b,) as a share of the sample's without an edit, mean over attributes.
-
-        Of every fold of texts by itself; of all images together, since half of them may show no gap. Of images it is
-        the square without its noise (`PredictedGap.squares`). Neutral texts are resampled with the rows.
-        """
-        shares: dict[str, Tensor] = {}
-        for kind, folds in self.folds.items():
-            means = []
-            for problem, parts, gaps in folds:
-                texts = self._neutral
-                if method is not None:
-                    texts = _solve(replace(problem, lam=lam), self.role, method, parts)(texts)
-                each = torch.stack([gap.squares(texts) if kind == "images" else gap.of_texts(texts) for gap in gaps])
-                means.append((each * self._resampled).sum(2) / self._resampled.sum(1))
-            after = torch.stack(means)
-            before = self._before.setdefault(kind, after)[..., :1]  # it is first called without a method
+        shares = []
+        for kind, after, whole in zip(self.kinds, means, self._before, strict=True):
+            before = whole[..., :1]
             if kind == "images":
-                shares[kind] = (after.mean(0).clamp(min=0) / before.mean(0).clamp(min=_LEAST)).sqrt().mean(0)
+                shares.append((after.mean(0).clamp(min=0) / before.mean(0).clamp(min=_LEAST)).sqrt().mean(0))
             else:
-                shares[kind] = (after / before.clamp(min=_TINY)).mean((0, 1))
-        return shares
+                shares.append((after / before.clamp(min=_TINY)).mean((0, 1)))
+        return torch.stack(shares)
 
 
-def _gap(after: Mapping[str, Tensor], weights: Weights) -> float:
-    """The sample's gap, weighted over the kinds of evidence."""
-    return sum(w * float(after[kind][0]) for kind, w in weights.items())
+def _decide(
+    problem: Problem, role: str, methods: Sequence[Method], lams: Sequence[Any]
+) -> tuple[CalibratedProjection, Choice]:
+    """Judge every method at every lam; return the chosen projection, and what was chosen and why."""
+    evidence, bound = _Evidence(problem, role, methods), problem.bound
+    edits, told = [CalibratedProjection.identity(problem.host.dim(role))], list[dict[str, Any]]()
+    chosen, reason = 0, f"Fewer than {FEWEST} groups of prompts state two values, and no images can be used."
+    if evidence.kinds:
+        parts, gaps, on_images = _parts(problem, role, methods), [evidence.without], [False]
+        for method in methods:
+            for lam in lams if method.has_lam else lams[:1]:
+                edit = _solve(replace(problem, lam=lam), role, method, parts)
+                if any(edit.method == one.method and np.allclose(edit.lam, one.lam, 1e-6, 0) for one in edits):
+                    continue  # the bound made one of several lam
+                after = evidence.gaps(method, edit.lam)
+                change = _change(after, evidence.without, evidence.weights)
+                told.append(
+                    {
+                        "method": edit.method,
+                        "lam": list(edit.lam) if isinstance(edit.lam, tuple) else edit.lam,
+                        "gap": float(evidence.weights @ after[:, 0]),
+                        "gaps": dict(zip(evidence.kinds, after[:, 0].tolist(), strict=True)),
+                        "change": list(change),
+                        "loss": float(losses(edit, evidence.neutral).mean()),
+                        "refused": "" if change[2] < 0 else "not beyond its interval",
+                    }
+                )
+                edits.append(edit)
+                gaps.append(after)
+                on_images.append(method.uses_images)
+        chosen = _choose(gaps, on_images, evidence)
+        reason = "No method is expected to help beyond its interval, so nothing is changed."
+    if chosen:
+        gap, loss = told[chosen - 1]["gap"], told[chosen - 1]["loss"]
+        reason = f"The predicted gap is {gap:.0%} of that without an edit, at a mean loss of cosine of {loss:.3f}."
+    about = {}
+    for kind in evidence.kinds:
+        own = [fold.gaps for fold in evidence.folds if fold.kind == kind]
+        rows = sum(len(gap.centred) for gaps in own for gap in gaps)
+        about[kind] = {"neutral texts": len(evidence.neutral), "folds": len(own), "rows": rows}
+    settings = {} if bound is None else {"max_loss": bound.loss, "over": bound.over}
+    return edits[chosen], Choice(
+        prompts=problem.label,
+        method=edits[chosen].method,
+        lam=edits[chosen].lam,
+        reason=reason,
+        candidates=tuple(told),
+        evidence=about,
+        settings=settings | {"resamples": RESAMPLES, "level": 0.95},
+    )
+
+
+def _choose(gaps: Sequence[Tensor], on_images: Sequence[bool], evidence: _Evidence) -> int:
+    """Return the index of the smallest of gaps (kinds, 1 + b) beyond their interval; the first is without an edit.
+
+    It has to be better, beyond the interval of the difference, than
+
+    - the best that uses no image: images that are split by one guess judge what was fitted to that very split;
+    - what texts alone choose: nobody can see whether a reference is like what will be searched.
+    """
+
+    def best(among: Sequence[int], weights: Tensor) -> int:
+        eligible = [i for i in among if _change(gaps[i], gaps[0], weights)[2] < 0]
+        return min(eligible, key=lambda i: float(weights @ gaps[i][:, 0]), default=0)
+
+    def unless_better(kept: int, other: int) -> int:
+        return kept if _change(gaps[other], gaps[kept], evidence.weights, LEVEL)[2] >= 0 else other
+
+    every = range(1, len(gaps))
+    no_images = [i for i in every if not on_images[i]]
+    chosen = unless_better(best(no_images, evidence.weights), best(every, evidence.weights))
+    if evidence.kinds != ("texts", "images"):
+        return chosen
+    return unless_better(best(no_images, torch.tensor([1.0, 0.0], dtype=torch.float64)), chosen)
+
+
+def _change(after: Tensor, before: Tensor, weights: Tensor, level: float = 0.95) -> tuple[float, float, float]:
+    """Return the weighted mean over the kinds of one gap minus another, with its centred interval."""
+    change = weights @ (after - before)
+    return float(change[0]), *recentred_interval(float(change[0]), change[1:].numpy(), level=level)
 
 
 def _parts(problem: Problem, role: str, methods: Sequence[Method]) -> Parts:
-    """The rows of all terms of closed forms: they do not depend on lam, so they are made once."""
+    """Return the rows of all terms of closed forms; they do not depend on lam, so they are computed once."""
     terms = dict.fromkeys(term for method in methods if isinstance(method, ClosedForm) for term in method.terms)
     return {term: term.rows(problem, role) for term in terms}
 
 
 def _solve(problem: Problem, role: str, method: Method, parts: Parts) -> CalibratedProjection:
-    """Fit one candidate at the problem's lam, within its bound; the identity where it finds nothing to remove."""
+    """Fit one candidate at the problem's lam, within its bound; the identity if it finds nothing to remove."""
+    assert isinstance(method, ClosedForm)
     try:
-        edit = method.fit(problem, role, parts) if isinstance(method, ClosedForm) else method.fit(problem, role)
-        edit = problem.bounded(edit if method.delegates else edit.stamped(method=method.name), role)
+        edit = method.fit(problem, role, parts)
+        return edit if problem.bound is None else problem.bounded(edit, role)
     except NothingToRemoveError:  # texts that the model does not tell apart
         return CalibratedProjection.identity(problem.host.dim(role), method.name)
-    assert isinstance(edit, CalibratedProjection)  # the bound refuses anything else
-    return edit
 
 
-Found = Iterator[tuple[str, Problem, tuple[PredictedGap, ...]]]
-
-
-def _text_folds(problem: Problem, role: str) -> Found:
-    """Folds of the groups in which prompts state two values, each by itself; others are fitted on in every fold.
+def _text_folds(problem: Problem, role: str) -> Iterator[_Fold]:
+    """Yield folds of the groups in which prompts state two values; all other groups are fitted on in every fold.
 
     A fold whose sets have no prompt of some value is left out.
     """
     sets = problem.attributes
 
     def telling(prompts: PromptSet) -> list[int]:
-        stated = [{v for text in group if len(v := prompts.values_in(text)) == 1} for group in prompts.groups]
-        return [i for i, values in enumerate(stated) if len(values) > 1]
+        values: dict[int, set[int]] = {}
+        for _, value, group in stating(prompts):
+            values.setdefault(group, set()).add(value)
+        return [group for group, own in values.items() if len(own) > 1]
 
     def only(prompts: PromptSet, kept: Sequence[int]) -> PromptSet:
         return replace(prompts, groups=tuple(prompts.groups[i] for i in kept))
@@ -394,26 +371,17 @@ def _text_folds(problem: Problem, role: str) -> Found:
             learn = tuple(only(s, [i for i in range(len(s.groups)) if i not in kept]) for s, kept in out)
             if all(s.names_values for s in learn):
                 folds.append((learn, tuple(only(s, kept) for s, kept in out)))
-    for k, (learn, predict) in enumerate(folds):
-        yield "texts", replace(problem, sets=learn), tuple(_text_gap(problem, s, role, k) for s in predict)
+    for seed, (learn, predict) in enumerate(folds):
+        gaps = []
+        for prompts in predict:  # a group is a class, so prompts are compared about one concept
+            texts, values, concepts = zip(*stating(prompts), strict=True)
+            codes = torch.tensor(values), torch.tensor(concepts)
+            gaps.append(PredictedGap.of(problem.embed(texts, role), *codes, seed=seed, whole=True))
+        yield _Fold("texts", replace(problem, sets=learn), gaps)
 
 
-def _text_gap(problem: Problem, prompts: PromptSet, role: str, seed: int) -> PredictedGap:
-    """Prompts of the groups that name one value; a group is a class, so prompts are compared about one concept."""
-    values = list(prompts.attributes)
-    rows = [
-        (prompt, values.index(named[0]), concept)
-        for concept, group in enumerate(prompts.groups)
-        for prompt in group
-        if len(named := prompts.values_in(prompt)) == 1
-    ]
-    texts, value, concept = zip(*rows, strict=True)
-    codes = torch.tensor(value), torch.tensor(concept)
-    return PredictedGap.of(problem.embed(texts, role), *codes, resamples=RESAMPLES, seed=seed, whole=True)
-
-
-def _image_folds(problem: Problem, role: str) -> Found:
-    """The two halves of the reference images, of which each is fitted on and the other predicted."""
+def _image_folds(problem: Problem, role: str) -> Iterator[_Fold]:
+    """Yield the two halves of the reference images, of which each is fitted on and the other predicted."""
     reference = problem.reference
     if reference is None:
         return
@@ -424,20 +392,15 @@ def _image_folds(problem: Problem, role: str) -> Found:
         raise UnusableReferenceError(f"reference: {doubt}")
     rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]  # files may alternate
     for k in (0, 1):
-        one = replace(problem, reference=replace(reference, features=rows[k::2]))
-        yield "images", one, tuple(_image_gap(problem, s, role, rows[1 - k :: 2], k) for s in problem.attributes)
-
-
-def _image_gap(problem: Problem, prompts: PromptSet, role: str, rows: Tensor, seed: int) -> PredictedGap:
-    """Images with their zero-shot value, within pseudo-classes where the reference is compared within them."""
-    reference = problem.reference
-    assert reference is not None
-    rows = rows[:: -(-len(rows) // _MOST_ROWS)]
-    value, probability = reference.read(rows, problem.zero_shot(prompts, role))
-    sure = probability >= reference.confidence
-    classes = class_texts(problem, prompts, role) if reference.within_classes else None
-    label = None if classes is None else (rows @ classes.T).argmax(1)[sure]
-    return PredictedGap.of(rows[sure], value[sure], label, resamples=RESAMPLES, seed=seed)
+        learn, predict = rows[k::2], rows[1 - k :: 2]
+        predict, gaps = predict[:: -(-len(predict) // _MOST_ROWS)], []
+        for prompts in problem.attributes:
+            value, probability = reference.read(predict, problem.zero_shot(prompts, role))
+            sure = probability >= reference.confidence
+            texts = class_texts(problem, prompts, role) if reference.within_classes else None
+            label = None if texts is None else (predict @ texts.T).argmax(1)[sure]
+            gaps.append(PredictedGap.of(predict[sure], value[sure], label, seed=k))
+        yield _Fold("images", replace(problem, reference=replace(reference, features=learn)), gaps)
 
 
 register_method(Auto())

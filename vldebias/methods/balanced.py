@@ -7,11 +7,10 @@ The model itself stays biased, and stereotypes that it associates with a stated 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from vldebias.errors import InvalidInputError
-from vldebias.methods.method import Method, Need, register_method
-from vldebias.methods.problem import Problem, Prompts
+from vldebias.methods.method import Method, Need, Problem, Prompts, register_method
 from vldebias.prompts import Balancer
 
 NO_EDIT = (
@@ -40,11 +39,6 @@ class Balanced(Method):
         find: Callable[[str], int | None] | None = None,
     ) -> None:
         self.shares, self.seed, self.find = shares, seed, find
-
-    def settings(self) -> dict[str, Any]:
-        """Return shares and seed if they are not the defaults."""
-        own = {"shares": None if self.shares is None else dict(self.shares), "seed": self.seed or None}
-        return {name: value for name, value in own.items() if value is not None}
 
     def balancer(self, prompts: Prompts) -> Balancer:
         """Return a `Balancer` that rewrites the prompts of successive calls."""

@@ -26,10 +26,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vldebias.edit import Edit
 from vldebias.methods.equalise import image_scatter
-from vldebias.methods.method import LAM_OF_MODELS, Method, Need, register_method
-from vldebias.methods.problem import Problem
+from vldebias.methods.method import LAM_OF_MODELS, LAM_OF_PIPELINES, Method, Need, Problem, register_method
 from vldebias.projection import CalibratedProjection, NothingToRemoveError, scatter_of
 from vldebias.prompts import PromptSet
 
@@ -61,12 +59,9 @@ class ClosedForm(Method):
     terms: tuple[Term, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, value in {
-            "needs": frozenset(term.need for term in self.terms),
-            "has_lam": any(term.weighted for term in self.terms),
-            "pipelines": all(term.need is not Need.IMAGES for term in self.terms),  # texts and images share no space
-        }.items():
-            object.__setattr__(self, name, value)
+        needs = frozenset(term.need for term in self.terms)
+        has_lam = any(term.weighted for term in self.terms)
+        vars(self).update(needs=needs, has_lam=has_lam, pipelines=Need.IMAGES not in needs)
 
     def fit(self, problem: Problem, role: str, parts: Parts | None = None) -> CalibratedProjection:
         """Solve for one role of the problem's host; `parts` holds the rows of the terms if already computed."""
@@ -74,17 +69,22 @@ class ClosedForm(Method):
         removed = [parts[term] for term in self.terms if not term.weighted]
         span = torch.cat(removed) if removed else None
         p0 = None if span is None or not span.any() else CalibratedProjection.solve([], span)
-        weight, scatters, lams = problem.weight, list[Tensor](), list[float]()
-        for term in self.terms:
-            if term.weighted:
-                inside = p0 is not None and term.need is Need.IMAGES
-                own = parts[term]
-                scatters += [p0(one) for one in own] if inside and p0 is not None else own
-                lams += list(weight) if isinstance(weight, tuple) else [weight] * len(own)
-        if span is None and scatters and not any(lams):
-            return CalibratedProjection.identity(scatters[0].shape[1], self.name)  # (I + 0 M)^-1 = I
+        lam = problem.lam
+        if lam is None:
+            lam = LAM_OF_PIPELINES if problem.host.generative else LAM_OF_MODELS
+        scatters, lams = list[Tensor](), list[float]()
+        for term in (term for term in self.terms if term.weighted):
+            inside = p0 if term.need is Need.IMAGES else None
+            scatters += [one if inside is None else inside(one) for one in parts[term]]
+            lams += list(lam) if isinstance(lam, tuple) else [lam] * len(parts[term])
+        if span is None and not any(lams):
+            return CalibratedProjection.identity(problem.host.dim(role), self.name)  # (I + 0 M)^-1 = I
         solved = CalibratedProjection.solve(scatters, span, lams or 0.0)
         return solved.stamped(method=self.name, uses_images=self.uses_images)
+
+    def with_images(self) -> ClosedForm:
+        """Return the method with the means of the images as a further term."""
+        return self + EQUALISE if self.terms and not self.uses_images else self
 
     def __add__(self, other: ClosedForm) -> ClosedForm:
         """Return the method with the terms of both."""
@@ -102,11 +102,8 @@ def pair_scatter(problem: Problem, prompt_set: PromptSet, role: str) -> Tensor:
 
 def value_differences(problem: Problem, role: str) -> Tensor:
     """Return rows (a, d) per attribute, stacked: the spherical mean text of each of a values, minus their mean."""
-    rows = []
-    for prompt_set in problem.attributes:
-        units = problem.zero_shot(prompt_set, role)
-        rows.append(units - units.mean(0))
-    return torch.cat(rows)
+    units = [problem.zero_shot(prompts, role) for prompts in problem.attributes]
+    return torch.cat([rows - rows.mean(0) for rows in units])
 
 
 def class_texts(problem: Problem, prompt_set: PromptSet, role: str) -> Tensor | None:
@@ -119,47 +116,32 @@ def class_texts(problem: Problem, prompt_set: PromptSet, role: str) -> Tensor | 
     texts = problem.embed(prompt_set.classes, role)
     try:
         return CalibratedProjection.solve([pair_scatter(problem, prompt_set, role)], None, LAM_OF_MODELS)(texts)
-    except NothingToRemoveError:  # prompts of a pair are one to the model, which then reads no attribute in a class
+    except NothingToRemoveError:  # the model embeds the prompts of every pair alike: it reads no attribute in a class
         return texts
 
 
-SPURIOUS_TERM = Term(
+SPURIOUS = Term(
     Need.SPURIOUS,
     lambda problem, role: problem.embed(dict.fromkeys(p for s in problem.attributes for p in s.spurious), role),
 )
-DIFFERENCE_TERM = Term(Need.VALUES, value_differences)
-PAIRS_TERM = Term(
-    Need.PAIRS,
-    lambda problem, role: [pair_scatter(problem, s, role) for s in problem.attributes],
-    weighted=True,
+PAIRS = Term(
+    Need.PAIRS, lambda problem, role: [pair_scatter(problem, s, role) for s in problem.attributes], weighted=True
 )
-IMAGES_TERM = Term(
+IMAGES = Term(
     Need.IMAGES,
     lambda problem, role: [image_scatter(problem, s, role, class_texts(problem, s, role)) for s in problem.attributes],
     weighted=True,
 )
-
-_PAPER = "Chuang et al., 2023"
+_PAPER, _OWN = "Chuang et al., 2023", "this package"
 _MEANS = "mean-difference projection: Bolukbasi et al., 2016; Haghighatkhah et al., 2022"
-ORTH = ClosedForm("orth", "orthogonal projection", f"{_PAPER}, section 7.3.1", "#4c78a8", (SPURIOUS_TERM,))
-ORTH_CALI = ClosedForm(
-    "orth-cali", "calibrated orthogonal projection", f"{_PAPER}, Lemma 7.1", "#f58518", (SPURIOUS_TERM, PAIRS_TERM)
+NONE = ClosedForm("none", "none", "", "0.6")
+ORTH = ClosedForm("orth", "orthogonal projection", f"{_PAPER}, section 7.3.1", "#4c78a8", (SPURIOUS,))
+BOTH = ClosedForm("orth-cali", "calibrated orthogonal projection", f"{_PAPER}, Lemma 7.1", "#f58518", (SPURIOUS, PAIRS))
+CALI = ClosedForm("cali", "calibration", f"{_PAPER}, Lemma 7.2", "#54a24b", (PAIRS,))
+DIFFERENCE = ClosedForm(
+    "difference", "difference of the values", _MEANS, "#b279a2", (Term(Need.VALUES, value_differences),)
 )
-CALI = ClosedForm("cali", "calibration", f"{_PAPER}, Lemma 7.2", "#54a24b", (PAIRS_TERM,))
-DIFFERENCE = ClosedForm("difference", "difference of the values", _MEANS, "#b279a2", (DIFFERENCE_TERM,))
-EQUALISE = ClosedForm("equalise", "equalised image means", "this package", "#e45756", (IMAGES_TERM,))
-
-
-class _Nothing(Method):
-    """Leave the host unchanged: the baseline of every comparison."""
-
-    name, title, source, color = "none", "none", "", "0.6"
-
-    def fit(self, problem: Problem, role: str) -> Edit:
-        return CalibratedProjection.identity(problem.host.dim(role))
-
-
-for _method in (_Nothing(), ORTH, ORTH_CALI, CALI, DIFFERENCE, EQUALISE):
+EQUALISE = ClosedForm("equalise", "equalised image means", _OWN, "#e45756", (IMAGES,))
+WITH_IMAGES = (replace(CALI + EQUALISE, color="#72b7b2"), replace(DIFFERENCE + EQUALISE, color="#ff9da6"))
+for _method in (NONE, ORTH, BOTH, CALI, DIFFERENCE, EQUALISE, *WITH_IMAGES):
     register_method(_method)
-for _method, _color in ((CALI, "#72b7b2"), (DIFFERENCE, "#ff9da6")):
-    register_method(replace(_method + EQUALISE, color=_color))

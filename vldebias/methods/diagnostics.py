@@ -22,26 +22,6 @@ if TYPE_CHECKING:
 WIDE = 1 / 4 * 1 / 10  # share of a space whose loss changes other prompts: a quarter of it shrunk by a tenth
 
 
-def pair_distance(pairs: Tensor, projection: Edit | None = None) -> float:
-    """Return the mean L2 distance |P z_i - P z_j| over pairs (n, 2, d); Table 7.6."""
-    projected = pairs if projection is None else projection(pairs)
-    return float((projected[:, 0] - projected[:, 1]).norm(dim=-1).mean())
-
-
-def _spread(classes: Tensor, spurious: Tensor) -> float:
-    """Mean over classes (k, d) of max - min of their cosines with spurious texts (m, d); Table 7.1."""
-    cosines = normalize(classes, dim=-1) @ normalize(spurious, dim=-1).T
-    return float((cosines.amax(1) - cosines.amin(1)).mean())
-
-
-def _kept(classes: Tensor, edit: Edit) -> tuple[float | None, float]:
-    """Share of the distance of classes (k, d) that is left, None where all are one; mean cosine with themselves."""
-    differences = (classes[:, None] - classes)[torch.ones(len(classes), len(classes)).triu(1).bool()]
-    before = differences.norm(dim=-1).sum()
-    left = None if before == 0 else float(edit(differences).norm(dim=-1).sum() / before)
-    return left, float(torch.cosine_similarity(classes, edit(classes), dim=-1).mean())
-
-
 def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
     """Return the variance ratio of images (n, d): along the directions in which texts (m, d) differ, to the average.
 
@@ -72,13 +52,33 @@ def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
     return spread, (spread - 1) / max(variance, 1e-12) ** 0.5
 
 
+def pair_distance(pairs: Tensor) -> float:
+    """Return the mean L2 distance |z_i - z_j| of pairs (n, 2, d); Table 7.6."""
+    return float((pairs[:, 0] - pairs[:, 1]).norm(dim=-1).mean())
+
+
+def _spread(classes: Tensor, spurious: Tensor) -> float:
+    """Return the mean over classes (k, d) of max - min of their cosines with spurious texts (m, d); Table 7.1."""
+    least, most = (normalize(classes, dim=-1) @ normalize(spurious, dim=-1).T).aminmax(dim=1)
+    return float((most - least).mean())
+
+
+def _kept(classes: Tensor, edit: Edit) -> tuple[float | None, float]:
+    """Return the share of the distance of classes (k, d) that is left, None if it is 0, and their cosine with it."""
+    i, j = torch.combinations(torch.arange(len(classes))).T
+    differences = classes[i] - classes[j]
+    before = differences.norm(dim=-1).sum()
+    left = None if before == 0 else float(edit(differences).norm(dim=-1).sum() / before)
+    return left, float(torch.cosine_similarity(classes, edit(classes), dim=-1).mean())
+
+
 @dataclass(frozen=True)
 class Diagnostics:
     """Hold numbers before and after an edit; None for a number that the prompt set has no texts for.
 
-    pair_distance, held_out_distance: (before, after), mean L2 (Table 7.6). spurious_spread: (before, after), mean range
-    of a class's cosines with the spurious texts (Table 7.1). signal_kept: share of the distance between the classes.
-    class_cosine: mean cosine of a class prompt with itself afterwards.
+    pair_distance, held_out_distance: (before, after), mean L2 distance of the prompts of a pair (Table 7.6).
+    spurious_spread: (before, after), mean range of a class's cosines with the spurious texts (Table 7.1).
+    signal_kept: share of the distance between the classes. class_cosine: mean cosine of a class prompt with itself.
     """
 
     pair_distance: tuple[float, float]
@@ -95,11 +95,12 @@ class Diagnostics:
             InvalidInputError: the edit rewrites prompts, so it cannot be applied to embeddings.
         """
         if hasattr(edit, "wordings"):
-            raise InvalidInputError(f"{edit!r} reads prompts; their embeddings alone do not show what it does")
+            raise InvalidInputError(f"{edit!r} rewrites prompts, so it cannot be inspected by their embeddings alone")
+
         distances = []
         for pairs in filter(None, (prompts.pairs, prompts.held_out_pairs)):
             rows = host.embed(list(chain.from_iterable(pairs)), role).unflatten(0, (len(pairs), 2))
-            distances.append((pair_distance(rows), pair_distance(rows, edit)))
+            distances.append((pair_distance(rows), pair_distance(edit(rows))))
         held_out, spread = distances[1] if len(distances) > 1 else None, None
         if not prompts.classes:
             return cls(distances[0], held_out)
@@ -112,8 +113,8 @@ class Diagnostics:
 
 def warn_of_what_is_lost(edit: CalibratedProjection, sets: Sequence[PromptSet], role: str, host: Host) -> None:
     """Warn if an edit removes over half of the distance between classes, or too much of a pipeline's text states."""
-    for prompts in sets:
-        kept, cosine = _kept(host.embed(prompts.classes, role), edit) if len(prompts.classes) > 1 else (None, 1.0)
+    for prompts in (s for s in sets if len(s.classes) > 1):
+        kept, cosine = _kept(host.embed(prompts.classes, role), edit)
         if kept is not None and kept < 0.5:
             instead = "method='cali', " if edit.spurious_rank else ""
             warn(

@@ -25,7 +25,7 @@ Wrong pseudo-labels: where errors do not depend on the image beyond its value, t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import chain, combinations
 
 import torch
@@ -34,7 +34,7 @@ from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError, ReferenceWarning, warn
 from vldebias.methods.diagnostics import spread_along
-from vldebias.methods.problem import Problem
+from vldebias.methods.method import Problem
 from vldebias.methods.reference import Reference
 from vldebias.prompts import PromptSet
 
@@ -49,31 +49,27 @@ class UnusableReferenceError(InvalidInputError):
     """Report reference images with one attribute value only, too few of a second, or unrelated to the texts."""
 
 
-@dataclass(eq=False)
 class ImageSplit:
-    """Sum unit image features by zero-shot value and pseudo-class.
+    """Sum the unit image features of a reference by zero-shot value and pseudo-class.
 
-    names, texts: of the a values, and a unit row (a, d) for each. classes: (k, d) texts, or None for one class.
-    counts, sums: (2, k, a) and (2, k, a, d), even and odd rows apart. doubt: (a,) expected number of wrong rows of each
-    value, by the model's own probabilities. left_out: number of rows below the confidence.
-    sample: the first rows.
+    Attributes:
+        texts: (a, d), a unit row for each value. classes: (k, d) texts, or None for one class.
+        counts, sums: (2, k, a) and (2, k, a, d), even and odd rows apart.
+        left_out: number of rows below the confidence. sample: the first rows.
+        doubt: (a,) expected number of wrong rows of each value, by the model's own probabilities.
     """
 
-    names: tuple[str, ...]
-    texts: Tensor
-    classes: Tensor | None
-    reference: Reference
-
-    def __post_init__(self) -> None:
-        shape = (2, 1 if self.classes is None else len(self.classes), len(self.names))
+    def __init__(self, texts: Tensor, classes: Tensor | None, reference: Reference) -> None:
+        self.texts, self.sample, self.left_out, seen = texts, texts[:0], 0, 0
+        shape = (2, 1 if classes is None else len(classes), len(texts))
         self.counts = torch.zeros(shape, dtype=torch.float64)
-        self.sums = torch.zeros((*shape, self.texts.shape[1]), dtype=torch.float64)
-        self.doubt, self.sample, self.left_out, seen = torch.zeros(shape[2]).double(), self.texts[:0], 0, 0
-        for rows in self.reference.batches():
-            value, probability = self.reference.read(rows, self.texts)
-            label = torch.zeros_like(value) if self.classes is None else (rows @ self.classes.T).argmax(1)
+        self.sums = torch.zeros((*shape, texts.shape[1]), dtype=torch.float64)
+        self.doubt = torch.zeros(shape[2], dtype=torch.float64)
+        for rows in reference.batches():
+            value, probability = reference.read(rows, texts)
+            label = torch.zeros_like(value) if classes is None else (rows @ classes.T).argmax(1)
             half = (torch.arange(len(rows)) + seen) % 2
-            sure = probability >= self.reference.confidence
+            sure = probability >= reference.confidence
             cell = ((half * shape[1] + label) * shape[2] + value)[sure]
             self.counts.view(-1).index_add_(0, cell, torch.ones(len(cell), dtype=torch.float64))
             self.sums.view(-1, rows.shape[1]).index_add_(0, cell, rows[sure])
@@ -82,23 +78,25 @@ class ImageSplit:
             self.left_out += int((~sure).sum())
             seen += len(rows)
 
+    def compared(self) -> tuple[Tensor, Tensor]:
+        """Return counts (2, k', a) and sums of the classes that have two values, or of all classes pooled."""
+        paired = (self.counts.sum(0) >= _FEWEST).sum(1) >= 2
+        if paired.any():
+            return self.counts[:, paired], self.sums[:, paired]
+        return self.counts.sum(1, keepdim=True), self.sums.sum(1, keepdim=True)
+
     def scatter(self) -> Tensor:
         """Return rows X (pairs, d) with X^T X = sum_c w_c D_c D_c^T, weights with sum 1.
 
         Raises:
             UnusableReferenceError: no class has two values with enough rows.
         """
-        counts, sums = (halves.sum(0) for halves in self.compared())
-        means, pairs = sums / counts.clamp(min=1)[..., None], []
-        for i, j in combinations(range(counts.shape[1]), 2):
-            both = (counts[:, [i, j]] >= _FEWEST).all(1)
-            if both.any():
-                precision = counts[both, i] * counts[both, j] / (counts[both, i] + counts[both, j])
-                pairs.append((means[both, i] - means[both, j], precision, self.texts[i] - self.texts[j]))
+        counts, sums = (halves.sum(0, keepdim=True) for halves in self.compared())
+        pairs = [(raw[0], p[0], self.texts[i] - self.texts[j]) for i, j, raw, p in _pairs(counts, sums, _FEWEST)]
         if not pairs:
-            seen = dict(zip(self.names, map(int, self.counts.sum((0, 1))), strict=True))
+            seen = self.counts.sum((0, 1)).int().tolist()
             raise UnusableReferenceError(
-                f"reference: expected at least {_FEWEST} images of two attribute values, got {seen} "
+                f"reference: expected at least {_FEWEST} images of two attribute values, got {seen} of the values "
                 f"and {self.left_out} below the confidence; give more images, or a lower confidence"
             )
         n, parts = float(counts.sum()), int((counts > 0).sum())
@@ -106,13 +104,6 @@ class ImageSplit:
         noise = max(0.0, n - explained) / max(1.0, n - parts)  # variance of unit rows around the means of their parts
         precision = torch.cat([own for _, own, _ in pairs])
         return _shrunk(pairs, noise) * (precision / precision.sum()).sqrt()[:, None]
-
-    def compared(self) -> tuple[Tensor, Tensor]:
-        """Return counts (2, k', a) and sums of the classes that have two values, or of all classes pooled."""
-        paired = (self.counts.sum(0) >= _FEWEST).sum(1) >= 2
-        if paired.any():
-            return self.counts[:, paired], self.sums[:, paired]
-        return self.counts.sum(1, keepdim=True), self.sums.sum(1, keepdim=True)
 
     @property
     def expected_error(self) -> Tensor:
@@ -122,20 +113,25 @@ class ImageSplit:
     @property
     def stability(self) -> float:
         """Return the smallest cosine, over pairs of values, between the mean differences of even and of odd rows."""
-        counts, sums = self.compared()
-        means, found = sums / counts.clamp(min=1)[..., None], []
-        for i, j in combinations(range(counts.shape[2]), 2):
-            own = counts[..., [i, j]]
-            both = (own > 0).all(0).all(1)
-            if both.any():
-                precision = (own.prod(2) / own.sum(2).clamp(min=1))[:, both]
-                halves = ((means[:, both, i] - means[:, both, j]) * precision[..., None]).sum(1)
-                found.append(float(torch.cosine_similarity(halves[0], halves[1], dim=0)))
-        return min(found, default=0.0)
+        halves = [(raw * p[..., None]).sum(1) for *_, raw, p in _pairs(*self.compared(), 1)]
+        return min((float(torch.cosine_similarity(both[0], both[1], dim=0)) for both in halves), default=0.0)
+
+
+def _pairs(counts: Tensor, sums: Tensor, least: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+    """Yield values i, j, the differences (h, k, d) of their means and the precisions (h, k), from h parts of the rows.
+
+    Only of the k classes in which every part has at least so many rows of both values.
+    """
+    means = sums / counts.clamp(min=1)[..., None]
+    for i, j in combinations(range(counts.shape[2]), 2):
+        own = counts[..., [i, j]]
+        both = (own >= least).all(2).all(0)
+        if both.any():
+            yield i, j, (means[..., i, :] - means[..., j, :])[:, both], (own.prod(2) / own.sum(2).clamp(min=1))[:, both]
 
 
 def _shrunk(pairs: list[tuple[Tensor, Tensor, Tensor]], noise: float) -> Tensor:
-    """The differences of all pairs: towards the mean of a pair, and that towards the texts, as far as they are noise.
+    """Shrink the differences of all pairs towards the mean of a pair, and that towards the texts, by their noise.
 
     pairs: for two values, differences of means (k, d) over classes, precisions (k,), and that of the texts (d,).
     """
@@ -156,17 +152,6 @@ def _shrunk(pairs: list[tuple[Tensor, Tensor, Tensor]], noise: float) -> Tensor:
     return torch.cat(rows)
 
 
-def split_images(problem: Problem, prompt_set: PromptSet, role: str, classes: Tensor | None) -> ImageSplit:
-    """Split the reference images of a problem by the zero-shot values of one attribute.
-
-    classes: (k, d) texts that define pseudo-classes; None: no classes.
-    """
-    reference = problem.reference
-    assert reference is not None
-    within = None if classes is None or not reference.within_classes else normalize(classes, dim=1)
-    return ImageSplit(tuple(prompt_set.attributes), problem.zero_shot(prompt_set, role), within, reference)
-
-
 def foreign(images: Tensor, problem: Problem, prompt_set: PromptSet, role: str) -> str:
     """Return why images (n, d) seem not to be in the space of the texts, or "" if they do not seem so."""
     prompts = dict.fromkeys((*chain.from_iterable(prompt_set.groups), *prompt_set.classes))
@@ -185,7 +170,10 @@ def image_scatter(problem: Problem, prompt_set: PromptSet, role: str, classes: T
     Warns:
         ReferenceWarning: the images are unaligned, unstable between halves, or uncertain in their values.
     """
-    split = split_images(problem, prompt_set, role, classes)
+    reference = problem.reference
+    assert reference is not None
+    within = None if classes is None or not reference.within_classes else normalize(classes, dim=1)
+    split = ImageSplit(problem.zero_shot(prompt_set, role), within, reference)
     scatter, unsure = split.scatter(), float(split.expected_error.max())
     doubt = foreign(split.sample, problem, prompt_set, role)
     if not doubt and split.stability < _UNSTABLE:

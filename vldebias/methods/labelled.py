@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,37 +10,38 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from vldebias.errors import InvalidInputError
-from vldebias.methods.problem import Problem
+from vldebias.methods.method import Problem
 from vldebias.prompts import PromptSet
 
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Hold unit rows (n, d) float64 and, for each attribute, the codes (n,) of their values; -1 is unknown.
+    """Hold unit rows (n, d) float64 and codes (n, attributes) of their values; -1 is unknown.
 
-    values: names of the values of each attribute, in the order of their codes.
+    sizes: the number of values of each attribute.
     """
 
     rows: Tensor
-    codes: tuple[Tensor, ...]
-    values: tuple[tuple[str, ...], ...]
+    codes: Tensor
+    sizes: tuple[int, ...]
 
     def one_hot(self) -> tuple[Tensor, Tensor]:
         """Return the rows (m, d) whose attributes are all known, and their values one-hot encoded (m, all values)."""
-        known = torch.stack([codes >= 0 for codes in self.codes]).all(0)
-        columns = [one_hot(codes[known], len(own)).double() for codes, own in zip(self.codes, self.values, strict=True)]
+        known = (self.codes >= 0).all(1)
+        columns = [one_hot(own, size).double() for own, size in zip(self.codes[known].T, self.sizes, strict=True)]
         return self.rows[known], torch.cat(columns, 1)
 
     def known(self) -> list[tuple[Tensor, Tensor]]:
         """Return for each attribute the rows whose value is known, and their codes."""
-        return [(self.rows[codes >= 0], codes[codes >= 0]) for codes in self.codes]
+        return [(self.rows[codes >= 0], codes[codes >= 0]) for codes in self.codes.T]
 
 
 def labelled(problem: Problem, role: str) -> Labelled:
     """Return the reference images of a problem with the values of its attributes.
 
-    A column of labels is used for an attribute if each of its names is a value of it, or contains one of its words.
-    Without labels an image gets the value of the nearest text, if its probability reaches `Reference.confidence`.
+    A column of labels is used for an attribute if each of its names is a value of it, or contains one of its words; of
+    several columns the one that is called like the prompt set. Without labels an image gets the value of the nearest
+    text, if its probability reaches `Reference.confidence`.
 
     Raises:
         InvalidInputError: labels that fit no attribute, have another length, or have one value only.
@@ -50,44 +50,36 @@ def labelled(problem: Problem, role: str) -> Labelled:
     assert reference is not None  # a method that needs labels has refused that
     rows, codes = torch.cat(list(reference.batches())), []
     for prompts in problem.attributes:
+        values = list(prompts.attributes)
         if reference.labels:
-            own = _given(reference.labels, prompts)
+            fitting = {column: found for column, given in reference.labels.items() if (found := _coded(given, prompts))}
+            if not fitting:
+                raise InvalidInputError(
+                    f"reference: none of the columns {list(reference.labels)} has the values {values} of "
+                    f"{prompts.name}; rename its labels, or leave them out, and the model labels the images itself"
+                )
+            own = torch.tensor(fitting.get(prompts.name, next(iter(fitting.values()))))
             if len(own) != len(rows):
                 raise InvalidInputError(f"reference: expected a label for each of {len(rows)} images, got {len(own)}")
         else:
             value, probability = reference.read(rows, problem.zero_shot(prompts, role))
             own = torch.where(probability >= reference.confidence, value, -1)
         if len(own[own >= 0].unique()) < 2:
-            raise InvalidInputError(
-                f"{prompts.name}: expected labelled images of two or more of the values {list(prompts.attributes)}"
-            )
+            raise InvalidInputError(f"{prompts.name}: expected labelled images of two or more of the values {values}")
         codes.append(own)
-    return Labelled(rows, tuple(codes), tuple(tuple(prompts.attributes) for prompts in problem.attributes))
+    return Labelled(rows, torch.stack(codes, 1), tuple(len(prompts.attributes) for prompts in problem.attributes))
 
 
-def _given(labels: Mapping[str, Any], prompts: PromptSet) -> Tensor:
-    """Codes (n,) of the column that is about an attribute; of several the one that is called like its set."""
-    fitting: dict[str, Tensor] = {}
-    for column, given in labels.items():
-        names, codes = _coded(given)
-        places = [place_of(name, prompts) for name in names]
-        if names and None not in places and len(set(places)) > 1:
-            fitting[column] = torch.tensor([-1, *(place for place in places if place is not None)])[codes + 1]
-    if not fitting:
-        raise InvalidInputError(
-            f"reference: none of its columns {list(labels)} has the values {list(prompts.attributes)} of "
-            f"{prompts.name}; rename its labels, or leave them out, and the model labels the images itself"
-        )
-    return fitting.get(prompts.name, next(iter(fitting.values())))
-
-
-def _coded(given: Any) -> tuple[Sequence[str], Tensor]:
-    """Names and codes (n,) of a column; None, NaN and "" are unknown, -1."""
+def _coded(given: Any, prompts: PromptSet) -> list[int]:
+    """Return the value of each label of a column, -1 if it is None, NaN or ""; [] if no labels of the attribute."""
     if hasattr(given, "codes") and hasattr(given, "names"):
-        return given.names, torch.as_tensor(given.codes)
-    values = ["" if value is None or value != value else str(value) for value in given]
-    names = sorted({*values} - {""})
-    return names, torch.tensor([names.index(value) if value else -1 for value in values])
+        given = [given.names[code] if code >= 0 else None for code in torch.as_tensor(given.codes).tolist()]
+    names = ["" if value is None or value != value else str(value) for value in given]
+    places = {name: place_of(name, prompts) for name in {*names} - {""}}
+    known = {name: place for name, place in places.items() if place is not None}
+    if len(known) < len(places) or len({*known.values()}) < 2:
+        return []
+    return [known.get(name, -1) for name in names]
 
 
 def place_of(name: str, prompts: PromptSet) -> int | None:
@@ -97,13 +89,18 @@ def place_of(name: str, prompts: PromptSet) -> int | None:
     return values.index(alike[0]) if len(alike) == 1 else None
 
 
+def stating(prompts: PromptSet) -> list[tuple[str, int, int]]:
+    """Return the texts of the groups that name one value, each with the index of its value and of its group."""
+    values, named = list(prompts.attributes), prompts.values_in
+    texts = [(text, k) for k, group in enumerate(prompts.groups) for text in group]
+    return [(text, values.index(own[0]), k) for text, k in texts if len(own := named(text)) == 1]
+
+
 def stated_texts(problem: Problem, role: str) -> Labelled:
     """Return the texts of the groups of every attribute, each with the one value that it names."""
-    attributes, rows, codes = problem.attributes, list[Tensor](), list[Tensor]()
-    for k, prompts in enumerate(attributes):
-        named = [(text, prompts.values_in(text)) for group in prompts.groups for text in group]
-        stated = [(text, list(prompts.attributes).index(own[0])) for text, own in named if len(own) == 1]
-        rows.append(problem.embed([text for text, _ in stated], role))
-        codes.append(torch.full((len(attributes), len(stated)), -1))
-        codes[-1][k] = torch.tensor([code for _, code in stated])
-    return Labelled(torch.cat(rows), tuple(torch.cat(codes, 1)), tuple(tuple(s.attributes) for s in attributes))
+    said = [(text, k, value) for k, prompts in enumerate(problem.attributes) for text, value, _ in stating(prompts)]
+    codes = torch.full((len(said), len(problem.attributes)), -1)
+    for row, (_, k, value) in enumerate(said):
+        codes[row, k] = value
+    sizes = tuple(len(prompts.attributes) for prompts in problem.attributes)
+    return Labelled(problem.embed([text for text, _, _ in said], role), codes, sizes)

@@ -1,4 +1,4 @@
-"""Define the base class of methods, and the registry of all methods.
+"""Define methods, the problems that they are fitted to, and the registry of all methods.
 
 Register your own method with `register_method`, or as an entry point of the group "vldebias.methods": every command,
 evaluator and page then accepts its name.
@@ -7,18 +7,30 @@ evaluator and page then accepts its name.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
 
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, UnsupportedHostError
+from vldebias.hosts import Host, resolve
+from vldebias.methods.bounded import Bound, bounded
+from vldebias.methods.diagnostics import warn_of_what_is_lost
+from vldebias.methods.reference import Reference
+from vldebias.projection import CalibratedProjection
+from vldebias.prompts import PromptSet, load_prompts
 from vldebias.registry import Registry
-
-if TYPE_CHECKING:
-    from vldebias.methods.problem import Problem
 
 LAM_OF_MODELS = 1000.0  # Table 7.3: all experiments on discriminative models
 LAM_OF_PIPELINES = 500.0  # sections 7.5 and 7.6: equalisation without P0
+
+Prompts = str | Path | PromptSet | Sequence[str | Path | PromptSet]
 
 
 class Need(StrEnum):
@@ -35,8 +47,7 @@ class Method(ABC):
     """Fit an edit to a problem.
 
     Attributes:
-        name: identifier for users. title: label in reports. source: paper and equation.
-        color: matplotlib colour of its bars and lines.
+        name: identifier for users. title: label in reports. source: paper and equation. color: of its bars in plots.
         needs: see `Need`. has_lam: whether it takes `lam`, a weight of the prompt pairs.
         pipelines, models: whether it is for text-to-image pipelines, and for image-text models.
         side: which embeddings of an image-text model its edits change (`Edit.side`).
@@ -67,33 +78,31 @@ class Method(ABC):
             UnsupportedHostError, InvalidInputError, PromptSetError: the message says what to do.
         """
         host, sets = problem.host, problem.attributes
-        if host.generative and not self.pipelines:
-            raise UnsupportedHostError(
-                f"{host.name}: method {self.name!r} is for image-text models, where images are ranked; for pipelines "
-                "use 'cali'"
+        if not (self.pipelines if host.generative else self.models):
+            kind, instead = (
+                ("image-text models", "method='cali'") if host.generative else ("pipelines", "another method")
             )
-        if not host.generative and not self.models:
-            raise UnsupportedHostError(
-                f"{host.name} generates no images; method {self.name!r} is for pipelines, and vldebias.fit_shares for "
-                "retrieval"
-            )
+            raise UnsupportedHostError(f"{host.name}: method {self.name!r} is only for {kind}; use {instead}")
         if Need.SPURIOUS in self.needs and not any(s.spurious for s in sets):
             raise InvalidInputError(
-                f"{problem.label}: P0 needs spurious prompts and the set has none; use method='cali'"
+                f"{problem.label}: method {self.name!r} needs spurious prompts and the set has none; use method='cali'"
             )
         if Need.VALUES in self.needs:
             for prompts in sets:
                 prompts.by_value()
         if self.uses_images and problem.reference is None:
-            need = Need.LABELS if Need.LABELS in self.needs else Need.IMAGES
-            labels = ", with labels= or the model's own zero-shot labels" if need is Need.LABELS else ""
+            labels = ", with labels= or the model's own zero-shot labels" if Need.LABELS in self.needs else ""
             raise InvalidInputError(
-                f"method {self.name!r} uses {need}: pass reference=, image features (n, d) of this model{labels}"
+                f"method {self.name!r} needs images: pass reference=, image features (n, d) of this model{labels}"
             )
 
-    def settings(self) -> dict[str, Any]:
-        """Return the settings that distinguish it from other methods of its name, as plain values for JSON."""
-        return {}
+    def selected(self, problem: Problem) -> Method:
+        """Return the method that is fitted to a problem: itself, or what a preset selects."""
+        return self
+
+    def with_images(self) -> Method:
+        """Return the method for a problem with reference images; closed forms get a term of the image means."""
+        return self
 
     @property
     def uses_images(self) -> bool:
@@ -123,3 +132,160 @@ def get_method(method: Any) -> Method:
         InvalidInputError: no method of this name; the message lists them.
     """
     return method if isinstance(method, Method) else METHODS.named(method)
+
+
+def resolved(method: str | Method | None, *, lam: Any = None, reference: Any = None) -> Method:
+    """Return the method for the arguments of `debias` and `evaluate`; None is the default.
+
+    Raises:
+        InvalidInputError: no such method; or a lam for a method that takes none.
+    """
+    chosen = get_method("default" if method is None else method)
+    if lam is not None and (method is None or not chosen.has_lam):
+        having = ", ".join(name for name, one in METHODS.items() if one.has_lam)
+        of = "no method is named" if method is None else f"method {chosen.name!r} takes no lam"
+        raise InvalidInputError(f"lam={lam!r}: {of}; name a method that takes one: {having}")
+    return chosen if reference is None else chosen.with_images()
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Hold the input of a method: a host, prompt sets, and optionally images.
+
+    Attributes:
+        host: the model or pipeline; it embeds every prompt once.
+        sets: prompt sets, solved jointly.
+        lam: weight of the prompt pairs, one or one per set; None: the method's default.
+        reference: images, with labels or without. bound: largest loss allowed for neutral texts.
+        neutral: texts that do not state the attribute; none: the class prompts of the sets.
+    """
+
+    host: Host
+    sets: tuple[PromptSet, ...]
+    lam: float | tuple[float, ...] | None = None
+    reference: Reference | None = None
+    bound: Bound | None = None
+    neutral: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        host: Any,
+        prompts: Prompts,
+        *,
+        lam: float | Sequence[float] | None = None,
+        reference: Any = None,
+        max_loss: float | Bound | None = None,
+        neutral: Sequence[str] = (),
+        tokenizer: Any = None,
+    ) -> Problem:
+        """Make a problem from a model, a pipeline, a `Host` or a mapping from prompt to embedding.
+
+        Raises:
+            InvalidInputError: no prompt set, or images that the host cannot use.
+        """
+        target = resolve(host, tokenizer=tokenizer)
+        if reference is not None and target.generative:
+            raise InvalidInputError(
+                f"{target.name}: reference= needs images and texts in one embedding space, which a pipeline does not "
+                "have; use method='cali', which needs prompts alone"
+            )
+        if isinstance(prompts, (str, Path, PromptSet)) or not isinstance(prompts, Iterable):
+            prompts = [prompts]
+        sets = tuple(map(load_prompts, prompts))
+        if not sets:
+            raise InvalidInputError("prompts: expected at least one prompt set, got an empty list")
+        lam = tuple(lam) if isinstance(lam, Sequence) and not isinstance(lam, str) else lam
+        if not (reference is None or isinstance(reference, Reference)):
+            reference = Reference(reference, labels=getattr(reference, "labels", {}))
+        bound = max_loss if max_loss is None or isinstance(max_loss, Bound) else Bound(max_loss)
+        return cls(target, sets, lam, reference, bound, tuple(neutral))
+
+    @property
+    def label(self) -> str:
+        """Return the joined names of the prompt sets."""
+        return "+".join(s.name for s in self.sets)
+
+    @property
+    def attributes(self) -> tuple[PromptSet, ...]:
+        """Return one set per attribute: a set over several attributes is solved as its parts, one term each."""
+        return tuple(part for s in self.sets for part in (s.parts or (s,)))
+
+    @property
+    def stated_words(self) -> tuple[str, ...]:
+        """Return the words of all sets by which a prompt states the attribute."""
+        return tuple(dict.fromkeys(w for s in self.sets for w in s.stated_words))
+
+    def neutral_prompts(self) -> tuple[str, ...]:
+        """Return the neutral texts: those of the bound, else those given, else the class prompts of all sets.
+
+        Raises:
+            InvalidInputError: none are given and the sets have none.
+        """
+        classes = dict.fromkeys(p for s in self.sets for p in (*s.classes, *s.held_out_classes))
+        texts = (self.bound.neutral if self.bound is not None else ()) or self.neutral or tuple(classes)
+        if not texts:
+            raise InvalidInputError(
+                f"{self.label}: expected neutral texts and the set has no class prompts; name some, "
+                "max_loss=Bound(0.02, neutral=['A photo of a doctor.', ...])"
+            )
+        return texts
+
+    def embed(self, prompts: Iterable[str], role: str) -> Tensor:
+        """Return L2-normalised float64 rows (n, d) of `prompts`."""
+        return self.host.embed(list(prompts), role)
+
+    def zero_shot(self, prompt_set: PromptSet, role: str) -> Tensor:
+        """Return zero-shot classifier weights (a, d): the mean text of each value of an attribute, at length 1."""
+        texts = prompt_set.by_value().values()
+        return torch.stack([normalize(self.embed(prompts, role).mean(0), dim=0) for prompts in texts])
+
+    def fit(self, method: str | Method, role: str) -> Edit:
+        """Fit the edit of `method` for `role` within the bound, and record its provenance.
+
+        Raises:
+            InvalidInputError, PromptSetError, UnsupportedHostError: the method refuses the problem, or a bound is set
+                and the edit is not a projection.
+
+        Warns:
+            ClassSignalWarning: it removes more than half of the distance between the classes.
+            WideEditWarning: it removes more of a pipeline's text states than shrinking a quarter of all directions by
+                a tenth would.
+        """
+        chosen = get_method(method)
+        chosen.check(self)
+        host, edit, origin = self.host, chosen.fit(self, role), dict[str, Any]()
+        if not chosen.delegates:
+            edit = edit.stamped(method=chosen.name)
+        if self.bound is not None:
+            edit = self.bounded(edit, role)
+            origin["max_loss"] = self.bound.loss
+        if Need.LABELS in chosen.needs and self.reference is not None:
+            origin |= {"uses_images": True, "labels": "given" if self.reference.labels else "zero-shot"}
+        edit = edit.stamped(
+            space=host.space(role),
+            model_id=host.model_id,
+            fingerprint=host.fingerprint(role),
+            image_fingerprint=host.image_fingerprint,
+            prompts=self.label,
+            prompts_hash="+".join(s.hash for s in self.sets),
+            stated_words=self.stated_words,
+            **origin,
+        )
+        if isinstance(edit, CalibratedProjection) and edit.rank:
+            warn_of_what_is_lost(edit, self.sets, role, host)
+        return edit
+
+    def bounded(self, edit: Edit, role: str) -> CalibratedProjection:
+        """Return the edit, weakened until it satisfies the bound on the neutral texts.
+
+        Raises:
+            InvalidInputError: the edit is not a projection, or there are no neutral texts.
+        """
+        assert self.bound is not None
+        if not isinstance(edit, CalibratedProjection):
+            raise InvalidInputError(
+                f"max_loss: expected a method that fits a projection, got {edit!r}; leave max_loss out and lower "
+                "strength= instead"
+            )
+        return bounded(edit, self.embed(self.neutral_prompts(), role), self.bound)

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -31,8 +31,7 @@ from torch.special import ndtri
 
 from vldebias.edit import Edit, Provenance
 from vldebias.errors import InvalidInputError
-from vldebias.methods.method import LAM_OF_MODELS, Method, Need, register_method
-from vldebias.methods.problem import Problem
+from vldebias.methods.method import LAM_OF_MODELS, Method, Need, Problem, register_method
 from vldebias.projection import CalibratedProjection
 
 _ROUNDS = 8  # of solving targets and spreads in turn
@@ -117,72 +116,60 @@ class RankShares(Method):
         Raises:
             InvalidInputError: values out of range, too few images of a group, or shares that cannot be reached.
         """
-        lam = LAM_OF_MODELS if isinstance(problem.weight, tuple) else float(problem.weight)
+        lam = problem.lam if isinstance(problem.lam, (int, float)) else LAM_OF_MODELS
         if not 0 < self.top < 1 or lam <= 0:
             raise InvalidInputError(
                 f"expected top, a fraction k / n of the images, in (0, 1), and lam above 0, got {self.top} and {lam}"
             )
-        names, count, means, covariances, among_all = _moments(problem, role)
+        reference = problem.reference
+        assert reference is not None  # `check` has refused that
+        rows = torch.cat(list(reference.batches()))
+        group, sure = torch.zeros(len(rows), dtype=torch.long), torch.ones(len(rows), dtype=torch.bool)
+        for prompts in problem.attributes:
+            value, probability = reference.read(rows, problem.zero_shot(prompts, role))
+            group, sure = group * len(prompts.attributes) + value, sure & (probability >= reference.confidence)
+        names = tuple(map("/".join, product(*(prompts.attributes for prompts in problem.attributes))))
+        own = [rows[sure & (group == g)] for g in range(len(names))]
+        count = torch.tensor(list(map(len, own)), dtype=torch.float64)
+        if count.min() < _FEWEST:
+            raise InvalidInputError(
+                f"reference: expected at least {_FEWEST} images of every group, got "
+                f"{dict(zip(names, map(len, own), strict=True))} and {int((~sure).sum())} below the confidence; give "
+                "more images, or a lower confidence"
+            )
         shares = self._wanted(names)
-        limits = zip(names, shares, among_all / self.top, strict=True)
-        most = {name: round(float(limit), 3) for name, share, limit in limits if share >= limit}
+        among_all = group.bincount(minlength=len(names)) / len(rows)
+        most = {n: round(float(x), 3) for n, x, s in zip(names, among_all / self.top, shares, strict=True) if s >= x}
         if most:
             raise InvalidInputError(
-                f"shares: too few images of {list(most)} for such a share of the first {self.top:.3g} of all: with "
-                f"every one of them it would be {most}; ask for less, or for a smaller top"
+                f"shares: too few images of {list(most)}: if all of them were among the first {self.top:.3g} of all "
+                f"images, their shares there would be {most}; ask for less, or for a smaller top"
             )
+        means = torch.stack([one.mean(0) for one in own])
         i, j = torch.combinations(torch.arange(len(names))).T
         precision = count[i] * count[j] / (count[i] + count[j])
         weights, differences = lam * precision / precision.sum(), means[i] - means[j]
         plain = CalibratedProjection.solve([differences * weights.sqrt()[:, None]], None, 1.0)
-        lift, quantiles = plain(differences) * weights[:, None], ndtri(1 - shares * self.top / among_all)
-        origin = Provenance("target-shares", lam, uses_images=True)
-        return TargetShares(names, shares, quantiles, plain.left, plain.right, lift, covariances, origin)
+        return TargetShares(
+            names=names,
+            shares=shares,
+            quantiles=ndtri(1 - shares * self.top / among_all),
+            left=plain.left,
+            right=plain.right,
+            lift=plain(differences) * weights[:, None],
+            covariances=torch.stack([torch.cov(one.T, correction=0) for one in own]),
+            provenance=Provenance("target-shares", lam, uses_images=True),
+        )
 
     def _wanted(self, names: tuple[str, ...]) -> Tensor:
-        """The shares (g,) that were asked for."""
-        given: Any = dict.fromkeys(names, 1 / len(names)) if self.shares is None else self.shares
-        if not isinstance(given, Mapping) or set(given) != set(names):
-            came = list(given) if isinstance(given, Mapping) else given
-            raise InvalidInputError(f"shares: expected one for each of {list(names)}, got {came!r}")
-        shares = torch.tensor([float(given[name]) for name in names], dtype=torch.float64)
-        if not (shares > 0).all() or abs(float(shares.sum()) - 1) > 1e-6:
-            raise InvalidInputError(f"shares: expected positive numbers with sum 1, got {dict(given)}")
+        """Return the target shares (g,)."""
+        given = dict.fromkeys(names, 1 / len(names)) if self.shares is None else dict(self.shares)
+        shares = torch.tensor([float(given.get(name, 0)) for name in names], dtype=torch.float64)
+        if given.keys() != {*names} or not (shares > 0).all() or abs(float(shares.sum()) - 1) > 1e-6:
+            raise InvalidInputError(
+                f"shares: expected positive numbers with sum 1, one for each of {list(names)}, got {given}"
+            )
         return shares
-
-
-def _moments(problem: Problem, role: str) -> tuple[tuple[str, ...], Tensor, Tensor, Tensor, Tensor]:
-    """Names of the groups, the combinations of values, and of their images counts, means, covariances and shares.
-
-    Images below the confidence count for the shares alone.
-    """
-    reference = problem.reference
-    assert reference is not None  # `check` has refused that
-    names = tuple(map("/".join, product(*(s.attributes for s in problem.attributes))))
-    texts, dim = [problem.zero_shot(s, role) for s in problem.attributes], problem.host.dim(role)
-    seen, count = torch.zeros(2, len(names), dtype=torch.float64)
-    sums = torch.zeros(len(names), dim, dtype=torch.float64)
-    squares = torch.zeros(len(names), dim, dim, dtype=torch.float64)
-    for rows in reference.batches():
-        group, sure = torch.zeros(len(rows), dtype=torch.long), torch.ones(len(rows), dtype=torch.bool)
-        for values in texts:
-            value, probability = reference.read(rows, values)
-            group, sure = group * len(values) + value, sure & (probability >= reference.confidence)
-        seen += group.bincount(minlength=len(names))
-        for g in group[sure].unique().tolist():
-            own = rows[sure & (group == g)]
-            count[g] += len(own)
-            sums[g] += own.sum(0)
-            squares[g] += own.T @ own
-    if count.min() < _FEWEST:
-        counted = dict(zip(names, map(int, count), strict=True))
-        raise InvalidInputError(
-            f"reference: expected at least {_FEWEST} images of every group, got {counted} and "
-            f"{int(seen.sum() - count.sum())} below the confidence; give more images, or a lower confidence"
-        )
-    means = sums / count[:, None]
-    covariances = squares / count[:, None, None] - means[:, :, None] * means[:, None, :]
-    return names, count, means, covariances, seen / seen.sum()
 
 
 register_method(RankShares())

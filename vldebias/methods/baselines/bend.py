@@ -8,11 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
+from torch.nn.utils.rnn import pad_sequence
 
 from vldebias.edit import Edit, Provenance
 from vldebias.methods.labelled import labelled
-from vldebias.methods.method import Method, Need, register_method
-from vldebias.methods.problem import Problem
+from vldebias.methods.method import Method, Need, Problem, register_method
 
 _NEAR = 100  # images of each value that are relevant to a query, as the authors take for gender
 
@@ -68,7 +68,7 @@ class Bend(Edit):
 def without(row: Tensor, directions: Tensor) -> Tensor:
     """Return a row (d,) without its projection on the span of directions (m, d)."""
     u, s, _ = torch.linalg.svd(directions.T, full_matrices=False)
-    basis = u[:, s > max(float(s[0]), 1e-12) * 1e-8] if len(s) else u
+    basis = u[:, s > s.sum() * 1e-8]
     return row - basis @ (basis.T @ row)
 
 
@@ -86,18 +86,15 @@ class BendVLM(Method):
     def fit(self, problem: Problem, role: str) -> Edit:
         """Store the texts by concept and the images by value; several attributes are crossed into one."""
         images = labelled(problem, role)
-        known = torch.stack(images.codes).ge(0).all(0)
-        joint = torch.zeros_like(images.codes[0])
-        for codes, values in zip(images.codes, images.values, strict=True):
-            joint = joint * len(values) + codes
+        known = (images.codes >= 0).all(1)
+        spurious = [text for prompts in problem.attributes for text in prompts.spurious]
         groups = [problem.embed(group, role) for prompts in problem.attributes for group in prompts.groups]
-        spurious = [problem.embed(s.spurious, role) for s in problem.attributes if s.spurious]
         return Bend(
-            spurious=torch.cat(spurious) if spurious else groups[0][:0],
+            spurious=problem.embed(spurious, role) if spurious else groups[0][:0],
             concepts=normalize(torch.stack([rows.mean(0) for rows in groups]), dim=1),
-            differences=torch.nn.utils.rnn.pad_sequence([rows[1:] - rows[0] for rows in groups], batch_first=True),
+            differences=pad_sequence([rows[1:] - rows[0] for rows in groups], batch_first=True),
             images=images.rows[known],
-            codes=joint[known],
+            codes=images.codes[known].unique(dim=0, return_inverse=True)[1],
             near=_NEAR,
         )
 

@@ -1,8 +1,8 @@
-"""Erase an attribute from embeddings by affine maps: LEACE, SPD, SFID, RoboShot, and fair PCA of pipelines."""
+"""Erase an attribute by affine maps fitted to labelled rows: LEACE, SPD, SFID, RoboShot, and fair PCA of pipelines."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import ClassVar, NamedTuple
@@ -10,12 +10,12 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
 
 from vldebias.edit import Edit, Provenance
 from vldebias.errors import InvalidInputError, need
 from vldebias.methods.labelled import Labelled, labelled, stated_texts
-from vldebias.methods.method import Method, Need, register_method
-from vldebias.methods.problem import Problem
+from vldebias.methods.method import Method, Need, Problem, register_method
 from vldebias.projection import CalibratedProjection, span_of
 
 _SURE = 0.7  # probability of a value, of SFID's authors
@@ -32,81 +32,91 @@ class Affine(NamedTuple):
     right: Tensor
     shift: Tensor
 
-    @classmethod
-    def replacing(cls, basis: Tensor, row: Tensor) -> Affine:
-        """Return the map that replaces the part in the span of an orthonormal basis (d, rank) by that of a row (d,)."""
-        return cls(basis, basis, basis @ (basis.T @ row))
 
-    def __call__(self, x: Tensor, strength: float = 1.0) -> Tensor:
-        """Return x + strength (map(x) - x) in the shape, dtype and device of x; half precision goes through float32."""
-        if strength == 0:
-            return x
-        wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
-        change = wide.norm(dim=-1, keepdim=True) * self.shift.to(wide)
-        change = change - (wide @ self.right.to(wide)) @ self.left.to(wide).T
-        return (wide + strength * change).to(x.dtype)
+def replacing(basis: Tensor, row: Tensor) -> Affine:
+    """Return the map that replaces the part in the span of an orthonormal basis (d, rank) by that of a row (d,)."""
+    return Affine(basis, basis, basis @ (basis.T @ row))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TwoTowers(Edit):
-    """Apply an affine map to the texts and another to the images; a map of rank 0 leaves its tower unchanged."""
+    """Apply one `Affine` map to texts and another to images; a map of zeros leaves its tower unchanged.
+
+    left, right: (2, rank, d), transposed, of texts and of images. shift: (2, d).
+    """
 
     kind = "two-towers"
-    axes: ClassVar = {
-        **{"text_left": "d texts", "text_right": "d texts", "text_shift": "d"},
-        **{"image_left": "d images", "image_right": "d images", "image_shift": "d"},
-    }
+    axes: ClassVar = {"left": "towers rank d", "right": "towers rank d", "shift": "towers d"}
 
-    text_left: Tensor
-    text_right: Tensor
-    text_shift: Tensor
-    image_left: Tensor
-    image_right: Tensor
-    image_shift: Tensor
+    left: Tensor
+    right: Tensor
+    shift: Tensor
     provenance: Provenance
 
     @classmethod
-    def of_maps(cls, texts: Affine | None, images: Affine | None) -> TwoTowers:
-        """Return the edit of two maps; None leaves that tower unchanged."""
-        given = texts or images
-        assert given is not None
-        nothing = Affine(given.left[:, :0], given.left[:, :0], torch.zeros_like(given.shift))
-        first, second = texts or nothing, images or nothing
-        return cls(*first, *second, Provenance("two-towers"))
+    def of_maps(cls, images: Affine, texts: Affine | None = None) -> TwoTowers:
+        """Return the edit of two maps; without one of texts, texts are left unchanged."""
+        both = (texts or Affine(images.left[:, :0], images.left[:, :0], 0 * images.shift), images)
+        left, right = (pad_sequence([one[k].T for one in both], batch_first=True) for k in (0, 1))
+        return cls(left, right, torch.stack([one.shift for one in both]), Provenance("two-towers"))
 
     @property
     def side(self) -> str:
-        """Return which towers it has a map for: "text", "image" or "both"."""
-        return "image" if not self.text_left.shape[1] else "text" if not self.image_left.shape[1] else "both"
+        """Return which towers it has a map for: "image" or "both"."""
+        return "both" if self.left[0].any() else "image"
 
     def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
         """Return changed text embeddings (..., d)."""
-        self.check_strength(strength)
-        return z if self.side == "image" else Affine(self.text_left, self.text_right, self.text_shift)(z, strength)
+        return self._moved(z, strength, 0)
 
     def image(self, x: Tensor, strength: float = 1.0) -> Tensor:
         """Return changed image embeddings (..., d)."""
+        return self._moved(x, strength, 1)
+
+    def _moved(self, x: Tensor, strength: float, tower: int) -> Tensor:
         self.check_strength(strength)
-        return x if self.side == "text" else Affine(self.image_left, self.image_right, self.image_shift)(x, strength)
+        if strength == 0 or not self.left[tower].any():
+            return x
+        wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
+        left, right, shift = (one[tower].to(wide) for one in (self.left, self.right, self.shift))
+        change = wide.norm(dim=-1, keepdim=True) * shift - (wide @ right.T) @ left
+        return (wide + strength * change).to(x.dtype)
 
 
-def leace(rows: Tensor, one_hot: Tensor, shrinkage: float | None = None) -> Affine:
+@dataclass(frozen=True, repr=False)
+class Eraser(Method):
+    """Fit the map of `erased` to images with labels and, if it acts on both towers, to the texts that state a value."""
+
+    name: str
+    erased: Callable[[Labelled], Affine]
+    title: str
+    source: str
+    color: str
+    side: str = "both"
+    needs: frozenset[Need] = frozenset({Need.LABELS, Need.VALUES, Need.PAIRS})
+    pipelines = False
+
+    def fit(self, problem: Problem, role: str) -> Edit:
+        """Fit the maps, each to rows of its own tower."""
+        texts = self.erased(stated_texts(problem, role)) if self.side == "both" else None
+        return TwoTowers.of_maps(self.erased(labelled(problem, role)), texts)
+
+
+def leace(given: Labelled, shrinkage: float | None = None) -> Affine:
     """Return the map that hides a concept from affine probes with the least change of rows (n, d) in covariance norm.
 
     Belrose et al. (2023), Theorem 4.3: r(x) = x - W^+ P W (x - mean) with W = Sigma_xx^(-1/2), P the orthogonal
     projection on the columns of W Sigma_xz. For any regular W the covariance of r(x) with the concept is 0, so
     shrinking Sigma_xx keeps the guarantee and only changes the norm in which the change is least.
 
-    Args:
-        rows: (n, d). one_hot: (n, k), the concept.
-        shrinkage: share in [0, 1] of the scaled identity in Sigma_xx; None: what Ledoit and Wolf (2004, Lemma 3.2 and
-            section 3.3) estimate. 0 is the theorem's own covariance, with a pseudoinverse if it is singular.
+    shrinkage: share in [0, 1] of the scaled identity in Sigma_xx; None: what Ledoit and Wolf (2004, Lemma 3.2 and
+    section 3.3) estimate. 0 is the theorem's own covariance, with a pseudoinverse if it is singular.
     """
-    x, z = rows.double(), one_hot.double()
-    mean = x.mean(0)
-    centred, (n, d) = x - mean, x.shape
+    (x, z), share = given.one_hot(), shrinkage
+    mean, (n, d) = x.mean(0), x.shape
+    centred = x - mean
     covariance = centred.T @ centred / n
-    scale, share = covariance.diagonal().mean(), shrinkage
+    scale = covariance.diagonal().mean()
     if share is None:
         apart = covariance.square().sum() - d * scale**2
         noise = (centred.square().sum(1).square().mean() - covariance.square().sum()) / n
@@ -122,66 +132,27 @@ def leace(rows: Tensor, one_hot: Tensor, shrinkage: float | None = None) -> Affi
     return Affine(left, right, left @ (right.T @ mean))
 
 
-class _Eraser(Method):
-    """Fit `erased` to images with labels and, where it acts on both towers, to the texts that state a value."""
-
-    pipelines, needs = False, frozenset({Need.LABELS, Need.VALUES, Need.PAIRS})
-
-    def erased(self, given: Labelled) -> Affine:
-        """Return the map fitted to rows with labels."""
-        raise NotImplementedError
-
-    def fit(self, problem: Problem, role: str) -> Edit:
-        """Fit the maps, each to rows of its own tower."""
-        texts = self.erased(stated_texts(problem, role)) if self.side == "both" else None
-        return TwoTowers.of_maps(texts, self.erased(labelled(problem, role)))
-
-
-class LEACE(_Eraser):
-    """Erase a concept from images with labels; see `leace`."""
-
-    name, title, source = "leace", "LEACE of images", "Belrose et al., 2023, Theorem 4.3"
-    color, needs, side = "#66c2a5", frozenset({Need.LABELS, Need.VALUES}), "image"
-
-    def erased(self, given: Labelled) -> Affine:
-        """Return the eraser."""
-        return leace(*given.one_hot())
-
-
-class SFID(_Eraser):
+def sfid(given: Labelled) -> Affine:
     """Replace the dimensions most important to a random forest for the attribute by their mean over its unsure rows.
 
     The authors replace 100 of CLIP's 512 dimensions or more; in a narrower space it is a fifth, as 100 are of 512.
     """
-
-    name, title, source = "sfid", "selective feature imputation", "Jung et al., 2024"
-    color, side = "#e7298a", "both"
-
-    def erased(self, given: Labelled) -> Affine:
-        """Return the map that replaces the selected dimensions."""
-        width = given.rows.shape[1]
-        importance, neutral = _read_by_forests(given)
-        dims = importance.argsort(descending=True, stable=True)[: min(100, max(1, width // 5))]
-        return Affine.replacing(torch.eye(width, dtype=torch.float64)[:, dims], neutral)
+    width, (importance, neutral) = given.rows.shape[1], _read_by_forests(given)
+    dims = importance.argsort(descending=True, stable=True)[: min(100, max(1, width // 5))]
+    return replacing(torch.eye(width, dtype=torch.float64)[:, dims], neutral)
 
 
-class SPD(_Eraser):
+def spd(given: Labelled) -> Affine:
     """Project out the directions of linear probes, and insert the mean of unsure rows there.
 
     With B an orthonormal basis of the rows of `null_space_probes` and m the mean of the rows that a forest is unsure of
     (as in SFID), x -> x - B B^T (x - m). Follows the formula of the paper (2511.18123); its code is not public.
     """
-
-    name, title, source = "spd", "subspace projection and neutral mean", "Zhao et al., 2026"
-    color, side = "#b15928", "both"
-
-    def erased(self, given: Labelled) -> Affine:
-        """Return the map that replaces the directions of the probes."""
-        return Affine.replacing(span_of(null_space_probes(given.known())), _read_by_forests(given)[1])
+    return replacing(span_of(null_space_probes(given.known())), _read_by_forests(given)[1])
 
 
 def _read_by_forests(given: Labelled) -> tuple[Tensor, Tensor]:
-    """Importance (d,) of each dimension to forests that read the values, and the mean row (d,) they are unsure of.
+    """Return the importance (d,) of each dimension to forests that predict the values, and the mean of unsure rows.
 
     Unsure are rows where no value has more than `_SURE`, by the trees that have not seen it; without any, all are.
     """
@@ -214,12 +185,12 @@ def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int = 5) 
                 break
             removed.append(weight)
     if not removed:
-        raise InvalidInputError("spd: no probe reads the attribute from these images, so there is nothing to remove")
+        raise InvalidInputError("spd: no linear probe predicts the attribute, so there is nothing to remove")
     return torch.cat(removed)
 
 
 def _probe(rows: Tensor, codes: Tensor, decay: float = 1e-3) -> tuple[Tensor, float]:
-    """Weights (k - 1, d) of a logistic regression and its accuracy on the rows it was fitted to."""
+    """Return the weights (k - 1, d) of a logistic regression and its accuracy on the rows it was fitted to."""
     k, scale = int(codes.max()) + 1, rows.square().sum(1).mean().sqrt().clamp(min=torch.finfo(rows.dtype).tiny)
     weight = torch.zeros(k, rows.shape[1] + 1, dtype=rows.dtype, requires_grad=True)
     inputs = torch.cat([rows / scale, torch.ones(len(rows), 1, dtype=rows.dtype)], 1)
@@ -249,8 +220,7 @@ def roboshot(harmful: Tensor, helpful: Tensor | None = None) -> Tensor:
     matrix = torch.eye(harmful.shape[1], dtype=torch.float64)
     for rows, sign in ((harmful, -1.0), (helpful, 1.0)):
         if rows is not None and len(rows):
-            u, s, _ = torch.linalg.svd(rows.double().T, full_matrices=False)
-            basis = u[:, s > s[0] * 1e-8]
+            basis = span_of(rows.double())
             matrix = matrix + sign * basis @ (basis.T @ matrix)
     return matrix
 
@@ -274,18 +244,17 @@ class RoboShot(Method):
         classes = [problem.embed(s.classes, role) for s in problem.sets if len(s.classes) > 1]
         helpful = torch.cat([rows[1:] - rows[:-1] for rows in classes]) if classes else None
         matrix, eye = roboshot(torch.cat(harmful), helpful), torch.eye(problem.host.dim(role), dtype=torch.float64)
-        return TwoTowers.of_maps(None, Affine(eye - matrix, eye, torch.zeros(len(eye), dtype=torch.float64)))
+        return TwoTowers.of_maps(Affine(eye - matrix, eye, 0 * eye[0]))
 
 
-def fair_pca(rows: Tensor, one_hot: Tensor, keep: int) -> Tensor:
-    """Return the orthonormal directions (d, r) that fair PCA drops from rows (n, d).
+def fair_pca(x: Tensor, z: Tensor, keep: int) -> Tensor:
+    """Return the orthonormal directions (d, r) that fair PCA drops from rows x (n, d).
 
-    Kleindessner et al. (2023), as FairImagen calls it: with Z the centred one-hot groups (n, g), R spans the null space
-    of Z^T X, and U = R V for the eigenvectors V of R^T X^T X R with the `keep` largest eigenvalues. U U^T is then I
-    minus the projection on what is dropped. At full width that is the span of Z^T X alone, the differences of the
-    groups' means: method "difference", over all texts that state a value.
+    Kleindessner et al. (2023), as FairImagen calls it: with Z the centred one-hot groups z (n, g), R spans the null
+    space of Z^T X, and U = R V for the eigenvectors V of R^T X^T X R with the `keep` largest eigenvalues. U U^T is
+    then I minus the projection on what is dropped. At full width that is the span of Z^T X alone, the differences of
+    the groups' means: method "difference", over all texts that state a value.
     """
-    x, z = rows.double(), one_hot.double()
     informative = span_of((z - z.mean(0)).T @ x)
     rest = torch.linalg.qr(informative, mode="complete").Q[:, informative.shape[1] :]
     if keep >= rest.shape[1]:
@@ -319,5 +288,12 @@ class FairImagen(Method):
         return CalibratedProjection.of(dropped, dropped, Provenance(self.name), dropped.shape[1])
 
 
-for _method in (LEACE(), SFID(), SPD(), RoboShot(), FairImagen()):
+_LABELS = frozenset({Need.LABELS, Need.VALUES})
+for _method in (
+    Eraser("leace", leace, "LEACE of images", "Belrose et al., 2023, Theorem 4.3", "#66c2a5", "image", _LABELS),
+    Eraser("sfid", sfid, "selective feature imputation", "Jung et al., 2024", "#e7298a"),
+    Eraser("spd", spd, "subspace projection and neutral mean", "Zhao et al., 2026", "#b15928"),
+    RoboShot(),
+    FairImagen(),
+):
     register_method(_method)

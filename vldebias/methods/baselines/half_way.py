@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from vldebias.edit import Edit, Provenance
-from vldebias.errors import InvalidInputError
-from vldebias.hosts.base import SIDES
 from vldebias.methods.closed_form import value_differences
-from vldebias.methods.method import Method, Need, register_method
-from vldebias.methods.problem import Problem
+from vldebias.methods.method import Method, Need, Problem, register_method
 from vldebias.projection import span_of
 
 _NONE = 1e-12  # a part of a unit vector that is shorter is none
@@ -80,15 +77,12 @@ class Lian(Method):
     texts of the set replace them, the same for all classes. side: "both" is what the authors recommend.
     """
 
-    name, title, source = "lian", "half-way to the other groups", "Lian et al., 2026"
-    color, needs, pipelines, side = "#1f9e89", frozenset({Need.VALUES}), True, "both"
+    name, source = "lian", "Lian et al., 2026"
+    color, needs = "#1f9e89", frozenset({Need.VALUES})
 
-    def __init__(self, side: str = "both") -> None:
-        if side not in SIDES:
-            raise InvalidInputError(f"side: expected one of {', '.join(SIDES)}, got {side!r}")
+    def __init__(self, side: Literal["text", "image", "both"] = "both") -> None:
         self.side = side
-        if side != "both":
-            self.title = f"{self.title}, {side}s alone"
+        self.title = "half-way to the other groups" + ("" if side == "both" else f", {side}s alone")
 
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the basis of the differences of all attributes; for a pipeline only texts are changed."""

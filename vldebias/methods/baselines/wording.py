@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,8 +16,7 @@ from torch.nn.functional import normalize
 
 from vldebias.edit import Edit, Provenance
 from vldebias.errors import InvalidInputError
-from vldebias.methods.method import Method, Need, register_method
-from vldebias.methods.problem import Problem
+from vldebias.methods.method import Method, Need, Problem, register_method
 from vldebias.prompts import PromptSet
 
 ATTRIBUTES = ("gender", "race", "skin tone", "age", "background")
@@ -108,33 +106,25 @@ class EachValue(Method):
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the edit: store the words of the single attribute."""
         if len(problem.attributes) > 1:
-            raise InvalidInputError(f"{problem.label}: expected one attribute whose values are put into prompts")
+            raise InvalidInputError(
+                f"{problem.label}: method {self.name!r} takes one attribute, got {len(problem.attributes)}; fit one set"
+            )
         return FixedRewrite(self.words(problem.attributes[0]), problem.host.dim(role))
 
 
 class Suffix(EachValue):
-    """Add a neutral suffix: "A photo of a nurse of any gender.".
-
-    attribute: the noun in the suffix; None: the one of `ATTRIBUTES` that the name of the prompt set ends in.
-    """
+    """Add a neutral suffix: "A photo of a nurse of any gender."; the set's name has to end in one of `ATTRIBUTES`."""
 
     name, title, source, color = "suffix", "suffix that names the attribute", "users' habit", "#9c9ede"
-
-    def __init__(self, attribute: str | None = None) -> None:
-        self.attribute = attribute
-
-    def settings(self) -> dict[str, Any]:
-        """Return the attribute if it was given."""
-        return {} if self.attribute is None else {"attribute": self.attribute}
 
     def words(self, prompts: PromptSet) -> tuple[str, ...]:
         """Return the template of the suffix."""
         called = prompts.name.replace("-", " ").casefold()
-        attribute = self.attribute or next((name for name in ATTRIBUTES if called.endswith(name)), None)
+        attribute = next((name for name in ATTRIBUTES if called.endswith(name)), None)
         if attribute is None:
             raise InvalidInputError(
-                f"{prompts.name}: method {self.name!r} says the attribute, expected a name that ends in one of "
-                f"{', '.join(ATTRIBUTES)}; or pass vldebias.methods.Suffix('gender')"
+                f"prompt set {prompts.name!r}: method 'suffix' names the attribute, so the set's name has to end in "
+                f"one of {', '.join(ATTRIBUTES)}; rename the set"
             )
         return (f"{{text}} of any {attribute}",)
 

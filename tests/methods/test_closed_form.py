@@ -12,16 +12,7 @@ from torch import Tensor
 
 from vldebias.hosts import TextTable
 from vldebias.methods import METHODS, Bound, Problem, auto
-from vldebias.methods.closed_form import (
-    BOTH,
-    CALI,
-    DIFFERENCE,
-    EQUALISE,
-    ORTH,
-    ClosedForm,
-    class_texts,
-    pair_scatter,
-)
+from vldebias.methods.closed_form import BOTH, CALI, DIFFERENCE, EQUALISE, ORTH, ClosedForm, class_texts, pair_scatter
 from vldebias.methods.equalise import image_scatter
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet

@@ -20,13 +20,7 @@ from tests.fewer import few
 from vldebias.edit import Edit, Provenance
 from vldebias.errors import InvalidInputError, PromptSetError, UnsupportedHostError, VldebiasError, VldebiasWarning
 from vldebias.hosts import TextTable, resolve
-from vldebias.methods import (
-    METHODS,
-    Method,
-    Need,
-    Problem,
-    load_edit,
-)
+from vldebias.methods import METHODS, Method, Need, Problem, load_edit
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import load_prompts
 

@@ -22,7 +22,7 @@ from torch.nn.functional import normalize
 
 from eval.experiments.embeddings import Gallery, celeba, file
 from eval.tables import parser, read, run
-from vldebias.evaluation.auditing import FORM, LEVEL, PUBLISHED, SURE, ShareLine, ShareTable, directions
+from vldebias.evaluation.auditing import FORM, LEVEL, SURE, ShareLine, directions, read_shares
 from vldebias.evaluation.result import NONE, TaskProvenance, TaskResult
 from vldebias.hosts import Host, resolve
 from vldebias.metrics import Metric
@@ -64,12 +64,12 @@ def add_line(out: TaskResult, line: ShareLine, subset: str = "", parity: float =
 
 def published(gallery: Gallery) -> TaskResult:
     """Measure lines of B/32's texts and what Stable Diffusion 1.5 generated."""
-    host, table = gallery.texts.host, ShareTable.read(PUBLISHED, gallery.prompts)
-    asked = [fill(FORM, concept=one) for one in table.concepts]
+    host, table = gallery.texts.host, read_shares(None, gallery.prompts)
+    asked = [fill(FORM, concept=one) for one in table.index]
     kept = [i for i, text in enumerate(asked) if text in gallery.queries]
     rows = host.embed([asked[i] for i in kept], host.roles[0])
     along = directions(host, gallery.prompts, [text for group in gallery.prompts.groups for text in group])
-    line = ShareLine((rows @ along[0]).numpy(), table.shares[kept, 0])
+    line = ShareLine((rows @ along[0]).numpy(), table.to_numpy()[kept, 0])
     model, split = str(host.model_id), "Fair Diffusion's counts, Stable Diffusion 1.5"
     out = about("published", "Occupations that are in both files, 250 images of each.", model, split, len(line.x))
     add_line(out, line, "texts of men less texts of women")

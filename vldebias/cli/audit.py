@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vldebias.cli.common import check_out, device_of, print_result, run_task
+from vldebias.cli.common import check_out, device_of, print_result, write_run
 from vldebias.cli.flags import HOST_FLAGS, Json, SetName, with_flags
 from vldebias.errors import InvalidInputError
 
@@ -16,7 +16,10 @@ from vldebias.errors import InvalidInputError
 def audit_command(
     file: Annotated[Path, typer.Argument(exists=True, help="Prompts, one a line.", metavar="FILE")],
     prompts: SetName,
-    texts: Annotated[Path | None, typer.Option(exists=True, help="Text embeddings (.npz), see --list-texts.")] = None,
+    texts: Annotated[
+        Path | None,
+        typer.Option(exists=True, help="Embeddings (.npz) of the prompts, of the set and of the calibration."),
+    ] = None,
     calibrate: Annotated[
         Path | None,
         typer.Option(
@@ -27,42 +30,40 @@ def audit_command(
         ),
     ] = None,
     folder: Annotated[Path, typer.Option("--out", help="Folder for the page and the list.")] = Path("vldebias-audit"),
-    list_texts: Annotated[
-        bool, typer.Option("--list-texts", help="Print every text that --texts needs, one a line, and stop.")
-    ] = False,
     as_json: Json = False,
     **named: Any,
 ) -> None:
     """Predict each prompt's share before any image is generated, with an interval, from its text alone.
 
-    Writes a page, result.json and prompts.csv, which lists first the prompts to look at first. A second run with the
-    same settings reuses what the first has measured.
+    Writes a page, result.json and prompts.csv, which lists first the prompts to look at first.
 
     [bold]Examples[/bold]
 
     \b
       vldebias audit prompts.txt --prompts gender --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5
       vldebias audit prompts.txt --prompts gender --model ViT-B-32 --pretrained openai
-      vldebias audit prompts.txt --prompts gender --list-texts > texts.txt   # embed them elsewhere, then --texts
       vldebias audit prompts.txt --prompts race --pipeline DIR --calibrate judged.csv
     """
-    if not list_texts and (texts is not None) + ("model" in named) + ("pipeline" in named) != 1:
+    if (texts is not None) + ("model" in named) + ("pipeline" in named) != 1:
         raise InvalidInputError("expected one of --model, --pipeline and --texts, whose text embeddings are read")
     check_out(folder)
-    from vldebias.evaluation.auditing import ShareTable, build_task, read_prompts
-    from vldebias.evaluation.run import write_manifest
-    from vldebias.evaluation.session import Session
-    from vldebias.options import Options
-    from vldebias.prompts import load_prompts
+    import pandas as pd
 
-    table = None if calibrate is None else ShareTable.read(calibrate, load_prompts(prompts))
-    task = build_task(read_prompts(file), prompts, table)
-    if list_texts:
-        typer.echo("\n".join(task.needed()))
-        return
-    options = Options(out=folder, texts=texts, **named | {"device": device_of(named["device"])})
-    result, page = run_task(task, options, "vldebias.audit", ["predicted_share"])
-    task.predict(**task.inputs(Session(options)))[0].to_csv(folder / "prompts.csv", index=False)
-    write_manifest(folder)  # the list belongs to the run
-    shown = [(task.name, "predicted_share")]
-    print_result(result, shown, as_json=as_json, page=page, prompts=folder / "prompts.csv")
+    from vldebias.data.embeddings import load_texts
+    from vldebias.evaluation import audit
+    from vldebias.loading import load_host
+
+    if texts is not None:
+        host: dict[str, Any] = {"texts": load_texts(texts)}
+    else:
+        loaded = load_host(**named | {"device": device_of(named["device"])})
+        host = {"pipe" if "pipeline" in named else "model": loaded}
+    result = audit(file, prompts, calibration=calibrate, **host)
+    folder.mkdir(parents=True, exist_ok=True)
+    shares = result.to_pandas().query("metric == 'predicted_share'").rename(columns={"value": "share"})
+    shares[["prompt", "value"]] = shares.subset.str.rsplit(": ", n=1, expand=True)
+    advice = pd.Series(result.provenance[0].settings["prompts"], name="advice").rename_axis("prompt")
+    listed = advice.to_frame().join(shares.set_index("prompt")[["value", "share", "low", "high"]])
+    listed.to_csv(folder / "prompts.csv")
+    page = write_run(result, folder)
+    print_result(result, [("audit", "predicted_share")], as_json=as_json, page=page, prompts=folder / "prompts.csv")

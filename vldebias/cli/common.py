@@ -103,6 +103,17 @@ def run_task(task: Task, options: Options, source: str, headline: Sequence[str] 
     return run_suite(suite, options, console=err), options.out / PAGE
 
 
+def write_run(result: Result, folder: Path) -> Path:
+    """Write a result, its page and the manifest of the folder; return the page."""
+    from vldebias.evaluation.report import render
+    from vldebias.evaluation.run import PAGE, RESULT, write_manifest
+
+    result.write(folder / RESULT)
+    page = render(result, folder / PAGE, beside=folder)
+    write_manifest(folder)
+    return page
+
+
 def print_json(value: Any) -> None:
     """Print a value as JSON, alone on stdout."""
     typer.echo(json.dumps(value, indent=1, ensure_ascii=False))

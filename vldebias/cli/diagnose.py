@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from vldebias.cli.common import check_out, device_of, print_result, run_task, split_names
+from vldebias.cli.common import check_out, device_of, print_result, split_names, write_run
 from vldebias.cli.flags import Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
 
 
-@with_flags(flags_of_options("model", "pretrained", "texts", "reference", "unknown", "device", "fresh"))
+@with_flags(flags_of_options("model", "pretrained", "texts", "reference", "unknown", "device"))
 def diagnose_command(
     features: Annotated[Path, typer.Argument(exists=True, help="Embeddings with labels (.npz).", metavar="FILE")],
     labels: Annotated[str | None, typer.Option(help="Column of the classes.", metavar="COLUMN")] = None,
@@ -33,7 +32,7 @@ def diagnose_command(
     """Probe embeddings for attribute leakage, worst-off groups, label errors and margins.
 
     Writes a page, result.json and, with --labels, wrong-labels.csv with the least credible label first; with --images
-    the pictures of these as wrong-labels.html. A second run with the same settings reuses what the first measured.
+    the pictures of these as wrong-labels.html.
 
     [bold]Examples[/bold]
 
@@ -50,36 +49,33 @@ def diagnose_command(
     if names and prompts is None:
         raise InvalidInputError(f"--methods {methods}: fitted on texts; add --prompts SET (vldebias prompts list)")
     check_out(folder)
-    import numpy as np
-
     from vldebias.data import load_embeddings
     from vldebias.data.suspects import Suspects, pictures_below
-    from vldebias.evaluation.diagnosis import DiagnoseTask, wrong_labels
-    from vldebias.evaluation.run import write_manifest
+    from vldebias.evaluation import diagnose
+    from vldebias.evaluation.diagnosis import wrong_labels
+    from vldebias.evaluation.session import Session
     from vldebias.options import Options
 
-    fields = {"name": "diagnose", "title": f"What {features.name} holds", "data": {"name": "embeddings"}}
-    task = DiagnoseTask.build({**fields, "labels": labels, "groups": groups, "prompts": prompts, "methods": names})
     brought |= {"device": device_of(brought.get("device", "auto")), "unknown": tuple(brought.get("unknown", ()))}
-    options = Options(out=folder, embeddings=features, **brought)
-    data = load_embeddings(features)[0].without(options.unknown)
+    session = Session(Options(out=folder, embeddings=features, **brought))
+    data = load_embeddings(features)[0].without(session.options.unknown)
     pictures = {} if images is None else pictures_below(images, data.ids)
-    result, page = run_task(task, options, "vldebias.diagnose")
-    files = {"page": page}
+    texts = None if prompts is None else session.texts
+    how: dict[str, Any] = {"groups": groups, "prompts": prompts, "methods": names, "reference": session.reference(None)}
+    result = diagnose(data, labels, texts=texts, **how)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {}
     if labels is not None:
-        listed = wrong_labels(data.features, data.column(labels))
-        scores = np.full(len(data), np.nan)
-        scores[listed.row] = listed.confidence
+        listed = wrong_labels(data.features, data.column(labels)).set_index("row")
+        scores = listed.confidence.reindex(range(len(data))).to_numpy()
         suspects = Suspects.by(scores, data.ids, **pictures)
-        labels_of = listed.set_index("row")[["given", "proposed"]].to_dict("index")
-        empty = {"given": "", "proposed": ""}  # of a row without a label
-        columns = {name: partial(lambda name, row: str(labels_of.get(row, empty)[name]), name) for name in empty}
-        files["suspect_labels"] = suspects.write(folder / "wrong-labels.csv", {"row": str, **columns})
+        given, fits = (listed[name].reindex(range(len(data)), fill_value="") for name in ("given", "proposed"))
+        columns = {"row": str, "given": given.__getitem__, "proposed": fits.__getitem__}
+        files["suspect_labels"] = suspects.write(folder / "wrong-labels.csv", columns)
         if images is not None:
+            title = f"{features.name}: the least credible of {len(listed):,} labels, {labels}"
             files["their_pictures"] = suspects.page(
-                folder / "wrong-labels.html",
-                f"{features.name}: the least credible of {len(listed):,} labels, {labels}",
-                lambda row: ("", f"given {labels_of[row]['given']}, fits {labels_of[row]['proposed']}"),
+                folder / "wrong-labels.html", title, lambda row: ("", f"given {given[row]}, fits {fits[row]}")
             )
-        write_manifest(folder)  # the lists belong to the run
-    print_result(result, as_json=as_json, **files)
+    page = write_run(result, folder)
+    print_result(result, as_json=as_json, page=page, **files)

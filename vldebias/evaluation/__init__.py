@@ -1,7 +1,7 @@
 """Evaluate a method: measure what it changes, what it costs, and how certain both figures are."""
 
 from vldebias.evaluation.auditing import audit
-from vldebias.evaluation.diagnosis import DiagnoseTask, diagnose
+from vldebias.evaluation.diagnosis import diagnose
 from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.grids import grid
 from vldebias.evaluation.groups import GroupsTask
@@ -17,7 +17,6 @@ from vldebias.options import Options
 
 __all__ = [
     "TASKS",
-    "DiagnoseTask",
     "GenerationTask",
     "GroupsTask",
     "Measurement",

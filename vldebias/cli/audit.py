@@ -51,6 +51,7 @@ def audit_command(
 
     from vldebias.data.embeddings import load_texts
     from vldebias.evaluation import audit
+    from vldebias.files import write_atomically
     from vldebias.loading import load_host
 
     if texts is not None:
@@ -59,11 +60,10 @@ def audit_command(
         loaded = load_host(**named | {"device": device_of(named["device"])})
         host = {"pipe" if "pipeline" in named else "model": loaded}
     result = audit(file, prompts, calibration=calibrate, **host)
-    folder.mkdir(parents=True, exist_ok=True)
     shares = result.to_pandas().query("metric == 'predicted_share'").rename(columns={"value": "share"})
     shares[["prompt", "value"]] = shares.subset.str.rsplit(": ", n=1, expand=True)
     advice = pd.Series(result.provenance[0].settings["prompts"], name="advice").rename_axis("prompt")
     listed = advice.to_frame().join(shares.set_index("prompt")[["value", "share", "low", "high"]])
-    listed.to_csv(folder / "prompts.csv")
+    write_atomically(folder / "prompts.csv", listed.to_csv())
     page = write_run(result, folder)
     print_result(result, [("audit", "predicted_share")], as_json=as_json, page=page, prompts=folder / "prompts.csv")

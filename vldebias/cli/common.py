@@ -18,8 +18,6 @@ from vldebias.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from vldebias.evaluation.result import Result
-    from vldebias.evaluation.task import Task
-    from vldebias.options import Options
 
 out = Console()
 err = Console(stderr=True)
@@ -91,16 +89,6 @@ def device_of(name: str) -> str:
         why = str(error).splitlines()[0]
         raise InvalidInputError(f"--device {name}: {why}. Expected auto, cpu, cuda, cuda:1 or mps") from None
     return name
-
-
-def run_task(task: Task, options: Options, source: str, headline: Sequence[str] = ()) -> tuple[Result, Path]:
-    """Measure one task as a suite of its own; return the result and its page. headline: metrics that are printed."""
-    from vldebias.evaluation.run import PAGE, run_suite
-    from vldebias.evaluation.task import Suite
-
-    about = {"name": task.name, "title": task.title, "description": task.title, "source": source, "needs": ""}
-    suite = Suite.build({**about, "tasks": (task,), "headline": [(task.name, metric) for metric in headline]})
-    return run_suite(suite, options, console=err), options.out / PAGE
 
 
 def write_run(result: Result, folder: Path) -> Path:

@@ -63,7 +63,6 @@ def diagnose_command(
     texts = None if prompts is None else session.texts
     how: dict[str, Any] = {"groups": groups, "prompts": prompts, "methods": names, "reference": session.reference(None)}
     result = diagnose(data, labels, texts=texts, **how)
-    folder.mkdir(parents=True, exist_ok=True)
     files = {}
     if labels is not None:
         listed = wrong_labels(data.features, data.column(labels)).set_index("row")

@@ -17,9 +17,9 @@ from vldebias.cli.common import (
     print_grid,
     print_json,
     print_result,
-    run_task,
     split_names,
     split_pair,
+    write_run,
 )
 from vldebias.cli.flags import Json, flags_of_options, with_flags
 from vldebias.cli.paper import paper_command
@@ -139,13 +139,14 @@ def shares(
       vldebias eval shares judged.csv --prompt prompt --value judge --people label --weight weight --json
     """
     check_out(folder)
+    from vldebias.evaluation.result import Result
     from vldebias.evaluation.shares import SharesTask
 
     means = {"same": dict(split_pair(text, "--same", "F=female") for text in same or ())}
-    fields: dict[str, Any] = {"table": table, "baseline": baseline, **columns, **means}
+    fields: dict[str, Any] = {"baseline": baseline, **columns, **means}
     task = SharesTask.build(fields | ({"unknown": tuple(unknown)} if unknown else {}))
-    result, page = run_task(task, Options(out=folder), "eq. 7.2 of the thesis")
-    print_result(result, as_json=as_json, page=page)
+    result = Result.of(task.name, task.measure(table), seconds=None)
+    print_result(result, as_json=as_json, page=write_run(result, folder))
 
 
 @app.command("list")

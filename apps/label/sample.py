@@ -52,7 +52,7 @@ def sampled(
                 f"{kept}: is a sample by what {there.judge} says of {there.attribute}, and {question.attribute} is "
                 f"asked for; name {there.attribute} first, or choose another --out"
             )
-        size = len(there.population) if most is None else most
+        size = sum(len(one.images) for one in there.strata) if most is None else most
         found = there.of_size(max(size, len(there.weights)))
     weights = found.weights
     records = tuple(record for record in images.everything if record.path in weights)

@@ -105,7 +105,7 @@ def test_a_whole_line_without_its_end_is_kept(log: AnnotationLog) -> None:
     with log.path.open("ab") as file:
         file.write(b'{"image": "c.png"}')
     log.append("d.png", "ada", "gender", "male")
-    with pytest.raises(InvalidInputError, match=r"1 of 4 lines are no answers.*line 3: annotator: Field required"):
+    with pytest.raises(InvalidInputError, match=r"1 lines are no answers.*line 3: annotator"):
         log.answers()
 
 
@@ -133,8 +133,8 @@ def test_what_the_file_may_not_hold_is_not_written(log: AnnotationLog, change: d
 # ---- answers from files ----------------------------------------------------------------------------------------
 
 
-def line(image: str, annotator: str, value: str, time: str | None = None, attribute: str = "gender") -> str:
-    fields = {"version": 1, "image": image, "annotator": annotator, "attribute": attribute, "value": value}
+def line(image: str, annotator: str, value: str, time: str = "2024-01-01T00:00:00Z") -> str:
+    fields = {"version": 1, "image": image, "annotator": annotator, "attribute": "gender", "value": value}
     return json.dumps(fields | {"time": time, "seconds": None})
 
 
@@ -158,47 +158,15 @@ def test_inside_a_file_the_later_line_counts_even_if_a_clock_was_set_back(tmp_pa
 
 
 @pytest.mark.parametrize("order", [1, -1])
-@pytest.mark.parametrize("times", [("2024-01-01T10:00:00+05:00", "2024-01-01T06:00:00Z"), (None, None)])
-def test_between_files_the_later_time_counts_in_any_zone_else_the_later_file(tmp_path, order: int, times) -> None:
-    early = write(tmp_path / "early.jsonl", line("1.png", "ada", "male", times[0]))
-    late = write(tmp_path / "late.jsonl", line("1.png", "ada", "female", times[1]))
-    expected = "female" if times[0] or order == 1 else "male"
-    assert values(read_answers([early, late][::order])) == {("ada", "1.png"): expected}
+def test_between_files_the_later_time_counts_in_any_zone(tmp_path: Path, order: int) -> None:
+    early = write(tmp_path / "early.jsonl", line("1.png", "ada", "male", "2024-01-01T10:00:00+05:00"))
+    late = write(tmp_path / "late.jsonl", line("1.png", "ada", "female", "2024-01-01T06:00:00Z"))
+    assert values(read_answers([early, late][::order])) == {("ada", "1.png"): "female"}
 
 
-def test_a_table_gives_what_the_lines_give(tmp_path: Path) -> None:
-    lines = [
-        line("1.png", "ada", "male", "2024-01-01T00:00:00Z"),
-        line("1.png", "ada", "female", "2024-01-01T00:00:01Z"),
-        line("ü, 2.png", "bob", "no person", "2024-01-01T00:00:02Z"),
-    ]
-    table = write(
-        tmp_path / "a.csv",
-        "image,annotator,attribute,value,time,seconds,notes",
-        "1.png,ada,gender,male,2024-01-01T00:00:00Z,,",
-        "1.png,ada,gender,female,2024-01-01T00:00:01Z,,sure",
-        '"ü, 2.png",bob,gender,no person,2024-01-01T00:00:02Z,,',
-    )
-    assert read_answers([table]) == read_answers([write(tmp_path / "a.jsonl", *lines)])
-    short = write(tmp_path / "b.csv", "image,annotator,value", "1.png,ada,male", "1.png, bob ,female")
-    assert {one.attribute for one in read_answers([short], "gender")} == {"gender"}
-    assert values(read_answers([short], "gender")) == {("ada", "1.png"): "male", ("bob", "1.png"): "female"}
-
-
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
-        ("image,annotator,attribute,value\n1.png,ada,gender,male\n,ada,gender,male\n", "1 rows do not fit: row 2: ima"),
-        ("image,annotator,attribute,value,time\n1.png,ada,gender,male,yesterday\n", "row 1: time: "),
-        ("image,annotator,value\n1.png,ada,male\n", "row 1: attribute: Field required"),
-        ('image,annotator,attribute,value\n"1.png,ada,gender,male\n', "a.csv: "),
-        ("image,annotator,attribute,value\n", "no answer"),
-    ],
-)
-def test_tables_that_do_not_fit_are_refused(tmp_path: Path, content: str, text: str) -> None:
-    (tmp_path / "a.csv").write_text(content)
-    with pytest.raises(InvalidInputError, match=text):
-        read_answers([tmp_path / "a.csv"])
+def test_no_answer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="no answer"):
+        read_answers([write(tmp_path / "a.jsonl")])
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)
@@ -291,7 +259,7 @@ def test_a_larger_sample_holds_the_smaller_one_and_weights_add_up(labels, more, 
     assert len(small.weights) == max(labels, sum(min(LEAST, len(one.images)) for one in small.strata))
     assert large == drawn(said, sure, labels + more, seed, within)
     assert sum(small.weights.values()) == pytest.approx(100)
-    assert {*small.population} == {f"{i}.png" for i in range(100)}
+    assert {path for one in small.strata for path in one.images} == {f"{i}.png" for i in range(100)}
 
 
 def test_it_is_kept_and_another_file_is_refused(tmp_path: Path):

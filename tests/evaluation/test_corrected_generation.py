@@ -8,6 +8,7 @@ import pytest
 from drawn_by_hand import GENDERS, PEOPLE, Reader, paint
 
 from vldebias.evaluation import SharesTask
+from vldebias.evaluation.answers import AnnotationLog
 from vldebias.evaluation.drawing import DrawnSet
 from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.judges import Kept
@@ -68,12 +69,11 @@ def test_a_sample_with_weights_is_corrected_by_them(drawn: tuple[DrawnSet, dict[
     task().measure(folder.folder, Wrong("weighted"))
     judged = dict(zip((i.path for i in folder), Kept.all(folder)[-1].said("gender", GENDERS, 0.8)[0], strict=True))
     asked = [(i, 1 if judged[i.path] == "female" else 5) for i in folder if i.stated is None and i.part == "unseen"]
-    rows = [f"{i.path},ada,{truth[i.path]},{w}" for n, (i, w) in enumerate(asked) if n % w == 0]
-    (tmp_path / "a.csv").write_text("image,annotator,value,weight\n" + "\n".join(rows) + "\n")
+    log = AnnotationLog(tmp_path / "a.jsonl")
+    for one, weight in (pair for n, pair in enumerate(asked) if n % pair[1] == 0):
+        log.append(one.path, "ada", "gender", truth[one.path], weight=weight)
     human = SharesTask(name="gender", title="t", attribute="gender", values=GENDERS, resamples=50)
-    found = human.measured(
-        human.inputs(Session(Options(out=tmp_path, labels=(tmp_path / "a.csv",), drawn=folder.folder)))
-    )
+    found = human.measured(human.inputs(Session(Options(out=tmp_path, labels=(log.path,), drawn=folder.folder))))
     rows = {(r.task, r.metric, r.method, r.subset): r for r in found[0].rows + found[1].rows}
     chosen = [i.path for i, _ in asked if i.variant == "none"]
     share = np.mean([truth[path] == "male" for path in chosen])

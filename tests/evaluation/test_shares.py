@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from vldebias.cli import app
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.evaluation import SharesTask
-from vldebias.evaluation.answers import CANNOT_TELL, NO_PERSON
+from vldebias.evaluation.answers import CANNOT_TELL, NO_PERSON, AnnotationLog
 from vldebias.evaluation.report import lines, told
 from vldebias.evaluation.result import Result
 from vldebias.evaluation.shares import EVERYTHING
@@ -191,13 +191,17 @@ def test_on_the_command_line(tmp_path, monkeypatch):
 
 def labels(folder, drawn, said):
     """A file of answers: said: (variant, concept) -> a string of letters for each annotator, one letter an image."""
-    meaning, rows = {"m": "male", "f": "female", "?": CANNOT_TELL, "0": NO_PERSON}, ["image,annotator,value"]
+    meaning, log = (
+        {"m": "male", "f": "female", "?": CANNOT_TELL, "0": NO_PERSON},
+        AnnotationLog(folder / "labels.jsonl"),
+    )
     for (variant, concept), annotators in said.items():
         images = chosen(drawn, variant=variant, concept=concept)
         for i, letters in enumerate(annotators):
-            rows += [f"{one.path},{i},{meaning[c]}" for one, c in zip(images, letters, strict=False) if c != "."]
-    (folder / "labels.csv").write_text("\n".join(rows) + "\n")
-    return [folder / "labels.csv"]
+            for one, letter in zip(images, letters, strict=False):
+                if letter != ".":
+                    log.append(one.path, str(i), "gender", meaning[letter])
+    return [log.path]
 
 
 @pytest.fixture
@@ -249,6 +253,7 @@ def test_labels_of_other_images_and_prompts_of_one_variant_are_refused(people, t
     with pytest.raises(InvalidInputError, match="no prompt is there under every method"):
         people({("none", "pilot"): ["m"], ("cali", "clerk"): ["m"]})
     drawn, _ = paint(tmp_path / "other", np.random.default_rng(0), stated=False)
-    (tmp_path / "a.csv").write_text("image,annotator,value\nx/1.png,ada,male\n")
+    log = AnnotationLog(tmp_path / "a.jsonl")
+    log.append("x/1.png", "ada", "gender", "male")
     with pytest.raises(InvalidInputError, match=r"none of 140 generated images was labelled; they are about x/1.png"):
-        SharesTask(attribute="gender", values=GENDERS).labelled(drawn, [tmp_path / "a.csv"])
+        SharesTask(attribute="gender", values=GENDERS).labelled(drawn, [log.path])

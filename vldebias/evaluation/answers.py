@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,10 +30,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, warn
 from vldebias.evaluation.task import Count, Strict, explain
-from vldebias.files import sync, unshielded
+from vldebias.files import sync
 
 CANNOT_TELL = "cannot tell"
 NO_PERSON = "no person"  # nothing to label: the image is broken or shows no one
@@ -41,6 +40,7 @@ NO_MAJORITY = "no majority"  # what annotators who disagree say together
 NOT_ANSWERED = -1
 LEAST = 2  # labels of each stratum of a sample, where it has as many images
 ERROR = 0.05  # a judge that is surer than this is asked about as if it were not
+Key = tuple[str, str, str]
 
 
 def _below_folder(image: str) -> str:
@@ -56,8 +56,8 @@ _Text = Annotated[str, Field(pattern=r"^\S(.*\S)?$")]  # without spaces at its e
 class Answer(BaseModel):
     """Hold what one annotator said about one attribute of one image.
 
-    time: when, with its time zone; None in tables that do not say. seconds: how long it took, None if unknown.
-    weight: of an image that was sampled for labelling, one over the probability of that; None where all were alike.
+    time: when, with its time zone. seconds: how long it took, None if unknown. weight: of an image that was sampled for
+    labelling, one over the probability of that; None where all were alike.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -67,26 +67,20 @@ class Answer(BaseModel):
     annotator: _Text
     attribute: _Text
     value: _Text
-    time: AwareDatetime | None = None
+    time: AwareDatetime
     seconds: float | None = Field(None, ge=0, allow_inf_nan=False)
     weight: float | None = Field(None, gt=0, allow_inf_nan=False)
 
     @property
-    def key(self) -> tuple[str, str, str]:
+    def key(self) -> Key:
         """Return (annotator, image, attribute); an answer replaces an earlier one with the same key."""
         return self.annotator, self.image, self.attribute
-
-
-def _problem(error: ValidationError) -> str:
-    """The first thing that pydantic found wrong, in words."""
-    first = error.errors(include_url=False)[0]
-    where, what = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
-    return f"{where}: {what}, got {first['input']!r}" if where else what
 
 
 # ---- the log -------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
 class AnnotationLog:
     """Append answers to a file; every answer is on the disk when `append` returns.
 
@@ -94,31 +88,21 @@ class AnnotationLog:
     no caller was told that it was saved. Processes may append at the same time; on systems without flock one at a time.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    path: Path
 
-    def append(
-        self,
-        image: str,
-        annotator: str,
-        attribute: str,
-        value: str,
-        *,
-        seconds: float | None = None,
-        weight: float | None = None,
-    ) -> Answer:
-        """Write one answer with the present time and return it.
+    def append(self, image: str, annotator: str, attribute: str, value: str, **about: float | None) -> Answer:
+        """Write one answer with the present time and return it; about: its seconds and weight.
 
         Raises:
             InvalidInputError: a field that the file may not hold; nothing is written then.
             OSError: the disk is full or gone; the file is as before.
         """
-        fields = {"image": image, "annotator": annotator, "attribute": attribute, "value": value}
+        fields = {"image": image, "annotator": annotator, "attribute": attribute, "value": value, **about}
         try:
-            answer = Answer.model_validate({**fields, "time": datetime.now(UTC), "seconds": seconds, "weight": weight})
+            answer = Answer.model_validate({**fields, "time": datetime.now(UTC)})
         except ValidationError as error:
-            raise InvalidInputError(f"annotation: {_problem(error)}") from error
-        line = answer.model_dump_json(exclude={"weight"} if weight is None else None).encode() + b"\n"
+            raise InvalidInputError(f"annotation: {explain(error)}") from error
+        line = answer.model_dump_json(exclude={"weight"} if answer.weight is None else None).encode() + b"\n"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = not self.path.exists()
         file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
@@ -127,7 +111,11 @@ class AnnotationLog:
                 import fcntl
 
                 fcntl.flock(file, fcntl.LOCK_EX)
-            size = self._whole_lines(file)
+            content = self.path.read_bytes()
+            size = len(content) - len(_torn(self.path, content))
+            os.ftruncate(file, size)
+            if size and content[size - 1 : size] != b"\n":  # as an editor leaves it
+                line = b"\n" + line
             if os.write(file, line) < len(line):  # the disk is full: leave no half of a line behind
                 os.ftruncate(file, size)
                 raise OSError(f"{self.path}: no room for another answer; the file is as before")
@@ -138,22 +126,9 @@ class AnnotationLog:
             sync(self.path.parent)
         return answer
 
-    def answers(self) -> dict[tuple[str, str, str], Answer]:
+    def answers(self) -> dict[Key, Answer]:
         """Return (annotator, image, attribute) -> last answer, empty without a file. Raises: see `read_log`."""
-        if not self.path.exists():
-            return {}
-        return {answer.key: answer for answer in read_log(self.path)}
-
-    def _whole_lines(self, file: int) -> int:
-        """Give the last line its end, or cut it off where it was torn; returns the size of the file."""
-        size = os.fstat(file).st_size
-        tail = self.path.read_bytes().rpartition(b"\n")[2]
-        if tail and _complete(tail):
-            return size + os.write(file, b"\n")
-        if tail:
-            _warn_torn(self.path, tail)
-            os.ftruncate(file, size - len(tail))
-        return size - len(tail)
+        return {answer.key: answer for answer in read_log(self.path)} if self.path.exists() else {}
 
 
 def read_log(path: Path) -> list[Answer]:
@@ -163,91 +138,53 @@ def read_log(path: Path) -> list[Answer]:
         InvalidInputError: no such file, or lines that do not fit; the message has the number of each of the first few.
     """
     try:
-        *lines, tail = path.read_bytes().split(b"\n")
+        content = path.read_bytes()
     except OSError as error:
         raise InvalidInputError(f"{path}: cannot be read: {error.strerror}") from error
-    if tail and _complete(tail):
-        lines, tail = [*lines, tail], b""
     answers, problems = [], []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(content.removesuffix(_torn(path, content)).split(b"\n"), start=1):
         if line.strip():
             try:
                 answers.append(Answer.model_validate_json(line))
             except ValidationError as error:
-                problems.append(f"line {number}: {_problem(error)}")
+                problems.append(f"line {number}: {explain(error)}")
     if problems:
         raise InvalidInputError(
-            f"{path}: {len(problems)} of {len(lines)} lines are no answers of the labelling app: "
-            f"{'; '.join(problems[:5])}; mend or remove them"
+            f"{path}: {len(problems)} lines are no answers of the labelling app: {'; '.join(problems[:5])}; correct or "
+            "remove them"
         )
-    if tail:
-        _warn_torn(path, tail)
     return answers
 
 
-def _complete(line: bytes) -> bool:
-    """Whether a line that lacks its end is whole all the same: no part of a JSON object is JSON."""
+def _torn(path: Path, content: bytes) -> bytes:
+    """Return the last line if it was cut off, with a warning; no part of a JSON object is JSON."""
+    tail = content.rpartition(b"\n")[2]
     try:
-        json.loads(line)
+        json.loads(tail or b"0")
+        return b""
     except (ValueError, RecursionError):
-        return False
-    return True
+        warn(
+            f"{path}: the last line was cut off, as by a crash while it was written, and is skipped: "
+            f"{tail[:80].decode(errors='replace')!r}; the answer before it is the last that was saved"
+        )
+        return tail
 
 
-def _warn_torn(path: Path, tail: bytes) -> None:
-    warn(
-        f"{path}: the last line was cut off, as by a crash while it was written, and is skipped: "
-        f"{tail[:80].decode(errors='replace')!r}; the answer before it is the last that was saved"
-    )
+def read_answers(paths: Sequence[Path]) -> list[Answer]:
+    """Return the last answer of every annotator about every image and attribute, from one or several logs.
 
-
-# ---- all that was answered -----------------------------------------------------------------------------------
-
-
-def read_answers(paths: Sequence[Path], attribute: str = "") -> list[Answer]:
-    """Return the last answer of every annotator about every image and attribute, from one or several files.
-
-    `.csv`, `.tsv` and `.parquet` have the columns image, annotator, attribute and value, and perhaps time (ISO 8601
-    with time zone), seconds and weight; anything else are lines of the labelling app. The last answer counts: the later
-    line inside a file, the later time between files (without times the later file).
-
-    Args:
-        paths: one file per annotator, per session, or one for all.
-        attribute: what the values of a table without such a column are about.
+    The last answer counts: the later line inside a file, the later time between files.
 
     Raises:
-        InvalidInputError: files that cannot be read or rows that do not fit, with their numbers; no answer.
+        InvalidInputError: files that cannot be read or lines that do not fit, with their numbers; no answer.
     """
-    last = dict[tuple[str, str, str], Answer]()
+    last = dict[Key, Answer]()
     for path in paths:
-        answers = _of_table(path, attribute) if path.suffix in (".csv", ".tsv", ".parquet") else read_log(path)
-        for key, answer in {one.key: one for one in answers}.items():
-            if key not in last or _when(answer) >= _when(last[key]):
-                last[key] = answer
+        for key, answer in {one.key: one for one in read_log(path)}.items():
+            last[key] = max(last.get(key, answer), answer, key=lambda one: one.time)
     if not last:
         raise InvalidInputError(f"labels: no answer in {', '.join(map(str, paths)) or 'no files'}")
     return list(last.values())
-
-
-def _when(answer: Answer) -> datetime:
-    return answer.time or datetime.min.replace(tzinfo=UTC)
-
-
-def _of_table(path: Path, attribute: str) -> list[Answer]:
-    table = read_table(path)
-    constant = {"attribute": attribute} if attribute and "attribute" not in table.column_names else {}
-    names = [name for name in Answer.model_fields if name in table.column_names and name != "version"]
-    columns = {name: as_texts(column_of(table, name, path), f"{path}: {name}") for name in names}
-    answers, problems = [], []
-    for number in range(table.num_rows):
-        cells = {name: unshielded(texts[number].strip()) for name, texts in columns.items()}
-        try:
-            answers.append(Answer.model_validate({n: text for n, text in cells.items() if text} | constant))
-        except ValidationError as error:
-            problems.append(f"row {number + 1}: {_problem(error)}")
-    if problems:
-        raise InvalidInputError(f"{path}: {len(problems)} rows do not fit: {'; '.join(problems[:5])}")
-    return answers
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,23 +215,23 @@ class Votes:
                 "them in the file, or name the values of the attribute as the annotators did"
             )
         annotators = tuple(sorted({answer.annotator for answer in answers}))
-        rows, columns = ({one: i for i, one in enumerate(several)} for several in (annotators, images))
-        codes, weights = np.full((len(rows), len(images)), NOT_ANSWERED), np.ones(len(images))
+        column = {image: i for i, image in enumerate(images)}
+        codes, weights = np.full((len(annotators), len(images)), NOT_ANSWERED), np.ones(len(images))
         for answer in answers:
-            if answer.image in columns:
-                codes[rows[answer.annotator], columns[answer.image]] = code[answer.value]
-                weights[columns[answer.image]] = answer.weight or 1.0
+            if (at := column.get(answer.image)) is not None:
+                codes[annotators.index(answer.annotator), at] = code[answer.value]
+                weights[at] = answer.weight or 1.0
         return cls(tuple(names), annotators, codes, weights)
 
     @property
     def majority(self) -> list[str]:
         """Return the most frequent answer for each image, NO_MAJORITY on a tie and "" for an image without labels."""
-        said = (*self.names, CANNOT_TELL, NO_PERSON)
-        counts = (self.codes[:, :, None] == np.arange(len(said))).sum(0)
-        most = counts.max(1)
-        ties = (counts == most[:, None]).sum(1) > 1
-        named = [NO_MAJORITY if tie else said[row.argmax()] for row, tie in zip(counts, ties, strict=True)]
-        return [one if n else "" for one, n in zip(named, most, strict=True)]
+        said, majority = (*self.names, CANNOT_TELL, NO_PERSON), []
+        for codes in self.codes.T:
+            counts = Counter(codes[codes >= 0].tolist()).most_common(2)
+            tie = len(counts) == 2 and counts[0][1] == counts[1][1]
+            majority.append(NO_MAJORITY if tie else said[counts[0][0]] if counts else "")
+        return majority
 
 
 # ---- which images people are asked about ---------------------------------------------------------------------
@@ -332,9 +269,8 @@ class LabelSample(Strict):
         confidence: NDArray[np.float64],
         labels: int,
         *,
-        attribute: str,
-        judge: str,
         seed: int = 0,
+        **about: str,
     ) -> LabelSample:
         """Sample images for labelling.
 
@@ -342,35 +278,33 @@ class LabelSample(Strict):
             paths: (n,) of all images, each once. within: (n,) the part with figures of its own, such as a method.
             said: (n,) answers of the judge, "unknown" among them. confidence: (n,) its probability of that.
             labels: how many images; LEAST of each stratum are sampled in any case, and all of them at most.
+            about: attribute and judge.
         """
-        sure = np.asarray(confidence, dtype=np.float64)
-        answers: dict[tuple[str, str], list[int]] = defaultdict(list)
-        for i, key in enumerate(zip(within, said, strict=True)):
-            answers[key].append(i)
+        order = sorted(range(len(paths)), key=lambda i: hashlib.sha256(f"{seed}\0{paths[i]}".encode()).digest())
         strata = []
-        for (part, answer), rows in sorted(answers.items()):
-            middle = np.median(sure[rows])
-            above = sure[rows] > middle if sure[rows].max() > middle else sure[rows] >= middle  # many may be alike
-            surer = [i for i, more in zip(rows, above, strict=True) if more]
-            for name, own in (("surer", surer), ("less sure", sorted({*rows} - {*surer}))):
-                if own:
-                    wrong = min(max(1 - float(sure[own].mean()), ERROR), 0.5)
-                    order = sorted(own, key=lambda i: hashlib.sha256(f"{seed}\0{paths[i]}".encode()).digest())
-                    fields = {"images": tuple(paths[i] for i in order), "spread": (wrong * (1 - wrong)) ** 0.5}
-                    strata.append(Stratum(name=f"{part}: {answer}, {name}", labels=1, **fields))
-        return cls(attribute=attribute, judge=judge, seed=seed, strata=tuple(strata)).of_size(labels)
+        for part, answer in sorted(set(zip(within, said, strict=True))):
+            rows = [i for i in order if (within[i], said[i]) == (part, answer)]
+            sure = np.asarray(confidence, dtype=np.float64)[rows]
+            middle = np.median(sure)
+            above = sure > middle if sure.max() > middle else sure >= middle  # many may be alike
+            for name, chosen in (("surer", above), ("less sure", ~above)):
+                if chosen.any():
+                    wrong = min(max(1 - float(sure[chosen].mean()), ERROR), 0.5)
+                    images = tuple(paths[i] for i, one in zip(rows, chosen, strict=True) if one)
+                    fields = {"images": images, "spread": (wrong * (1 - wrong)) ** 0.5, "labels": 1}
+                    strata.append(Stratum(name=f"{part}: {answer}, {name}", **fields))
+        return cls(seed=seed, strata=tuple(strata), **about).of_size(labels)
 
     def of_size(self, labels: int) -> LabelSample:
         """Return the sample with this number of labels; it contains every smaller one."""
         counts = [min(LEAST, len(one.images)) for one in self.strata]
-
-        def turn(i: int) -> tuple[float, int]:  # the largest first
-            one, n = self.strata[i], counts[i]
-            return -len(one.images) * one.spread / (n * (n + 1)) ** 0.5, i
-
         for _ in range(labels - sum(counts)):
-            if waiting := [turn(i) for i, one in enumerate(self.strata) if counts[i] < len(one.images)]:
-                counts[min(waiting)[1]] += 1
+            need = [  # of one more label; a stratum that is used up needs none
+                len(one.images) * one.spread / (n * (n + 1)) ** 0.5 if n < len(one.images) else 0.0
+                for one, n in zip(self.strata, counts, strict=True)
+            ]
+            if max(need):
+                counts[need.index(max(need))] += 1
         strata = tuple(one.model_copy(update={"labels": n}) for one, n in zip(self.strata, counts, strict=True))
         return self.model_copy(update={"strata": strata})
 
@@ -378,11 +312,6 @@ class LabelSample(Strict):
     def weights(self) -> Mapping[str, float]:
         """Return path -> weight for each sampled image: one over its sampling probability."""
         return {path: len(one.images) / one.labels for one in self.strata for path in one.images[: one.labels]}
-
-    @property
-    def population(self) -> frozenset[str]:
-        """Return all images that the sample is taken from."""
-        return frozenset(path for one in self.strata for path in one.images)
 
     @classmethod
     def read(cls, path: Path) -> LabelSample:

@@ -405,7 +405,7 @@ class SharesTask(Task):
         labels of another part do not apply to it.
         """
         images = [image for image in drawn if image.stated is None]
-        answers = [one for one in read_answers(files, self.attribute) if one.attribute == self.attribute]
+        answers = [one for one in read_answers(files) if one.attribute == self.attribute]
         if not answers:
             return []
         votes = Votes.of(answers, self.values, [image.path for image in images])

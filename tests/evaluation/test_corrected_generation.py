@@ -41,22 +41,18 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[DrawnSet, dict[str,
     return folder, {path: (*GENDERS, "cannot tell")[shown[0]] for path, shown in shows.items()}
 
 
-def answers(path: Path, truth: dict[str, str], every: int) -> Path:
-    said = [one for i, one in enumerate(sorted(truth.items())) if i % every == 0]
-    rows = [f"{image},{who},{value},{every}" for image, value in said for who in ("ada", "ben")]
-    path.write_text("image,annotator,value,weight\n" + "\n".join(rows) + "\n")
-    return path
-
-
 def test_people_who_were_asked_elsewhere_correct_what_lies_beside_the_images(
     drawn: tuple[DrawnSet, dict[str, str]], tmp_path: Path
 ) -> None:
     """`eval human` finds the answers of the judge in the folder."""
     folder, truth = drawn
     task().measure(folder.folder, Wrong("beside"))
-    labels = answers(tmp_path / "a.csv", truth, 2)
+    log = AnnotationLog(tmp_path / "a.jsonl")
+    for image, value in sorted(truth.items())[::2]:
+        log.append(image, "ada", "gender", value, weight=2)
+        log.append(image, "ben", "gender", value, weight=2)
     human = SharesTask(name="gender", title="t", attribute="gender", values=GENDERS, resamples=50)
-    found = human.measured(human.inputs(Session(Options(out=tmp_path, labels=(labels,), drawn=folder.folder))))
+    found = human.measured(human.inputs(Session(Options(out=tmp_path, labels=(log.path,), drawn=folder.folder))))
     assert [part.provenance.task for part in found] == ["gender", "gender corrected"]
     share = np.mean([truth[i.path] == "male" for i in folder if i.variant == "cali" and i.stated is None])
     row = next(r for r in found[1].rows if (r.metric, r.method, r.subset) == ("corrected_share", "cali", "male"))

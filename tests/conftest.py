@@ -57,7 +57,7 @@ def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs leave their charts out, which take longer than the measuring; the tests of runs and pages draw them."""
     monkeypatch.setattr("vldebias.evaluation.report.dots", lambda rows: None)
-    monkeypatch.setattr("vldebias.evaluation.report._png", lambda plot: "")
+    monkeypatch.setattr("vldebias.evaluation.report._inline", lambda picture: "")
 
 
 def pytest_unconfigure() -> None:

@@ -52,8 +52,6 @@ def test_what_is_written_is_read_to_the_last_digit(compact: bool, tmp_path: Path
     told = json.loads(path.read_text())
     keys = "name figures protocols versions commit seconds date command platform"
     assert set(keys.split()) == set(told)
-    path.write_text(json.dumps({**told, "sources": {"sha256": "0", "files": []}}))  # as earlier versions wrote
-    assert Result.read(path) == result
     path.write_text(json.dumps({**told, "other": 1}))
     with pytest.raises(InvalidInputError, match="other"):
         Result.read(path)
@@ -73,31 +71,31 @@ def test_a_compact_result_without_its_rows_says_so(tmp_path: Path) -> None:
     rows = path.with_suffix(".parquet")
     content = rows.read_bytes()
     rows.write_bytes(content + b"more")
-    with pytest.raises(InvalidInputError, match=r"is not the file that result\.json was written with"):
+    with pytest.raises(InvalidInputError, match=r"result\.parquet"):
         Result.read(path)
     rows.unlink()
-    with pytest.raises(InvalidInputError, match=r"its rows are in result\.parquet, which is not beside it"):
+    with pytest.raises(InvalidInputError, match=r"result\.parquet"):
         Result.read(path)
 
 
 def test_what_is_no_result_is_told(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
-    with pytest.raises(InvalidInputError, match=r"r\.json: no such file; expected a result of `vldebias eval`"):
+    with pytest.raises(InvalidInputError, match=r"r\.json: got no such file"):
         Result.read(path)
-    missing = r"not a result of .*: figures: Field required"
+    missing = r"figures: Field required"
     for text in ("", "[]", "{}", "[" * 100_000, '{"figures": {}}', '{"name": "x"}'):
         path.write_text(text)
         with pytest.raises(InvalidInputError, match=missing if "name" in text else r"r\.json"):
             Result.read(path)
 
 
-def test_a_row_is_found_by_name_and_a_miss_lists_what_there_is() -> None:
+def test_a_row_is_found_by_name_and_a_miss_lists_the_closest() -> None:
     assert made().row("birds", "gap", "cali").value == 2 / 7
-    with pytest.raises(KeyError, match=r"no row birds/gap/orth/all; there are .*'cali'"):
+    with pytest.raises(KeyError, match=r"no row birds/gap/orth/all; .*birds/gap/cali/all"):
         made().row("birds", "gap", "orth")
     many = made()
     many.rows = [row.model_copy(update={"subset": str(i)}) for i in range(20) for row in many.rows]
-    with pytest.raises(KeyError, match=r"there are \[\('birds', 'gap', 'cali', '0'\)") as told:
+    with pytest.raises(KeyError) as told:
         many.row("birds", "gap", "cali", subset="none such")
     assert len(str(told.value)) < 600
 
@@ -121,19 +119,3 @@ def test_resampled_rows_are_those_of_the_public_bootstrap() -> None:
     assert none.change is None
     assert (x.value, *x.interval) == pytest.approx((own.value, own.low, own.high))
     assert x.change == pytest.approx((paired.value, paired.low, paired.high))
-
-
-def test_parts_are_the_arguments_of_a_metric_frame() -> None:
-    """Those that fairlearn documents: metrics, y_true, y_pred, sensitive_features, sample_params."""
-    part = TaskResult(provenance())
-    part.add("accuracy", "none", 0.5, n={"images": 10}, subset="landbird/water")
-    part.add("accuracy", "none", 0.9, n={"images": 30}, subset="landbird/land")
-    result = Result.of("birds", [part], seconds=1.0)
-    given = result.as_metric_frame("birds", "accuracy", "none")
-    assert set(given) == {"metrics", "y_true", "y_pred", "sensitive_features", "sample_params"}
-    assert given["sensitive_features"] == ["landbird/water", "landbird/land"]
-    overall = given["metrics"]["accuracy"](given["y_true"], given["y_pred"], **given["sample_params"]["accuracy"])
-    assert overall == pytest.approx((10 * 0.5 + 30 * 0.9) / 40)
-    with pytest.raises(InvalidInputError, match=r"got \('birds', 'gap', 'none'\)"):
-        result.as_metric_frame("birds", "gap", "none")
-    pd.testing.assert_frame_equal(result.to_frame(), result.to_pandas())

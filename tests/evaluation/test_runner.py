@@ -100,7 +100,7 @@ def test_the_files_of_a_run_are_told_from_others(run: Any, table: Any, tmp_path:
         "added": ["more.csv"],
     }
     for stranger in ("tasks", "nowhere"):
-        with pytest.raises(InvalidInputError, match=f"{stranger}: expected the folder of a run, with its manifest"):
+        with pytest.raises(InvalidInputError, match=f"{stranger}: got no manifest"):
             verify(tmp_path / stranger)
 
 
@@ -163,7 +163,7 @@ def test_an_interrupt_leaves_what_is_done(
 def test_a_kind_of_warning_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(Progress, "say", lambda self, text: said.append(text))
-    with runner._warnings_said(Session(Options(out=Path()))):
+    with runner._warnings_said(Progress()):
         warn("first", SuspectInputWarning)
         warn("second", SuspectInputWarning)
     assert said == ["warning: first"]

@@ -60,22 +60,19 @@ def _verify(path: Path) -> None:
     say(f"every file is unchanged if {MANIFEST} is: its SHA-256 is {digest(path.parent / MANIFEST)}")
 
 
-def compare(a: Result, b: Result, as_json: Json = False) -> None:
+def compare(a: Result, b: Result) -> None:
     """Compare two results figure by figure, and warn of everything else that differs between them.
 
     [bold]Examples[/bold]
 
     \b
       vldebias eval compare rn50/result.json vit-l-14/result.json
-      vldebias eval compare before after --json
+      vldebias eval compare before after | cut -f 1-4,12-
     """
-    from vldebias.evaluation.report import compare
+    from vldebias.evaluation.comparison import compare
     from vldebias.evaluation.result import Result
 
     comparison = compare(Result.read(_file_of(a)), Result.read(_file_of(b)), (str(a), str(b)))
-    if as_json:
-        print_json(comparison.to_dict())
-        return
     frame = comparison.to_pandas()
     if piped(tuple(map(str, frame)), frame.astype(object).where(frame.notna(), None).itertuples(index=False)):
         for text in comparison.warnings:

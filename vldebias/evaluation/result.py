@@ -1,4 +1,4 @@
-"""Hold the result of every evaluator: a table of values with intervals and paired changes, and its provenance.
+"""Hold results: a row for each value with its interval and paired change, and what it was measured with.
 
 A task fills a `TaskResult` row by row; a run joins them to a `Result`: a data frame, a table in a terminal or a
 notebook, a plot, CSV, parquet and JSON.
@@ -7,6 +7,7 @@ notebook, a plot, CSV, parquet and JSON.
 from __future__ import annotations
 
 import datetime
+import difflib
 import json
 import os
 import platform
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, Field, ValidationError
 
 from vldebias.errors import InvalidInputError, need
 from vldebias.files import commit, digest, read_bytes, shielded, versions, write_atomically
@@ -46,11 +47,7 @@ def percentiles(value: float, draws: np.ndarray) -> Bounds:
     return percentile_interval(draws[np.isfinite(draws)]) if len(draws) else (value, value)
 
 
-class _Typed(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class Measurement(_Typed):
+class Measurement(BaseModel, extra="forbid"):
     """Hold one number with the 95 % `interval` of its value; `change` is that of the paired difference to "none".
 
     task: birds, portraits, generation, ...; metric: worst_group, max_skew@10, ...; method: none, orth, cali, ...
@@ -64,7 +61,7 @@ class Measurement(_Typed):
     method: str
     value: float
     interval: tuple[float, float]
-    change: tuple[float, float, float] | None = Field(None, description="difference to none: value, low, high")
+    change: tuple[float, float, float] | None = None
     better: str
     n: dict[str, int]
     subset: str = ""
@@ -73,7 +70,7 @@ class Measurement(_Typed):
     uses_labels: bool = False
 
 
-class TaskProvenance(_Typed):
+class TaskProvenance(BaseModel, extra="forbid"):
     """Hold what a task did, in enough detail to repeat it.
 
     title: what a report calls the task; settings: conventions and parameters that change the measurements (k, prior,
@@ -98,13 +95,10 @@ class TaskProvenance(_Typed):
 
 @dataclass
 class TaskResult:
-    """Hold what one task gives.
+    """Hold the rows of one task, in the order in which they were added, and what they were measured with.
 
-    Attributes:
-        provenance: names the task; every row carries that name.
-        rows: the measurements, in the order in which they were added.
-        pictures: file stem -> (caption, plot): what no row can give back, such as strips of images.
-        details: method -> lam, strength, uses_labels of its rows.
+    pictures: file stem -> (caption, plot): what no row can give back, such as strips of images.
+    details: method -> lam, strength, uses_labels of its rows.
     """
 
     provenance: TaskProvenance
@@ -197,7 +191,7 @@ class TaskResult:
         self.add_draws(metric, *drawn, n=n, subset=subset)
 
 
-class Result(_Typed):
+class Result(BaseModel, extra="forbid"):
     """Hold the measurements and provenance of one run. In JSON the rows are `figures` and the provenance `protocols`.
 
     seconds: of measuring; None where it was done in parts. date: when it ended (ISO 8601, UTC). command: as it was
@@ -235,13 +229,15 @@ class Result(_Typed):
 
     def row(self, task: str, metric: str, method: str, *, subset: str = "", lam: float | None = None) -> Measurement:
         """Return the one row with these names; without `lam` the first match. KeyError lists the closest names."""
-        for row in self.rows:
-            names = (row.task, row.metric, row.method, row.subset)
-            if names == (task, metric, method, subset) and lam in (None, row.lam):
-                return row
-        sought, every = (task, metric, method, subset), {(r.task, r.metric, r.method, r.subset) for r in self.rows}
-        near = sorted(every, key=lambda names: (sum(a != b for a, b in zip(names, sought, strict=True)), names))
-        raise KeyError(f"no row {task}/{metric}/{method}/{subset or 'all'}; there are {near[:8]}")
+        there = {
+            "/".join((r.task, r.metric, r.method, r.subset or "all")): r
+            for r in reversed(self.rows)
+            if lam in (None, r.lam)
+        }
+        name = "/".join((task, metric, method, subset or "all"))
+        if name not in there:
+            raise KeyError(f"no row {name}; the closest are {difflib.get_close_matches(name, there, 8, 0)}")
+        return there[name]
 
     # ---- as a table ------------------------------------------------------------------------------------------
 
@@ -250,32 +246,21 @@ class Result(_Typed):
 
         change is the paired difference to method "none", NaN where there is none.
         """
-        frame = need("pandas").DataFrame([_flat(row) for row in self.rows], columns=list(COLUMNS))
+        rows = [
+            {
+                **row.model_dump(),
+                **dict(zip(("low", "high"), row.interval, strict=True)),
+                **dict(zip(("change", "change_low", "change_high"), row.change or (None,) * 3, strict=True)),
+                "n": next(iter(row.n.values()), 0),
+                "counts": json.dumps(row.n, ensure_ascii=False),
+            }
+            for row in self.rows
+        ]
+        frame = need("pandas").DataFrame(rows, columns=list(COLUMNS))
         numbers = ["value", "low", "high", "change", "change_low", "change_high", "lam", "strength"]
         return frame.astype(dict.fromkeys(numbers, "float64") | {"n": "int64", "uses_labels": "bool"})
 
     to_frame = to_pandas
-
-    def as_metric_frame(self, task: str, metric: str, method: str) -> dict[str, Any]:
-        """Return the arguments of a `fairlearn.metrics.MetricFrame` that shows one metric by group.
-
-        Its `by_group` are the values of the parts (groups, queries), its `overall` their mean weighted by n. Intervals
-        have no place there.
-
-        Raises:
-            InvalidInputError: no rows of parts for these names.
-
-        >>> MetricFrame(**result.as_metric_frame("groups", "accuracy", "none")).by_group  # doctest: +SKIP
-        """
-        names = (task, metric, method)
-        rows = [row for row in self.rows if (row.task, row.metric, row.method) == names and row.subset]
-        if not rows:
-            there = sorted({(row.task, row.metric, row.method) for row in self.rows if row.subset})
-            raise InvalidInputError(f"as_metric_frame: expected names of rows by part, got {names}; there are {there}")
-        values, groups = [row.value for row in rows], [row.subset for row in rows]
-        weights = {metric: {"sample_weight": [next(iter(row.n.values()), 1) for row in rows]}}
-        return {"metrics": {metric: _weighted}, "y_true": values, "y_pred": values, "sensitive_features": groups,
-                "sample_params": weights}  # fmt: skip
 
     def __repr__(self) -> str:
         tasks = ", ".join(dict.fromkeys(row.task for row in self.rows))
@@ -304,11 +289,10 @@ class Result(_Typed):
         from vldebias.evaluation.report import dots, told
 
         wholes = told(self).query("whole")
-        chosen = wholes[wholes.metric == metric] if metric else wholes
-        chosen = chosen[chosen.task == task] if task else chosen
+        chosen = wholes[((wholes.metric == metric) | (metric is None)) & ((wholes.task == task) | (task is None))]
         if chosen.empty:
             there = sorted(set(zip(wholes.task, wholes.metric, strict=True)))
-            raise InvalidInputError(f"plot: no row with metric {metric!r} and task {task!r}; there are {there}")
+            raise InvalidInputError(f"plot: got metric {metric!r} and task {task!r}; expected one of {there}")
         return dots(chosen)
 
     # ---- files -----------------------------------------------------------------------------------------------
@@ -344,61 +328,35 @@ class Result(_Typed):
             InvalidInputError: no such file, or not a result; the message names the first field that does not fit.
         """
         path = Path(path)
-        if not path.is_file():
-            raise InvalidInputError(
-                f"{path}: no such file; expected a result of `vldebias eval` or `vldebias quickstart`"
-            )
+        content, problem = read_bytes(path), ""
         try:
-            content = json.loads(read_bytes(path))
-            if isinstance(content, dict):
-                content.pop("sources", None)  # of earlier versions
-                if isinstance(content.get("figures"), dict):
-                    content["figures"] = _rows_beside(path, content["figures"])
-            return cls.model_validate_json(json.dumps(content))
-        except InvalidInputError:
-            raise
-        except (ValueError, RecursionError) as error:
-            first: Any = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": error}
-            problem = f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}"
-            raise InvalidInputError(
-                f"{path}: not a result of `vldebias eval` or `vldebias quickstart`: {problem}"
-            ) from None
-
-
-def _weighted(_: Any, values: Any, sample_weight: Any) -> float:
-    return float(np.average(values, weights=sample_weight))
-
-
-def _flat(row: Measurement) -> dict[str, Any]:
-    """The columns of one row."""
-    change = row.change or (None, None, None)
-    return {
-        **row.model_dump(exclude={"interval", "change", "n"}),
-        **dict(zip(("low", "high"), row.interval, strict=True)),
-        **dict(zip(("change", "change_low", "change_high"), change, strict=True)),
-        "n": next(iter(row.n.values()), 0),
-        "counts": json.dumps(row.n, ensure_ascii=False),
-    }
+            found = json.loads(content)
+            if isinstance(found, dict) and isinstance(found.get("figures"), dict):
+                found["figures"] = _rows_beside(path, found["figures"])
+            return cls.model_validate_json(json.dumps(found))
+        except ValidationError as error:
+            problem = f"{'.'.join(map(str, error.errors()[0]['loc'])) or 'the file'}: {error.errors()[0]['msg']}"
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+            problem = str(error)
+        raise InvalidInputError(f"{path}: got {problem}; expected a result of `vldebias eval` or `Result.write`")
 
 
 def _rows_beside(path: Path, about: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows of a compact result; `about` names their file and its digest."""
-    rows = path.parent / Path(str(about.get("file", ""))).name
-    if not rows.is_file():
-        raise InvalidInputError(f"{path}: its rows are in {rows.name}, which is not beside it; copy both files")
-    if digest(rows) != about.get("sha256"):
-        raise InvalidInputError(f"{rows}: is not the file that {path.name} was written with; copy both files")
-    found, ends = [], ("", "_low", "_high")
-    for row in need("pandas").read_parquet(rows).to_dict("records"):
-        known = {name: None if isinstance(value, float) and value != value else value for name, value in row.items()}
-        interval, change = [known.pop(end) for end in ("low", "high")], [known.pop(f"change{end}") for end in ends]
-        known |= {"interval": interval, "n": json.loads(str(known.pop("counts")))}
-        found.append(known | {"change": None if change[0] is None else change})
-    return found
+    """Return the rows of a compact result; `about` names their file and its digest."""
+    file = path.parent / Path(str(about.get("file", ""))).name
+    if not file.is_file() or digest(file) != about.get("sha256"):
+        raise InvalidInputError(f"{path}: expected its rows beside it in {file.name}, as they were written; copy both")
+    frame = need("pandas").read_parquet(file)
+    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    for row in rows:
+        row["interval"], row["n"] = (row.pop("low"), row.pop("high")), json.loads(row.pop("counts"))
+        change = (row.pop("change"), row.pop("change_low"), row.pop("change_high"))
+        row["change"] = None if change[0] is None else change
+    return list(rows)
 
 
 def _command() -> str | None:
-    """The command line of `vldebias`, or of a script, without the folders of this machine; None in a notebook."""
+    """Return the command line, without the folders of this machine; None in a notebook."""
     program = Path(sys.argv[0] if sys.argv else "")
     own = program.name == "vldebias" or program.parts[-2:] == ("vldebias", "__main__.py")
     if not own and (program.suffix != ".py" or program.name == "__main__.py"):

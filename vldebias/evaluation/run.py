@@ -7,13 +7,13 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from vldebias.data import processes
 from vldebias.edit import Edit
@@ -32,9 +32,7 @@ from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet
 
 RESULT, PAGE, MANIFEST = "result.json", "index.html", "manifest.json"
-SPLITS = ("train", "val")  # beside the images and a reference; each may come with labels, as train_labels=
-
-# ---- what Python hands over ----------------------------------------------------------------------------------
+LABELS = ("labels", "reference_labels", "train_labels", "val_labels")
 
 
 def evaluate(
@@ -90,10 +88,10 @@ def evaluate(
               resample, utility.
             - of groups: `label` and `spurious`, columns (by default those that the class prompts and the attribute's
               values name); `train`, `train_labels`, `val`, `val_labels`, further splits for `baselines=` and for the
-              reweighted average; lams, true_groups, group_weights.
+              reweighted average; lams, group_weights.
             - of both: lam, strength, max_loss, side, keep_stated, resamples, seed.
-            - of generation: `model` is a pipeline; `judge` reads the images, generated into `folder`; attributes,
-              images_each and the other fields of `GenerationTask`.
+            - of generation: `model` is a pipeline; `judge` reads the images, generated into the folder `images`;
+              attributes and the other fields of `GenerationTask`.
 
     Raises:
         InvalidInputError, PromptSetError, UnsupportedHostError: what does not fit, by name.
@@ -102,8 +100,8 @@ def evaluate(
     >>> evaluate(texts, features, prompts="gender", labels={"gender": gender}, k=50).to_pandas()  # doctest: +SKIP
     """
     kind = TASKS.named(task)
-    inputs = tuple(inspect.signature(kind.measure).parameters)[1:]
-    known = sorted({*kind.model_fields, *inputs, *(f"{name}_labels" for name in SPLITS if name in inputs)})
+    inputs = {*inspect.signature(kind.measure).parameters} - {"self"}
+    known = sorted({*kind.model_fields, *inputs, *(name for name in LABELS if name.partition("_")[0] in inputs)})
     given = {"model": model, "tokenizer": tokenizer, "images": images, "reference": reference}
     given |= {"labels": labels, "reference_labels": reference_labels}
     fields: dict[str, Any] = {"name": task, "title": task} | ({} if prompts is None else {"prompts": prompts})
@@ -113,23 +111,20 @@ def evaluate(
             raise InvalidInputError(f"evaluate: {name!r} is no option of {task}; expected one of {expected}")
         is_field = name in kind.model_fields and (name not in inputs or isinstance(value, (Strict, Mapping)))
         (fields if is_field else given)[name] = value
+    given = {name: value for name, value in given.items() if value is not None}
     column = next(iter(prompts), "") if isinstance(prompts, Mapping) else str(getattr(prompts, "name", prompts))
-    for name, value in given.items():
-        if name.endswith("labels") and value is not None and not isinstance(value, Mapping):
-            given[name] = {column: value}
+    given |= {n: {column: given[n]} for n in LABELS if n in given and not isinstance(given[n], Mapping)}
     shown = progress if isinstance(progress, Progress) else Progress.on() if progress else SILENT
-    session = Session(
-        Options(Path(), pretrained=pretrained, device=device, data_root=root, unknown=unknown),
-        needs=f"task {task!r}",
-        progress=shown,
-        given={name: value for name, value in given.items() if value is not None},
-        split=split,
-    )
+    own = Options(Path(), pretrained=pretrained, device=device, data_root=root, unknown=unknown)
+    session = Session(own, f"task {task!r}", shown, given, split)
     compares, carried = issubclass(kind, ImageTask), None
-    if compares and model is not None and not isinstance(model, str):  # what "none" is measured without
+    if compares and not isinstance(model, (str, type(None))):
         carried = next(filter(None, map(attachment_of, session.texts.host.exclusive_modules)), None)
     if methods is not None:
-        fields["methods"], session.given["edits"] = _methods(methods, reference)
+        listed: Any = [methods] if isinstance(methods, (str, Method, Edit)) else methods
+        pairs = list(methods.items() if isinstance(methods, Mapping) else ((None, one) for one in listed))
+        given["edits"] = {name or f"fitted {one.method}": one for name, one in pairs if isinstance(one, Edit)}
+        fields["methods"] = [resolved(one, reference=reference) for _, one in pairs if not isinstance(one, Edit)]
         if carried is not None:
             warn(
                 "model: got one that carries an attachment, which is not among the methods; expected no methods= (it "
@@ -140,43 +135,25 @@ def evaluate(
         fields.setdefault("methods", (NONE, resolved(None, reference=reference)))
         if carried is not None:  # what the user has, at the strength that it has
             edit = carried.projections[session.texts.host.roles[0]]
-            session.given["edits"] = {f"attached {edit.method}": edit}
+            given["edits"] = {f"attached {edit.method}": edit}
             fields.setdefault("strength", carried.strength)
     began = time.monotonic()
     with shown:
         measured = kind.of_given(session, fields)
-        parts = measured.measured({**session.given, **measured.inputs(session)})
+        parts = measured.measured({**given, **measured.inputs(session)})
     return Result.of(task, parts, seconds=round(time.monotonic() - began, 3))
-
-
-def _methods(given: Any, reference: Any) -> tuple[tuple[Method, ...], dict[str, Edit]]:
-    """The methods as `debias` resolves them, and edits by name."""
-    several = isinstance(given, Iterable) and not isinstance(given, (str, Method, Edit))
-    pairs = given.items() if isinstance(given, Mapping) else [(None, one) for one in (given if several else [given])]
-    edits = {name or f"fitted {one.method}": one for name, one in pairs if isinstance(one, Edit)}
-    return tuple(resolved(one, reference=reference) for _, one in pairs if not isinstance(one, Edit)), edits
 
 
 # ---- suites --------------------------------------------------------------------------------------------------
 
 
-class Finished(BaseModel):
+class Finished(BaseModel, extra="forbid"):
     """Hold what one task gave, as stored in <out>/tasks/. key: see `Task.key`; pictures: file names."""
-
-    model_config = ConfigDict(extra="forbid")
 
     key: str
     parts: list[tuple[TaskProvenance, list[Measurement]]]
     pictures: list[str]
     seconds: float
-
-    @classmethod
-    def read(cls, path: Path) -> Finished | None:
-        """Read a finished task; None if there is no such file, or if it is of another version."""
-        try:
-            return cls.model_validate_json(path.read_bytes())
-        except (FileNotFoundError, ValidationError):
-            return None
 
 
 def run_suite(
@@ -190,7 +167,7 @@ def run_suite(
 ) -> Result:
     """Measure every task of a suite and write result.json, pictures and index.html into `options.out`.
 
-    result.json is written after every task. A second run takes over each task that a run before has finished with the
+    result.json is written after every task. A second run reuses each task that a run before has finished with the
     same settings, prompts, weights and data, and says so; image features and generated images are resumed even inside
     a task. An interrupted run keeps all of it, with a page about the finished tasks.
 
@@ -206,27 +183,27 @@ def run_suite(
     """
     suite = (suite if isinstance(suite, Suite) else load_suite(suite)).only(only)
     options = options or Options(out=Path(f"vldebias-{suite.name}"))
-    options = replace(options, device=own_device(options.device))
+    rank = os.environ.get("LOCAL_RANK")
+    if options.device == "cuda" and rank is not None:  # each of several processes has a GPU of its own
+        options = replace(options, device=f"cuda:{rank}")
     if suite.host is not None:  # the suite's own weights where the user names none
         model = options.model or (suite.host if options.embeddings is None else None)
         options = replace(options, model=model, pipeline=options.pipeline or suite.host)
     tasks = [task.with_options(options) for task in suite.tasks]
     first = processes().rank == 0  # of several processes it writes
-    out, done = options.out, list[Finished]()
+    out, done, result = options.out, list[Finished](), Result.of(suite.name, [], seconds=0.0)
     with progress or Progress.on(console) as shown, only_writer(out, shown.say) if first else nullcontext():
         # Before any is written: processes that share the folder are to decide alike.
-        kept = {task.name: None if options.fresh else Finished.read(_path(out, task)) for task in tasks}
-        session, result = (
-            Session(options, suite.needs, shown, {} if loaded is None else {"model": loaded}),
-            _result(suite, done),
-        )
+        kept = {task.name: None if options.fresh else _kept(out, task) for task in tasks}
+        session = Session(options, suite.needs, shown, {} if loaded is None else {"model": loaded})
         try:
             tasks = [task.fitting(session) for task in tasks]
             if session.text_rows is not None:  # all prompts that the user's file lacks are named at once
                 session.texts.embed(list(dict.fromkeys(text for task in tasks for text in task.texts())))
             for task in tasks:
-                done.append(_task(session, suite, task, kept[task.name], first))
-                result = _result(suite, done)
+                done.append(_finished(session, suite, task, kept[task.name], first))
+                parts = [TaskResult(*part) for one in done for part in one.parts]
+                result = Result.of(suite.name, parts, seconds=round(sum(one.seconds for one in done), 1))
                 if first:
                     result.write(out / RESULT)
         finally:
@@ -236,56 +213,49 @@ def run_suite(
     return result
 
 
-def _result(suite: Suite, done: Sequence[Finished]) -> Result:
-    parts = [TaskResult(*part) for one in done for part in one.parts]
-    return Result.of(suite.name, parts, seconds=round(sum(one.seconds for one in done), 1))
-
-
-def own_device(device: str) -> str:
-    """Return the GPU of this process if several were launched; "cuda" would put all of them on the first."""
-    rank = os.environ.get("LOCAL_RANK")
-    return f"cuda:{rank}" if device == "cuda" and rank is not None else device
-
-
 def _path(out: Path, task: Task) -> Path:
     return out / "tasks" / f"{file_slug(task.name)}.json"
 
 
-def _task(session: Session, suite: Suite, task: Task, kept: Finished | None, first: bool) -> Finished:
-    """What a run before has finished, if nothing it depends on has changed; else measured now."""
-    started, folder = time.monotonic(), session.options.out
+def _kept(out: Path, task: Task) -> Finished | None:
+    """Return what a run before has finished; None if there is no such file, or if it is of another version."""
+    try:
+        return Finished.model_validate_json(_path(out, task).read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def _finished(session: Session, suite: Suite, task: Task, kept: Finished | None, first: bool) -> Finished:
+    """Return what a run before has finished, if nothing it depends on has changed; else measure now."""
+    started, folder, say = time.monotonic(), session.options.out, session.progress.say
     inputs = task.inputs(session)
     key = task.key(session.options, inputs)
     if kept is not None and kept.key == key and all((folder / name).is_file() for name in kept.pictures):
-        session.progress.say(f"{task.name}: taken over from a run before (--fresh measures again)")
+        say(f"{task.name}: taken over from a run before (--fresh measures again)")
         return kept
-    with _warnings_said(session):
+    with _warnings_said(session.progress):
         parts = task.measured(inputs)
-    pictures = []
-    for part in parts if first else ():
-        for stem, (caption, plot) in part.pictures.items():
-            about = {"run": suite.name, "task": part.provenance.task, "caption": caption}
-            pictures.append(save_png(plot, folder / f"{file_slug(stem)}.png", about).name)
-    titled = [(_titled(one.provenance, task.title, session.options.pipeline), one.rows) for one in parts]
-    finished = Finished(key=key, parts=titled, pictures=pictures, seconds=round(time.monotonic() - started, 1))
-    text = finished.model_dump_json(indent=1) + "\n"
+    pictures, stored = [], []
+    for part in parts:
+        about, pipeline = part.provenance, session.options.pipeline
+        for stem, (caption, plot) in part.pictures.items() if first else ():
+            metadata = {"run": suite.name, "task": about.task, "caption": caption}
+            pictures.append(save_png(plot, folder / f"{file_slug(stem)}.png", metadata).name)
+        drawn = about.split == "generated" and pipeline is not None and pipeline not in about.model
+        model = f"{pipeline} ({about.model})" if drawn else about.model  # as the user named it
+        title = f"{task.title}: {about.title}" if about.title else task.title
+        stored.append((about.model_copy(update={"title": title, "model": model}), part.rows))
+    finished = Finished(key=key, parts=stored, pictures=pictures, seconds=round(time.monotonic() - started, 1))
+    content = finished.model_dump_json(indent=1) + "\n"
     if first:
-        write_atomically(_path(folder, task), text)
-    session.progress.say(f"{task.name}: done in {finished.seconds:.0f} s")
-    return Finished.model_validate_json(text)  # as a later run will read it: tuples in settings become lists
-
-
-def _titled(provenance: TaskProvenance, title: str, pipeline: str | None) -> TaskProvenance:
-    """The suite's title before that of the part; of generated images the pipeline as the user named it."""
-    full = f"{title}: {provenance.title}" if provenance.title else title
-    drawn = provenance.split == "generated" and pipeline is not None and pipeline not in provenance.model
-    model = f"{pipeline} ({provenance.model})" if drawn else provenance.model
-    return provenance.model_copy(update={"title": full, "model": model})
+        write_atomically(_path(folder, task), content)
+    say(f"{task.name}: done in {finished.seconds:.0f} s")
+    return Finished.model_validate_json(content)  # as a later run will read it: tuples in settings become lists
 
 
 @contextmanager
-def _warnings_said(session: Session) -> Iterator[None]:
-    """The first warning of each kind above the progress display instead of through it: dozens of a sweep hide it."""
+def _warnings_said(progress: Progress) -> Iterator[None]:
+    """Show the first warning of each kind above the progress display, which dozens of a sweep would hide."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", VldebiasWarning)
         yield
@@ -294,17 +264,24 @@ def _warnings_said(session: Session) -> Iterator[None]:
         if not issubclass(one.category, VldebiasWarning):
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
         elif one.category not in said:
-            session.progress.say(f"warning: {one.message}")
+            progress.say(f"warning: {one.message}")
             said.add(one.category)
 
 
 # ---- the files of a run --------------------------------------------------------------------------------------
 
 
+def _digests(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of the files of a run; not of cached features, which are checked where they are read."""
+    own = (folder / MANIFEST, folder / LOCK)
+    inside = sorted(path for path in folder.rglob("*") if path.is_file() and path not in own)
+    names = {path.relative_to(folder): path for path in inside}
+    return {name.as_posix(): digest(path) for name, path in names.items() if name.parts[0] != "cache"}
+
+
 def write_manifest(folder: Path) -> Path:
     """Write the SHA-256 of every file of a run except those of the embedding cache, for `verify`."""
-    files = {path.relative_to(folder).as_posix(): digest(path) for path in _evidence(folder)}
-    return write_atomically(folder / MANIFEST, json.dumps({"files": files}, indent=1) + "\n")
+    return write_atomically(folder / MANIFEST, json.dumps({"files": _digests(folder)}, indent=1) + "\n")
 
 
 def verify(result: str | Path) -> dict[str, list[str]]:
@@ -322,18 +299,11 @@ def verify(result: str | Path) -> dict[str, list[str]]:
     files = manifest.get("files") if isinstance(manifest, dict) else None
     if not isinstance(files, dict):
         raise InvalidInputError(
-            f"{place}: expected the folder of a run, with its {MANIFEST}; without one nothing can be verified: "
-            "ask for the whole folder, or run the suite again"
+            f"{place}: got no {MANIFEST}; expected the whole folder of a run: ask for it, or run the suite again"
         )
-    there = {path.relative_to(folder).as_posix(): path for path in _evidence(folder)}
+    there = _digests(folder)
     return {
-        "changed": sorted(name for name, path in there.items() if name in files and digest(path) != files[name]),
+        "changed": [name for name, one in there.items() if name in files and one != files[name]],
         "missing": sorted(set(files) - set(there)),
-        "added": sorted(set(there) - set(files)),
+        "added": [name for name in there if name not in files],
     }
-
-
-def _evidence(folder: Path) -> list[Path]:
-    """Files of a run by name; not the cached features, which are checked where they are read, nor the run's lock."""
-    inside = (path for path in folder.rglob("*") if path.is_file() and path not in (folder / MANIFEST, folder / LOCK))
-    return sorted(path for path in inside if path.relative_to(folder).parts[0] != "cache")

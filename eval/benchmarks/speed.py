@@ -36,7 +36,7 @@ from vldebias.data import Embeddings, Labels
 from vldebias.evaluation.images import disjoint
 from vldebias.evaluation.retrieval import Gallery, SkewOptions
 from vldebias.metrics.bootstrap import resampled_weights
-from vldebias.metrics.rankings import reach, resampled_places, top_rankings
+from vldebias.metrics.rankings import leaders, reach, resampled_places
 from vldebias.projection import CalibratedProjection
 
 DIM, T, CHUNK, LAM = 512, 0.05, 256, 1000.0
@@ -138,7 +138,9 @@ def ranks(n: int = 400_000, queries: int = 50, k: int = 1000, repetitions: int =
         top = np.argpartition(-scores, k, axis=1)[:, :k]
         return np.take_along_axis(top, np.argsort(-np.take_along_axis(scores, top, 1), 1), 1)
 
-    ours = partial(top_rankings, texts, items, k)
+    def ours() -> np.ndarray:
+        return leaders(texts, items, k, 0).places
+
     difference, size = float((ours() != plain()).mean()), f"{n:,} rows, {queries} queries, k {k}"
     what = "exact top ranks / float32 product and argpartition"
     return compared(what, size, ours, plain, repetitions, difference=difference)
@@ -153,7 +155,7 @@ def intervals(n: int = 1_000_000, queries: int = 50, resamples: int = 40, repeti
     def plain() -> np.ndarray:
         """A weight for each image of each resample, as the bootstrap is written."""
         orders, found = [order for rows in ranked.values() for order in rows], []
-        for weights in resampled_weights(n, resamples, 0):
+        for weights in resampled_weights(n, resamples, 0, n):
             tops = (gallery.codes[order[resampled_places(order, weights, k)]] for order in orders)
             found.append(np.stack([gallery.measure(groups, gallery.prior)[f"ndkl@{k}"] for groups in tops]))
         return np.concatenate(found, axis=1)

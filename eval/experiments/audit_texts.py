@@ -27,7 +27,6 @@ from vldebias.evaluation.result import NONE, TaskProvenance, TaskResult
 from vldebias.hosts import Host, resolve
 from vldebias.metrics import Metric
 from vldebias.metrics.bootstrap import bootstrap_interval, wilson_interval
-from vldebias.metrics.rankings import rankings
 from vldebias.prompts import fill, load_prompts
 
 WIDTH = Metric("interval_width", "mean width of the intervals", "fact", "lower", (0.0, 1.0))
@@ -83,8 +82,8 @@ def retrieval(gallery: Gallery) -> TaskResult:
     host, role = gallery.texts.host, gallery.texts.host.roles[0]
     rows = host.under(gallery.queries, role, None)
     scores = (rows @ gallery.rows.T).numpy()
-    pools = gallery.pools(range(10))
-    men = [(gallery.gender[pool][rankings(scores[:, pool])[:, :FIRST]] == 0).mean(1) for pool in pools]
+    first = [pool[np.argsort(-scores[:, pool], axis=1, kind="stable")[:, :FIRST]] for pool in gallery.pools(range(10))]
+    men = [(gallery.gender[one] == 0).mean(1) for one in first]
     line = ShareLine((rows @ directions(host, gallery.prompts)[0]).numpy(), np.mean(men, axis=0))
     split = f"CelebA, 10 pools of 402 men and 402 women, first {FIRST}"
     out = about("retrieval", "Share of men among the first images.", str(host.model_id), split, len(line.x))

@@ -119,7 +119,7 @@ def intervals(
         if name in (REWEIGHTED, "worst_group"):
             found[f"{name}, percentile alone"] = (value, *_percentile(of, drawn))
     hits, size = int(alone[0, :, 1].sum()), int(alone.sum())
-    found[f"{HARDEST}, Wilson"] = (hits / size, *wilson_interval(hits, size, LEVEL))
+    found[f"{HARDEST}, Wilson"] = (hits / size, *wilson_interval(hits, size))
     found[f"{HARDEST}, percentile"] = (hits / size, *_percentile(mean_accuracy, draws_of(alone, resamples, seed)))
     return found
 

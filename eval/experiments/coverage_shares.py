@@ -24,7 +24,6 @@ from vldebias.evaluation.result import TaskProvenance, TaskResult
 from vldebias.evaluation.retrieval import Gallery, SkewOptions
 from vldebias.metrics import Metric, corrected_shares
 from vldebias.metrics.bootstrap import Interval, recentred_interval, wilson_interval
-from vldebias.metrics.rankings import rankings
 from vldebias.metrics.shares import NOT_LABELLED, discrepancies, shares_radius
 
 TRUTH = {
@@ -82,7 +81,8 @@ class Population:
             group = rng.choice(len(self.truth), size=self.n, p=self.truth)
         scores = self.leans[:, group] + 0.7 * rng.normal(size=self.n) + rng.normal(size=(QUERIES, self.n))
         options = SkewOptions(k=[self.k], resamples=resamples, seed=int(rng.integers(1 << 31)))
-        return Gallery(Labels(group, tuple(map(str, range(len(self.truth))))), options), rankings(scores)
+        labels = Labels(group, tuple(map(str, range(len(self.truth)))))
+        return Gallery(labels, options), np.argsort(-scores, axis=1, kind="stable")
 
     def value(self, gallery: Gallery, ranked: np.ndarray) -> float:
         """MaxSkew, the mean over queries."""
@@ -92,7 +92,7 @@ class Population:
         """The interval over images of a new gallery."""
         gallery, ranked = self.open(rng, 500)
         drawn = gallery.resampled({"none": ranked})["none"][f"max_skew@{self.k}"].mean(axis=0)
-        return recentred_interval(self.value(gallery, ranked), drawn, (0.0, np.inf))
+        return recentred_interval(self.value(gallery, ranked), drawn)
 
 
 def measure(sets: int) -> Iterator[TaskResult]:

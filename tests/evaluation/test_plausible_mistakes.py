@@ -309,13 +309,13 @@ METRICS = [
     Case("accuracy: mixed", lambda: M.group_accuracy(HALVES.astype(str), HALVES, FOUR), REFUSED, "both as numbers"),
     Case("discrepancy: codes 1 and 2", lambda: M.discrepancy(HALVES + 1, 2), REFUSED, "expected integers 0 .. 1"),
     Case("discrepancy: a fraction", lambda: M.discrepancy(HALVES / 2, 2), REFUSED, "expected integers 0 .. 1"),
+    Case("discrepancy: names", lambda: M.discrepancy(BIRD, 2), REFUSED, "expected integers 0 .. 1"),
     Case("discrepancy: nothing", lambda: M.discrepancy(np.array([], int), 2), REFUSED, "non-empty"),
     Case("auroc: -1 and 1", lambda: M.auroc(SCORES, 2 * HALVES - 1), REFUSED, "wrong: expected truth values"),
     Case("auroc: probabilities", lambda: M.auroc(SCORES, SCORES), REFUSED, "wrong: expected truth values"),
-    Case("krippendorff: two units of many", lambda: M.krippendorff_alpha(np.array([[0, 1, 0, 1, 1]] * 2).T)),
-    Case("krippendorff: -1 for none", lambda: M.krippendorff_alpha(MINUS_ONES), WARNED, "say missing=-1"),
+    Case("krippendorff: two units of many", lambda: M.agreement(np.array([[0, 1, 0, 1, 1]] * 2).T)),
+    Case("krippendorff: -1 for none", lambda: M.agreement(MINUS_ONES), WARNED, "say missing=-1"),
     Case("k_variance: not normalised", lambda: M.k_variance(RNG.normal(size=(40, 8)))),
-    Case("wilson_interval: a percent", lambda: M.bootstrap.wilson_interval(3, 10, 95), REFUSED, "a level in (0, 1)"),
     Case("bootstrap_interval: a percent", lambda: M.bootstrap_interval(SCORES, level=95), REFUSED, "in (0, 1), got 95"),
 ]
 CASES = [*LABELS, *FEATURES, *NUMBERS, *MODELS, *GROUPS, *METRICS]

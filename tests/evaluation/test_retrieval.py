@@ -274,6 +274,8 @@ def test_precision_counts_the_images_that_the_query_names() -> None:
     assert not [f for f in part.rows if f.metric == f"precision@{K}" and f.method == "random"]
     labels = Labels(np.array([3, 4, UNKNOWN, 3]), JOBS)  # of names that overlap the longest
     found = relevance(labels, ["A photo of a police officer.", "An Officer at work."])
+    assert found is not None
+    assert relevance(labels, ["A photo of a doctor and a nurse."]) is None
     assert found.tolist() == [[True, False, False, True], [False, True, False, False]]
 
 
@@ -294,10 +296,10 @@ NOBODY = {**GALLERY.labels, "nobody": Labels(np.full(N, UNKNOWN), ("a", "b"))}
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"k": N + 1}, "noise gender: k: .* 90 .* 91"),
+        ({"k": N + 1}, "k: .* 90 .* 91"),
         ({"queries": ()}, "queries: "),
         ({"prompts": {"height": GENDER}}, "'height'"),
-        ({"gallery": GALLERY[GALLERY.column("gender").codes == 1]}, "noise gender: skew needs images of two groups"),
+        ({"gallery": GALLERY[GALLERY.column("gender").codes == 1]}, "skew needs images of two groups"),
         ({"gallery": Embeddings(np.ones((3, 4)), tuple("abc"), {})}, "width 4, .* 16"),
         ({"queries": ("A photo of a unicorn.",)}, "1 of 1 prompts"),
         ({"classes": {"hair": {"dark": "x"}}}, r"classes\.hair"),

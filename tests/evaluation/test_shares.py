@@ -14,7 +14,7 @@ from vldebias.evaluation.answers import CANNOT_TELL, NO_PERSON, AnnotationLog
 from vldebias.evaluation.report import lines, told
 from vldebias.evaluation.result import Result
 from vldebias.evaluation.shares import EVERYTHING
-from vldebias.metrics import discrepancy, krippendorff_alpha
+from vldebias.metrics import agreement, discrepancy
 from vldebias.metrics.shares import discrepancies, squared_discrepancies
 
 FEW = pytest.mark.filterwarnings("ignore:people:vldebias.errors.SuspectInputWarning")
@@ -121,7 +121,7 @@ def test_one_prompt_is_measured_over_its_images():
         ({}, {"baseline": "sd3"}, r"baseline: expected one of \['mended', 'sd'\]"),
         ({"judge": ["male"] * 480}, {}, "expected two or more"),
         ({"text": [""] * 480}, {}, "rows have no 'text'"),
-        ({"weight": ["much"] * 480}, {"weight": "weight"}, "expected a number in every row"),
+        ({"weight": ["much"] * 480}, {"weight": "weight"}, "expected numbers above 0, got 'much' in row 1"),
         ({"weight": [-1] * 480}, {"weight": "weight"}, "expected numbers above 0, got '-1' in row 1"),
         ({"text": [f"only {i}" for i in range(480)]}, {}, "no prompt is there under every method"),
         ({"people": [""] * 480}, {"people": "people"}, "of 10 images or more"),
@@ -244,7 +244,7 @@ def test_what_most_say_counts_and_how_far_they_agree(people):
     assert rows["share", "none", "pilot: male"].value == 0.5
     codes = [[0, 0, 1, 3, 0, 1], [0, 1, 1, 3, 1, 0], [0, 0, -1, 2, -1, -1]]
     alpha = rows["alpha", EVERYTHING, ""]
-    assert alpha.value == pytest.approx(krippendorff_alpha(codes, missing=-1))
+    assert alpha.value == pytest.approx(agreement(codes, missing=-1).alpha.value)
     assert alpha.n == {"images with two answers": 6, "annotators": 3, "answers": 15}
     assert provenance.settings["agreement"].startswith("nominal")
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from tests.refusals import refused
 from vldebias.errors import SuspectInputWarning
-from vldebias.metrics import agreement, krippendorff_alpha
-from vldebias.metrics.shares import _alphas, _pairable
+from vldebias.metrics import agreement
 
 laws = settings(max_examples=60, deadline=None, derandomize=True)
 NAN = float("nan")
@@ -41,6 +40,10 @@ def naive_alpha(labels: np.ndarray) -> float:
     return 1 - observed / expected
 
 
+def alpha(labels: object, **how: float) -> float:
+    return agreement(labels, resamples=2, **how).alpha.value
+
+
 def usable(table: list[list[float]]) -> np.ndarray:
     labels = np.array(table)
     assume(len({x for unit in pairable(labels) for x in unit}) > 1)
@@ -51,36 +54,34 @@ def usable(table: list[list[float]]) -> np.ndarray:
 @given(table=tables)
 def test_agrees_with_the_definition_and_with_the_package_krippendorff(table: list) -> None:
     labels = usable(table)
-    found = krippendorff_alpha(labels)
+    found = alpha(labels)
     assert found == pytest.approx(naive_alpha(labels), abs=1e-12)
     assert found == pytest.approx(krippendorff.alpha(labels, level_of_measurement="nominal"), abs=1e-9)
 
 
 def test_random_answers_have_alpha_around_zero_and_opposite_ones_below() -> None:
     rng = np.random.default_rng(0)
-    assert abs(krippendorff_alpha(rng.integers(0, 3, (2, 4000)))) < 0.05
+    assert abs(alpha(rng.integers(0, 3, (2, 4000)))) < 0.05
     side = rng.integers(0, 2, 100)
-    assert krippendorff_alpha(np.stack([side, 1 - side])) < -0.9
+    assert alpha(np.stack([side, 1 - side])) < -0.9
 
 
 def test_missing_code_and_tensors() -> None:
     codes = [[0, 1, -1, 1], [0, 1, 1, 0]]
     with_nan = [[0, 1, NAN, 1], [0, 1, 1, 0]]
-    assert krippendorff_alpha(codes, missing=-1) == krippendorff_alpha(with_nan)
-    assert krippendorff_alpha(torch.tensor(codes), missing=-1) == krippendorff_alpha(with_nan)
+    assert alpha(codes, missing=-1) == alpha(with_nan)
+    assert alpha(torch.tensor(codes), missing=-1) == alpha(with_nan)
     with pytest.warns(SuspectInputWarning, match="missing=-1"):
-        assert krippendorff_alpha(codes) != krippendorff_alpha(with_nan)  # an answer
+        assert alpha(codes) != alpha(with_nan)  # an answer
 
 
-def test_weighted_alpha_is_the_alpha_of_the_drawn_units() -> None:
-    """The fast resampling against drawing columns one by one."""
+def test_the_interval_is_that_of_drawing_units_one_by_one() -> None:
     rng = np.random.default_rng(1)
-    labels = rng.integers(0, 4, (4, 12)).astype(float)
-    labels[rng.random(labels.shape) < 0.2] = NAN
-    kept = labels[:, (~np.isnan(labels)).sum(0) >= 2]
-    weights = rng.multinomial(kept.shape[1], np.full(kept.shape[1], 1 / kept.shape[1]), size=8)
-    naive = [naive_alpha(np.repeat(kept, row, axis=1)) for row in weights]
-    np.testing.assert_allclose(_alphas(_pairable(labels, NAN), weights.astype(float)), naive)
+    labels = rng.integers(0, 2, (3, 40)).astype(float)
+    labels[2, rng.random(40) < 0.3] = NAN
+    drawn = [naive_alpha(labels[:, rng.integers(0, 40, 40)]) for _ in range(1000)]
+    found = agreement(labels).alpha
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])), abs=0.03)
 
 
 def test_interval_covers_the_value_of_the_population() -> None:
@@ -91,7 +92,7 @@ def test_interval_covers_the_value_of_the_population() -> None:
         truth = rng.integers(0, 2, units)
         return np.where(rng.random((2, units)) < 0.8, truth, 1 - truth)
 
-    population = krippendorff_alpha(draw(400_000))
+    population = alpha(draw(400_000))
     found = [agreement(draw(80), resamples=300, seed=i).alpha for i in range(150)]
     covered = np.mean([one.low <= population <= one.high for one in found])
     assert 0.90 <= covered <= 0.985

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tests.refusals import refused
-from vldebias.errors import InvalidInputError
 from vldebias.metrics import bootstrap, bootstrap_interval, worst_group_accuracy
 from vldebias.metrics.bootstrap import (
     percentile_interval,
@@ -77,7 +76,7 @@ def test_resampled_values_are_those_of_each_alone_on_the_same_resamples() -> Non
         assert (point[name], *percentile_interval(drawn[name])) == (alone.value, alone.low, alone.high)
     before = rng.normal(size=300)
     after = before + 0.1 + 0.05 * rng.normal(size=300)
-    _, drawn = resampled_values({"before": before, "after": after})
+    _, drawn = resampled_values({"before": before, "after": after}, resamples=2000, seed=0)
     direct = bootstrap_interval(after - before)
     assert percentile_interval(drawn["after"] - drawn["before"]) == pytest.approx((direct.low, direct.high))
     unpaired = bootstrap_interval(before, after, statistic=lambda a, b: b.mean() - a.mean(), paired=False)
@@ -94,7 +93,7 @@ def test_loops_blocks_and_tensors_change_nothing(monkeypatch: pytest.MonkeyPatch
 
 
 def test_weights_and_counts_are_those_of_drawing_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    (weights,) = resampled_weights(40, 4000, seed=3)
+    (weights,) = resampled_weights(40, 4000, 3, 40)
     (counts,) = resampled_counts(np.ones((2, 20), int), 4000, seed=3)
     for drawn in (weights, counts.reshape(4000, 40)):
         assert (drawn.sum(1) == 40).all()
@@ -103,7 +102,7 @@ def test_weights_and_counts_are_those_of_drawing_rows(monkeypatch: pytest.Monkey
     monkeypatch.setattr(bootstrap, "_WEIGHTS", 40 * 7)
     monkeypatch.setattr(bootstrap, "_BLOCK", 40 * 7)
     for blocks, whole in (
-        (list(resampled_weights(40, 4000, seed=3)), weights),
+        (list(resampled_weights(40, 4000, 3, 40)), weights),
         (list(resampled_counts(np.ones((2, 20), int), 4000, seed=3)), counts),
     ):
         assert len(blocks) == 572
@@ -111,25 +110,21 @@ def test_weights_and_counts_are_those_of_drawing_rows(monkeypatch: pytest.Monkey
 
 
 def test_weights_of_some_rows_are_those_that_they_have_among_all() -> None:
-    (whole,) = resampled_weights(60, 4000, seed=5)
-    (some,) = resampled_weights(60, 4000, seed=6, among=9)
+    (whole,) = resampled_weights(60, 4000, 5, 60)
+    (some,) = resampled_weights(60, 4000, 6, 9)
     assert some.shape == (4000, 9)
     for law in (np.sum, np.max, lambda weights, axis: weights[:, 0]):
         assert stats.ks_2samp(law(whole[:, :9], axis=1), law(some, axis=1)).pvalue > 1e-3
-    assert np.array_equal(next(resampled_weights(60, 5, seed=5, among=60)), whole[:5])
 
 
-@pytest.mark.parametrize("statistic", [None, np.mean])
-def test_means_of_few_different_rows_are_counted_with_the_same_intervals(
-    statistic: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_means_of_few_different_rows_are_counted_with_the_same_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(2)
     before = rng.random(800) < 0.7
     after = before & (rng.random(800) < 0.9)
 
     def both() -> list[float]:
-        one = bootstrap_interval(before, statistic=statistic)
-        point, drawn = resampled_values({"a": before, "b": after}, statistic=None)
+        one = bootstrap_interval(before)
+        point, drawn = resampled_values({"a": before, "b": after}, resamples=2000, seed=0)
         return [one.low, one.high, float(drawn["b"].std()), float((drawn["b"] - drawn["a"]).std()), point["b"]]
 
     counted = both()
@@ -145,24 +140,20 @@ def test_one_row_fewer_makes_the_variance_of_a_mean_that_of_a_sample() -> None:
     assert (drawn[:, 0] / 3).var() == pytest.approx(np.array([1, 1, 0, 0]).var(ddof=1) / 4, rel=0.05)
 
 
-def test_a_recentred_interval_has_its_mean_at_the_value_and_stays_in_its_bounds() -> None:
+def test_a_recentred_interval_has_its_mean_at_the_value_and_holds_it() -> None:
     drawn = np.linspace(10, 20, 101)
     assert recentred_interval(3.0, drawn) == pytest.approx((3 - 4.75, 3 + 4.75))
-    assert recentred_interval(3.0, drawn, (0.0, 7.0)) == pytest.approx((0.0, 7.0))
     assert recentred_interval(3.0, drawn, level=0.5) == pytest.approx((0.5, 5.5))
-    assert recentred_interval(-0.1, drawn, (0.0, np.inf))[0] == -0.1  # the value itself is never cut off
+    assert recentred_interval(3.0, np.array([0.0] * 99 + [100.0])) == pytest.approx((2.0, 3.0))  # it holds the value
 
 
-@given(st.integers(1, 400), st.data(), st.sampled_from([0.8, 0.95, 0.99]))
-def test_wilson_is_scipys(n: int, data: st.DataObject, level: float) -> None:
+@given(st.integers(1, 400), st.data())
+def test_wilson_is_scipys(n: int, data: st.DataObject) -> None:
     hits = data.draw(st.integers(0, n))
-    expected = stats.binomtest(hits, n).proportion_ci(level, method="wilson")
-    low, high = wilson_interval(hits, n, level)
+    expected = stats.binomtest(hits, n).proportion_ci(method="wilson")
+    low, high = wilson_interval(hits, n)
     assert (low, high) == pytest.approx((expected.low, expected.high), abs=1e-9)
     assert 0 <= low <= hits / n <= high <= 1
-    for bad in ((1, 0, 0.95), (-1, 3, 0.95), (n + 1, n, 0.95), (1, 3, 1.0)):
-        with pytest.raises(InvalidInputError, match="0 <= hits <= n"):
-            wilson_interval(*bad)
 
 
 @refused(

@@ -14,20 +14,16 @@ from torch import Tensor
 from torchmetrics.retrieval import RetrievalHitRate
 
 from tests.refusals import refused
-from vldebias.errors import SuspectInputWarning
+from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.metrics import max_skew, min_skew, ndkl
 from vldebias.metrics import rankings as module
-from vldebias.metrics.rankings import (
-    first_hits,
-    log_ratios,
-    ndkls,
-    random_rankings,
-    rankings,
-    resampled_places,
-    top_rankings,
-)
+from vldebias.metrics.rankings import first_hits, leaders, log_ratios, ndkls, random_rankings, resampled_places
 
 G = 3
+
+
+def ranked_by(scores: np.ndarray) -> np.ndarray:
+    return np.argsort(-scores, axis=1, kind="stable")
 
 
 @st.composite
@@ -47,7 +43,7 @@ def galleries(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
 def test_skew_of_one_query_and_of_many_is_the_definition(gallery, floor: float, prior) -> None:
     scores, groups, k = gallery
     p = np.full(G, 1 / G) if prior is None else np.array(prior)
-    ratios = log_ratios(groups[rankings(scores)], k, p, floor=floor)
+    ratios = log_ratios(groups[ranked_by(scores)], k, p, floor=floor)
     for row, many in zip(scores.tolist(), ratios, strict=True):
         first = sorted(range(len(row)), key=lambda i: (-row[i], i))[:k]
         shares = [max(sum(groups[i] == a for i in first) / k, floor) for a in range(G)]
@@ -60,7 +56,7 @@ def test_skew_of_one_query_and_of_many_is_the_definition(gallery, floor: float, 
 @given(galleries(), st.sampled_from([(1 / 3, 1 / 3, 1 / 3), (0.5, 0.3, 0.2)]))
 def test_ndkl_of_many_is_that_of_each_and_its_definition(gallery, prior) -> None:
     scores, groups, k = gallery
-    ranked = groups[rankings(scores)]
+    ranked = groups[ranked_by(scores)]
     found = ndkls(ranked.astype(np.uint8), k, np.array(prior))
     assert found == pytest.approx([ndkl(row, groups, k, prior=prior, n_groups=G) for row in scores], abs=1e-12)
     weights = [1 / math.log2(i + 1) for i in range(1, k + 1)]
@@ -104,26 +100,22 @@ def test_what_has_no_skew(change: dict) -> None:
 # ---- rankings --------------------------------------------------------------------------------------------------
 
 
-@given(galleries(), st.integers(0, 5))
-def test_rankings_are_sorted_and_ties_keep_the_order_of_the_rows_or_a_random_one(gallery, seed: int) -> None:
-    scores, _, _ = gallery
-    (order,) = rankings(np.zeros((1, scores.shape[1])), ties="random", seed=seed)
-    place, own = np.argsort(order), {"ties": "random", "seed": seed}
-    for row, stable, drawn in zip(scores, rankings(scores), rankings(scores, **own), strict=True):
-        assert stable.tolist() == sorted(range(len(row)), key=lambda i: (-row[i], i))
-        assert drawn.tolist() == sorted(range(len(row)), key=lambda i: (-row[i], place[i]))
-
-
-@given(galleries(), st.sampled_from(["stable", "random"]))
-def test_top_rankings_are_the_beginning_of_the_rankings(gallery, ties: str) -> None:
+@given(galleries(), st.randoms(use_true_random=False))
+def test_leaders_are_sorted_and_equal_scores_keep_the_order_that_is_given(gallery, random) -> None:
     scores, _, k = gallery
-    queries, items = torch.eye(len(scores)), torch.tensor(scores.T, dtype=torch.float32)
-    top = top_rankings(queries, items, k, ties=ties, seed=4)
-    assert np.array_equal(top, rankings(scores, ties=ties, seed=4)[:, :k])
+    q, n = scores.shape
+    place = np.array(random.sample(range(n), n))
+    queries, items = torch.eye(q), torch.tensor(scores.T, dtype=torch.float32)
+    of_rows, of_places = leaders(queries, items, k, 5), leaders(queries, items, k, place)
+    for i, row in enumerate(scores):
+        stable = sorted(range(n), key=lambda j: (-row[j], j))[:k]
+        assert of_rows.places[i].tolist() == [5 + j for j in stable]
+        assert of_rows.scores[i].tolist() == row[stable].tolist()
+        assert of_places.places[i].tolist() == place[sorted(range(n), key=lambda j: (-row[j], place[j]))[:k]].tolist()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_top_rankings_are_exact_where_float32_cannot_tell(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaders_are_exact_where_float32_cannot_tell(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     # Rows that differ in the eighth digit, rows that are equal, and more of them than there are candidates at first.
     generator = torch.Generator().manual_seed(0)
     base = torch.randn(1, 16, generator=generator, dtype=torch.float64)
@@ -132,21 +124,11 @@ def test_top_rankings_are_exact_where_float32_cannot_tell(dtype: torch.dtype, mo
     items, queries = items.to(dtype), torch.randn(3, 16, generator=generator, dtype=torch.float64).to(dtype)
     exact = (queries.double() @ items.double().T).numpy().round(12)
     monkeypatch.setattr(module, "_SCORES", 3 * 700)  # several blocks
-    for ties in ("stable", "random"):
-        assert np.array_equal(top_rankings(queries, items, 50, ties=ties), rankings(exact, ties=ties)[:, :50])
+    assert np.array_equal(leaders(queries, items, 50, 0).places, ranked_by(exact)[:, :50])
     naive = (queries.float() @ items.float().T).numpy()
-    assert not np.array_equal(rankings(naive)[:, :50], rankings(exact)[:, :50]) or dtype == torch.float16
-
-
-@refused(
-    (lambda: rankings(np.array([[0.0, np.nan]])), "scores: "),
-    (lambda: rankings(np.zeros((1, 3)), ties="best"), "ties: .*'best'"),
-    (lambda: top_rankings(torch.eye(3), torch.eye(2), 1), r"\(3, 3\) and \(2, 2\)"),
-    (lambda: top_rankings(torch.eye(3), torch.eye(3), 4), "k: "),
-    (lambda: top_rankings(torch.eye(3), torch.eye(3) * torch.nan, 1), "finite"),
-)
-def test_what_has_no_ranking(call: Callable[[], object]) -> None:
-    call()
+    assert not np.array_equal(ranked_by(naive)[:, :50], ranked_by(exact)[:, :50]) or dtype == torch.float16
+    with pytest.raises(InvalidInputError, match="finite"):
+        leaders(queries, items * torch.nan, 1, 0)
 
 
 # ---- resamples and chance --------------------------------------------------------------------------------------
@@ -158,7 +140,7 @@ def test_a_resample_ranks_as_if_it_were_sorted_anew(gallery, random) -> None:
     n = scores.shape[1]
     drawn = np.array([[random.randrange(n) for _ in range(n)] for _ in range(4)])
     weights = np.stack([np.bincount(row, minlength=n) for row in drawn])
-    for row, order in zip(scores, rankings(scores), strict=True):
+    for row, order in zip(scores, ranked_by(scores), strict=True):
         for held, top in zip(weights, order[resampled_places(order, weights, k)], strict=True):
             rows = np.repeat(np.arange(n), held)
             assert top.tolist() == rows[np.argsort(-row[rows], kind="stable")][:k].tolist()
@@ -218,11 +200,3 @@ def test_ranks_agree_with_a_sort_ties_included(seed: int, q: int, n: int, codes:
     for i, (row, code) in enumerate(zip(queries @ items.T, asked, strict=True)):
         order = sorted(range(n), key=lambda j: (-float(row[j]), j))
         assert found[i] == next(place for place, j in enumerate(order) if of_items[j] == code)
-
-
-@refused(
-    (lambda q, i, a, c: (q, i, a[:3], c), r"codes: .*\(3,\)"),
-    (lambda q, i, a, c: (q, i, torch.tensor([99, *a[1:]]), c), "codes: .* 1 of 4"),
-)
-def test_what_has_no_first_hit(wrong: Callable[..., tuple]) -> None:
-    first_hits(*wrong(*random_problem(2, 4, 6, 3)))

@@ -27,7 +27,7 @@ from torch import Tensor
 from vldebias.data.parallel import OnRay
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.files import digest
-from vldebias.metrics.rankings import Leaders, Rows, check_top, leaders, tie_order
+from vldebias.metrics.rankings import Leaders, Rows, leaders
 
 Index = NDArray[np.int64]
 Places = slice | Index
@@ -228,7 +228,7 @@ class UnitRows:
         """Return all rows at once (n, d), for methods that need them together."""
         return self[:]
 
-    def products(self, texts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def products(self, texts: Mapping[T, Tensor]) -> dict[T, Tensor]:
         """Return name -> inner products (n, k) with its texts (k, d), in float32 and in one pass for all names."""
         products = {name: torch.empty(len(self), len(rows)) for name, rows in texts.items()}
         parts = self._parts()
@@ -240,9 +240,20 @@ class UnitRows:
         return products
 
     def top(self, queries: Tensor, k: int, *, ties: str = "stable", seed: int = 0) -> Rows:
-        """Return `vldebias.metrics.rankings.top_rankings` of these rows, merged from the first k of each part."""
-        check_top(queries, self, k)
-        order, place = tie_order(len(self), ties, seed)
+        """Return the first k rows (q, k) by inner product with queries (q, d), merged from the first k of each part.
+
+        ties: which of two equal scores comes first: "stable", the earlier row; "random", decided by one random order of
+            the rows, the same for every query. seed: of that order.
+
+        Raises:
+            InvalidInputError: shapes that do not fit, values that are not finite, k outside 1 .. n.
+        """
+        if queries.ndim != 2 or queries.shape[1] != self.shape[1] or not 1 <= k <= len(self):
+            raise InvalidInputError(
+                f"expected queries (q, {self.shape[1]}) and k in 1 .. {len(self)}, got {tuple(queries.shape)} and {k}"
+            )
+        order = np.random.default_rng(seed).permutation(len(self)) if ties == "random" else None
+        place = None if order is None else np.argsort(order)
         parts: list[tuple[UnitRows, Index | int]] = []
         for rows, places in self._parts():
             at = places if place is None else place[places]
@@ -285,7 +296,7 @@ def _filled(rows: Tensor, least: int = _FEW) -> Tensor:
     return rows if lacking <= 0 or not len(rows) else torch.cat([rows, rows[-1:].expand(lacking, -1)])
 
 
-def _products(texts: Mapping[str, Tensor], rows: UnitRows) -> dict[str, Tensor]:
+def _products(texts: Mapping[T, Tensor], rows: UnitRows) -> dict[T, Tensor]:
     """Name -> products (n, k) of the rows of one part, each the same whatever block or part its row is in."""
     products = {name: torch.empty(len(rows), len(one)) for name, one in texts.items()}
     wide, start = {name: _filled(one, 2) for name, one in texts.items()}, 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
@@ -26,7 +26,6 @@ from vldebias.metrics.classification import group_accuracy
 
 Codes = NDArray[np.int64]
 Logits = Callable[[Tensor], Tensor]  # of features (m, d): (m, k)
-Score = tuple[float, float]  # worst group and average on the validation split
 Penalty = Literal["l1", "l2"]
 CHUNK = 16384  # rows per product
 _WORRYING = 10  # times the tolerance
@@ -72,14 +71,21 @@ class Examples:
         return np.unique(cells, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
     @torch.no_grad()
-    def score(self, logits: Logits) -> Score | None:
-        """Return worst-group and average accuracy on the validation split, or None without one."""
-        if self.val is None:
-            return None
+    def score(self, logits: Logits) -> tuple[float, float]:
+        """Return worst-group and average accuracy on the validation split."""
+        assert self.val is not None
         features, labels, groups = self.val
         cells = labels * (int(groups.max()) + 1) + groups
         accuracy = group_accuracy(logits(features).argmax(1), labels, cells)
         return accuracy.worst, accuracy.average
+
+    def best(self, heads: Sequence[Logits]) -> tuple[int, dict[str, float]]:
+        """Return which classifier the validation split selects, the first on a tie or without one, and its scores."""
+        if self.val is None:
+            return 0, {}
+        scores = [self.score(head) for head in heads]
+        i = max(range(len(heads)), key=scores.__getitem__)
+        return i, dict(zip(("val_worst_group", "val_average"), scores[i], strict=True))
 
 
 class Predictor(NamedTuple):
@@ -87,12 +93,6 @@ class Predictor(NamedTuple):
 
     logits: Logits
     chosen: Mapping[str, Any]
-
-    @classmethod
-    def scored(cls, logits: Logits, score: Score | None, **chosen: Any) -> Predictor:
-        """Return a classifier that also holds its score on the validation split."""
-        told = {} if score is None else {"val_worst_group": score[0], "val_average": score[1]}
-        return cls(logits, {**chosen, **told})
 
 
 # ---- logistic regression --------------------------------------------------------------------------------------
@@ -205,11 +205,6 @@ def _double(x: Tensor) -> Tensor:
 LINEAR = (1.0, 10.0, 30.0, 100.0, 1000.0, 10000.0)
 
 
-def _best(scores: list[Score | None]) -> int:
-    """Return the index of the best score, the first on a tie; 0 without a validation split."""
-    return max(range(len(scores)), key=lambda i: scores[i] or (0.0, 0.0))
-
-
 def _solve(examples: Examples, c: float, counts: Codes | None, start: Linear | None, how: Mapping[str, Any]) -> Linear:
     """Fit on the rows that `counts` (n,) leaves, each as often as it says."""
     rows = np.arange(len(examples.labels)) if counts is None else np.flatnonzero(counts)
@@ -220,16 +215,14 @@ def _solve(examples: Examples, c: float, counts: Codes | None, start: Linear | N
 
 def _probe(
     examples: Examples, c: float, candidates: Iterable[float], counts: Codes | None = None, **how: Any
-) -> tuple[Linear, float, Score | None]:
-    """Fit a logistic regression whose strength c the validation split selects; return it, c and its score."""
+) -> tuple[Linear, dict[str, float]]:
+    """Fit a logistic regression whose strength c the validation split selects; return it, c and its scores."""
     solved: list[Linear] = []
-    scores: list[Score | None] = []
     values = sorted(candidates) if examples.val is not None else [c]
     for value in values:  # from the strongest penalty on: each solution is a good start for the next
         solved.append(_solve(examples, value, counts, solved[-1] if solved else None, how))
-        scores.append(examples.score(solved[-1].logits))
-    best = _best(scores)
-    return solved[best], values[best], scores[best]
+    best, scores = examples.best([one.logits for one in solved])
+    return solved[best], {"c": values[best], **scores}
 
 
 def erm_linear(
@@ -240,8 +233,8 @@ def erm_linear(
     Theirs is on features that are not normalised; ours is on normalised ones, with candidates to match. Zhang and Ré
     (2022) fit theirs with SGD, so it depends on learning rate and epochs; ours is the optimum.
     """
-    fitted, strength, score = _probe(examples, c, candidates, tolerance=tolerance)
-    return Predictor.scored(fitted.logits, score, c=strength)
+    fitted, chosen = _probe(examples, c, candidates, tolerance=tolerance)
+    return Predictor(fitted.logits, chosen)
 
 
 def wise_ft(
@@ -255,13 +248,12 @@ def wise_ft(
     `logit_scale`, what cosines are multiplied by, and c. alpha is .5, as the paper recommends, without a validation
     split, and selected on it after c with one.
     """
-    (weight, bias), strength, _ = _probe(examples, c, candidates, tolerance=tolerance)
+    (weight, bias), chosen = _probe(examples, c, candidates, tolerance=tolerance)
     zero_shot = logit_scale * examples.zero_shot.detach().double().cpu()
     values = [i / 10 for i in range(11)] if examples.val is not None else [alpha]
     heads = [Linear((1 - a) * zero_shot + a * weight, a * bias).logits for a in values]
-    scores = [examples.score(head) for head in heads]
-    best = _best(scores)
-    return Predictor.scored(heads[best], scores[best], c=strength, alpha=values[best])
+    best, scores = examples.best(heads)
+    return Predictor(heads[best], {**chosen, "alpha": values[best], **scores})
 
 
 def dfr(
@@ -279,14 +271,16 @@ def dfr(
     rng = np.random.default_rng(examples.seed)
     samples = [balanced_counts(examples.groups, balance, rng) for _ in range(draws)]
     how: dict[str, Any] = {"scaling": standard(examples.features), "penalty": penalty, "tolerance": tolerance}
-    fitted, strength, _ = _probe(examples, c, candidates, samples[0], **how)
+    fitted, chosen = _probe(examples, c, candidates, samples[0], **how)
     solved = [fitted]
     for counts in samples[1:]:
-        solved.append(_solve(examples, strength, counts, solved[-1], how))
+        solved.append(_solve(examples, chosen["c"], counts, solved[-1], how))
     head = Linear(*(torch.stack(parts).mean(0) for parts in zip(*solved, strict=True)))
-    sizes = np.bincount(examples.groups)
-    told = {"c": strength, "groups": sizes.tolist(), "rows_per_group": int(samples[0][examples.groups == 0].sum())}
-    return Predictor.scored(head.logits, examples.score(head.logits), **told)
+    told = {
+        "groups": np.bincount(examples.groups).tolist(),
+        "rows_per_group": int(samples[0][examples.groups == 0].sum()),
+    }
+    return Predictor(head.logits, {**chosen, **told, **examples.best([head.logits])[1]})
 
 
 def balanced_counts(groups: Codes, balance: str, rng: np.random.Generator) -> Codes:
@@ -327,24 +321,23 @@ def erm_adapter(
         return 100.0 * F.normalize(adapter(x), dim=-1) @ texts.T
 
     sgd = torch.optim.SGD(adapter.parameters(), lr=rate, momentum=0.9, weight_decay=5e-5)
-    best, score, weights = -1, None, None
+    best, scores, weights = -1, (-1.0, -1.0), None
     for epoch in range(epochs):
         for rows in torch.randperm(len(labels), generator=generator).split(128):
             loss = F.cross_entropy(logits(examples.features[rows]), labels[rows])
             sgd.zero_grad()
             loss.backward()
             sgd.step()
-        now = examples.score(logits)
-        if now is None:
+        if examples.val is None:
             best = epoch
-        elif score is None or now > score:
-            best, score, weights = epoch, now, copy.deepcopy(adapter.state_dict())
+        elif (now := examples.score(logits)) > scores:
+            best, scores, weights = epoch, now, copy.deepcopy(adapter.state_dict())
         if epoch - best >= patience:
             break
     if weights is not None:
         adapter.load_state_dict(weights)
     adapter.requires_grad_(False)
-    return Predictor.scored(logits, score, epoch=best + 1)
+    return Predictor(logits, {"epoch": best + 1, **examples.best([logits])[1]})
 
 
 SOURCES = {

@@ -12,10 +12,10 @@ hard, or with fewer than about 30 images, or within a few images of 0 or 1 (`eva
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,9 @@ from torch import Tensor
 
 from vldebias.data import Embeddings, Labels, UnitRows, cross
 from vldebias.errors import InvalidInputError
+from vldebias.evaluation.classifiers import BASELINES, SOURCES, Examples
 from vldebias.evaluation.images import (
     IMAGES,
-    Fitted,
     ImageTask,
     disjoint,
     doubt_chance,
@@ -36,11 +36,11 @@ from vldebias.evaluation.images import (
     sets_by_column,
     spaced,
 )
-from vldebias.evaluation.result import NONE, TaskResult
+from vldebias.evaluation.result import NONE, TaskResult, percentiles
 from vldebias.evaluation.session import Session, Texts
 from vldebias.evaluation.task import Data, Lam, Prompts, register_task
 from vldebias.methods import get_method
-from vldebias.metrics.bootstrap import percentile_interval, resampled_counts, wilson_interval
+from vldebias.metrics.bootstrap import resampled_counts, wilson_interval
 from vldebias.metrics.classification import lowest_accuracy, mean_accuracy, placements
 from vldebias.metrics.metric import computed
 from vldebias.progress import SILENT, Progress
@@ -54,16 +54,27 @@ Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Bounds = tuple[float, float]
 Statistic = Callable[[Counts, Counts], Floats]  # of hits and sizes (..., g)
+Key = tuple[str, float | None]  # a method, and lam where several are compared
 
 MEDIAN = "none@median"
 ABOUT_MEDIAN = (
     "the model as it is, with its threshold at the median of its own scores of these images: it assumes that about "
     "half of the images are of each class, and needs no label"
 )
+ABOUT = (
+    "An image counts as the class whose prompt is nearest. A group is a label together with a spurious value; "
+    "the worst of them is picked again in every resample of the images."
+)
+ABOUT_COSINES = (
+    "Cosine of each class prompt, projected, with the spurious prompts of a value, as they are, averaged; the "
+    "spread is the largest minus the smallest over the values. Texts alone: nothing is sampled, so intervals "
+    "have no width."
+)
 INTERVALS = (
     "95 % percentile bootstrap over images, the worst group picked again in every resample; Wilson's for the accuracy "
     "of one group and where no resample varies; of areas normal draws with DeLong's covariance"
 )
+LABELLED = {"uses_labels": True}
 
 # ---- rows ----------------------------------------------------------------------------------------------------
 
@@ -84,24 +95,16 @@ class Reweighted:
 
 
 def add_accuracies(
-    result: TaskResult, right: Mapping[tuple[str, float | None], Mask], groups: Labels, *,
-    weights: Mapping[str, float] | None = None, about: Mapping[tuple[str, float | None], Mapping[str, Any]],
-    resamples: int = 2000, seed: int = 0,
+    result: TaskResult, right: Mapping[Key, Mask], groups: Labels, *,
+    weights: Mapping[str, float] | None = None, resamples: int = 2000, seed: int = 0,
 ) -> None:  # fmt: skip
     """Add every metric of groups for every method, then the `accuracy` of each group with Wilson's interval.
 
-    right: (method, lam if several are compared) -> which of the n images are right; the first is "none", the baseline
-        of changes. about: further details of the rows of each. groups: of the n images, all known. weights: group ->
-        size in a training split, for `average_reweighted`.
+    right: which of the n images are right; the first is "none", the baseline of changes. groups: of the n images, all
+        known. weights: group -> size in a training split, for `average_reweighted`.
     """
     names, codes = groups.names, np.asarray(groups.codes, np.int64)
-    size = np.bincount(codes, minlength=len(names))
-    before = next(iter(right.values()))
-    cells = {
-        key: np.bincount(4 * codes + 2 * before + one, minlength=4 * len(names)).reshape(-1, 2, 2)
-        for key, one in right.items()
-    }
-    draws = {key: draws_of(table, resamples, seed) for key, table in cells.items()}
+    size, before = np.bincount(codes, minlength=len(names)), next(iter(right.values()))
     statistics: dict[str, Statistic] = {one.name: of for one, of in computed("groups")}
     if weights is not None:
         ordered = np.array([float(weights.get(name, np.nan)) for name in names])
@@ -112,19 +115,21 @@ def add_accuracies(
                 f"0, and 0 for a group without images, got {dict(weights)}"
             )
         statistics["average_reweighted"] = Reweighted(ordered)
+    tables = {
+        key: np.bincount(4 * codes + 2 * before + one, minlength=4 * len(names)).reshape(-1, 2, 2)
+        for key, one in right.items()
+    }
+    draws = {key: draws_of(table, resamples, seed) for key, table in tables.items()}
     n = {"images": len(groups), "smallest group": int(size[size > 0].min())}
-    for metric, of in statistics.items():
-        for key, table in cells.items():
-            value, interval, change = interval_of(of, table, draws[key])
-            result.add(metric, key[0], value, interval, n=n, change=change, **about.get(key, {}))
-    for (method, lam), table in cells.items():
-        for g in np.flatnonzero(size).tolist() if lam is None else ():
-            own = draws[method, lam][:, g]
-            hits, images, sizes = int(table[g, :, 1].sum()), int(size[g]), own.sum((-1, -2))
-            gained = (own[:, 0, 1] - own[:, 1, 0])[sizes > 0] / sizes[sizes > 0]
-            change = (float((table[g, 0, 1] - table[g, 1, 0]) / size[g]), *percentile_interval(gained))
-            told = {"n": {"images": images}, "subset": names[g], **about.get((method, lam), {})}
-            result.add("accuracy", method, hits / images, wilson_interval(hits, images), change=change, **told)
+    for (metric, of), (key, table) in product(statistics.items(), tables.items()):
+        value, interval, change = interval_of(of, table, draws[key])
+        details: dict[str, Any] = {} if key[1] is None else {"lam": key[1]}
+        result.add(metric, key[0], value, interval, n=n, change=change, **details)
+    for key, g in product(tables, np.flatnonzero(size).tolist()):
+        if key[1] is None:
+            value, _, change = interval_of(mean_accuracy, tables[key][[g]], draws[key][:, [g]])
+            interval, n = wilson_interval(int(tables[key][g, :, 1].sum()), int(size[g])), {"images": int(size[g])}
+            result.add("accuracy", key[0], value, interval, n=n, change=change, subset=names[g])
 
 
 def draws_of(cells: Counts, resamples: int, seed: int) -> Counts:
@@ -135,10 +140,12 @@ def draws_of(cells: Counts, resamples: int, seed: int) -> Counts:
 def interval_of(of: Statistic, cells: Counts, drawn: Counts) -> tuple[float, Bounds, tuple[float, float, float]]:
     """Return a statistic's value with the method, its interval, and its paired change from the value without."""
     hits, size, sizes = cells[:, :, 1].sum(axis=1), cells.sum(axis=(1, 2)), drawn.sum((-1, -2))
-    value, after = float(of(hits, size)), of(drawn[..., 1].sum(-1), sizes)
-    moved = after - of(drawn[:, :, 1].sum(-1), sizes)
-    change = (value - float(of(cells[:, 1].sum(-1), size)), *percentile_interval(moved))
-    return value, _where_nothing_varies(of, hits, size) or percentile_interval(after), change
+    value = float(of(hits, size))
+    with np.errstate(invalid="ignore"):  # a resample without an image of the groups is not a number
+        after, before = of(drawn[..., 1].sum(-1), sizes), of(drawn[:, :, 1].sum(-1), sizes)
+    moved = value - float(of(cells[:, 1].sum(-1), size))
+    interval = _where_nothing_varies(of, hits, size) or percentiles(value, after)
+    return value, interval, (moved, *percentiles(moved, after - before))
 
 
 def _where_nothing_varies(of: Statistic, hits: Counts, size: Counts) -> Bounds | None:
@@ -156,8 +163,7 @@ def _where_nothing_varies(of: Statistic, hits: Counts, size: Counts) -> Bounds |
         used = (of.weights > 0) & (size > 0)
         if ((hits == 0) | (hits == size))[used].any():
             share, accuracy = of.weights[used] / of.weights[used].sum(), hits[used] / size[used]
-            pairs = zip(hits[used].tolist(), size[used].tolist(), strict=True)
-            low, high = np.array([wilson_interval(h, n) for h, n in pairs]).T
+            low, high = np.array([wilson_interval(*one) for one in zip(hits[used], size[used], strict=True)]).T
             mean = float(share @ accuracy)
             below, above = (float(np.linalg.norm(share * width)) for width in (accuracy - low, high - accuracy))
             return max(mean - below, 0.0), min(mean + above, 1.0)
@@ -194,10 +200,9 @@ def add_areas(
             covariance += part @ part.T / (part.shape[1] * max(part.shape[1] - 1, 1))
         spectrum, vectors = np.linalg.eigh(covariance)
         root = vectors * np.sqrt(spectrum.clip(0)) @ vectors.T  # the one root that no choice of vectors changes
-        drawn = area + rng.standard_normal((resamples, len(scores))) @ root
         same = [next(i for i, other in enumerate(scores) if np.array_equal(one, other)) for one in scores]
-        areas.append(area)
-        draws.append(drawn[:, same])  # of methods that score alike the same to the last bit
+        areas.append(area)  # and draws of methods that score alike are the same to the last bit
+        draws.append((area + rng.standard_normal((resamples, len(scores))) @ root)[:, same])
         images += int(rows.sum())
     if areas:
         lowest = dict(zip(margins, np.min(areas, axis=0).tolist(), strict=True))
@@ -208,8 +213,7 @@ def add_areas(
 # ---- the task ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class GroupSplit:
+class GroupSplit(NamedTuple):
     """Hold the images of a split whose label and spurious value are both known.
 
     units: features (n, d). target: (n,) index of the right class prompt. groups: label x spurious value of n images
@@ -221,37 +225,6 @@ class GroupSplit:
     groups: Labels
     values: Labels
     facts: dict[str, Any]
-
-    @classmethod
-    def of(cls, data: Embeddings, prompts: PromptSet, label: str, spurious: str) -> GroupSplit:
-        """Return the split with two label columns, where the class prompts name the labels of the first.
-
-        Raises:
-            InvalidInputError: no such column, one column twice, no image with both known, labels that the class
-                prompts do not name.
-        """
-        if label == spurious:
-            raise InvalidInputError(f"label and spurious: expected two columns, got {label!r} twice")
-        names, values = data.column(label), data.column(spurious)
-        known = names.known & values.known
-        if not known.any():
-            raise InvalidInputError(f"no image has both {label!r} and {spurious!r}; are the columns the right ones?")
-        target = np.array(class_of(names.names, prompts), dtype=np.int64)[names.codes[known]]
-        groups = cross(names[known], values[known])
-        facts = {key: value for key, value in data.about.items() if key not in ("cache", "file")}
-        facts |= {"images": len(target), "unknown": int((~known).sum()), "images per group": groups.counts}
-        return cls(data.unit if known.all() else data.unit.some(known), target, groups, values[known], facts)
-
-    def right(self, scores: Tensor) -> Mask:
-        """Return which images (n,) the scores (n, k) classify correctly; the first of equal scores wins."""
-        return np.asarray(scores.argmax(1).cpu().numpy() == self.target)
-
-    def codes_in(self, names: tuple[str, ...]) -> NDArray[np.int64]:
-        """Return the group of every image (n,) as an index into `names`, the groups of another split."""
-        strangers = [name for name, n in self.groups.counts.items() if n and name not in names]
-        if strangers:
-            raise InvalidInputError(f"groups: expected those of the test split {list(names)}, got {strangers} too")
-        return np.array([names.index(name) if name in names else -1 for name in self.groups.names])[self.groups.codes]
 
 
 @register_task
@@ -285,8 +258,8 @@ class GroupsTask(ImageTask):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        from vldebias.evaluation.classifiers import BASELINES
-
+        if self.label == self.spurious:
+            raise ValueError(f"label and spurious: expected two columns, got {self.label!r} twice")
         if unknown := [name for name in self.baselines if name not in BASELINES]:
             raise ValueError(f"baselines: expected some of {list(BASELINES)}, got {unknown}")
         if self.baselines and self.train is None:
@@ -327,84 +300,58 @@ class GroupsTask(ImageTask):
         return super().inputs(session) | {"train": session.optional(self.train), "val": session.optional(self.val)}
 
     def measure(
-        self,
-        images: Embeddings,
-        texts: Texts,
-        *,
-        train: Embeddings | None = None,
-        val: Embeddings | None = None,
-        reference: Embeddings | None = None,
-        edits: Mapping[str, Edit] | None = None,
-        progress: Progress = SILENT,
-    ) -> list[TaskResult]:
+        self, images: Embeddings, texts: Texts, *, train: Embeddings | None = None, val: Embeddings | None = None,
+        reference: Embeddings | None = None, edits: Mapping[str, Edit] | None = None, progress: Progress = SILENT,
+    ) -> list[TaskResult]:  # fmt: skip
         """Measure accuracy by group on image embeddings.
 
         Args:
             images: features (n, d) with the columns `label` and `spurious`. texts: the text side of the same model.
             train, val: for the baselines. reference: unlabelled images, for the methods that use some.
             edits: name -> an edit that was fitted before, measured like a method.
-
-        Raises:
-            InvalidInputError: columns, labels, weights or widths that do not fit, baselines without `train`.
-            ProjectionMismatchError: an edit that belongs to another model.
         """
-        from vldebias.evaluation.classifiers import BASELINES, SOURCES, Examples
-
         prompts = load_prompts(self.prompts)
-        split = GroupSplit.of(images, prompts, self.label, self.spurious)
-        learn, select = (
-            None if one is None else GroupSplit.of(one, prompts, self.label, self.spurious) for one in (train, val)
-        )
-        if self.baselines and learn is None:
-            raise InvalidInputError(
-                f"baselines {list(self.baselines)} are trained; expected train=, a split with labels"
-            )
+        split = self._split(images, prompts)
+        learn, select = (None if one is None else self._split(one, prompts) for one in (train, val))
         self.check_images(images, texts, prompts.classes[0])
         doubt_labels(images, (self.label, self.spurious), [prompts])
         others, counts = disjoint(reference, images, progress, self.methods)
         with progress.step(self.name) as bar:
             fitted = self.fit(texts, [prompts], reference=others, edits=edits)
-            swept = [one.name for one in map(get_method, self.methods) if one.has_lam] if self.lams else []
-            every: dict[tuple[str, float | None], Fitted] = {(method, None): one for method, one in fitted.items()}
-            for method, lam in product(swept, dict.fromkeys(self.lams)):
-                if lam != fitted[method].details.get("lam"):  # its own lambda stands among the others
-                    edit = texts.fit(prompts, method, lam, reference=others)
-                    every[method, lam] = self.fitted(edit, float(lam))
-            bar.note(f"{len(every)} methods")
-            scores = self._scores(split.units, texts, prompts.classes, every)
-            bare = scores[NONE, None]
-            doubt_space(split.units[spaced(len(split.target))], texts, prompts_of([self.prompts]))
-            what = f"{prompts.name}: the class prompts"
-            doubt_chance(bare.argmax(1).cpu().numpy(), split.target, prompts.class_names, what)
-            right: dict[tuple[str, float | None], Mask] = {(NONE, None): split.right(bare)}
-            told = {key: one.details for key, one in every.items() if key[1] is not None}
             about: dict[str, Mapping[str, Any]] = {method: one.about for method, one in fitted.items()}
+            details: dict[str, Mapping[str, Any]] = {method: one.details for method, one in fitted.items()}
+            every: dict[Key, Edit | None] = {(method, None): one.edit for method, one in fitted.items()}
+            swept = [one.name for one in map(get_method, self.methods) if one.has_lam]
+            for method, lam in product(swept, dict.fromkeys(self.lams)):
+                if lam != details[method].get("lam"):  # its own lambda stands among the others
+                    every[method, lam] = texts.fit(prompts, method, lam, reference=others)
+            bar.note(f"{len(every)} methods")
+            scores = self._scores(split.units, texts, prompts, every)
+            right: dict[Key, Mask] = {key: of.argmax(1).numpy() == split.target for key, of in scores.items()}
+            doubt_space(split.units[spaced(len(split.target))], texts, prompts_of([self.prompts]))
+            nearest, what = scores[NONE, None].argmax(1).numpy(), f"{prompts.name}: the class prompts"
+            doubt_chance(nearest, split.target, prompts.class_names, what)
             margins: dict[str, NDArray[np.floating]] = {}
             if len(prompts.classes) == 2:
-                margins = {key[0]: np.diff(of.cpu().numpy())[:, 0] for key, of in scores.items() if key[1] is None}
-                right[MEDIAN, None] = (margins[NONE] > np.median(margins[NONE])) == (split.target == 1)
+                margins = {method: np.diff(scores[method, None].numpy())[:, 0] for method in fitted}
+                median = (margins[NONE] > np.median(margins[NONE])) == (split.target == 1)
+                right = {(NONE, None): right[NONE, None], (MEDIAN, None): median} | right
                 about[MEDIAN] = {"assumes": ABOUT_MEDIAN}
-            right |= {(method, None): split.right(scores[method, None]) for method in fitted}
             if learn is not None and self.baselines:
-                held = None if select is None else select.codes_in(split.groups.names)
-                chosen_on = None if select is None or held is None else (select.units.whole(), select.target, held)
-                classes = texts.embed(prompts.classes).float()
+                chosen_on = None if select is None else (select.units.whole(), select.target, select.groups.codes)
+                classes, whole = texts.embed(prompts.classes).float(), split.units.whole()
                 examples = Examples(learn.units.whole(), learn.target, classes, chosen_on, self.seed)
                 for name in self.baselines:
                     bar.note(name)
                     logits, chosen = BASELINES[name](examples)
-                    right[name, None], told[name, None] = (
-                        split.right(logits(split.units.whole())),
-                        {"uses_labels": True},
-                    )
-                    about[name] = {"source": SOURCES[name], "chosen": dict(chosen), "uses_labels": True}
-            right |= {key: split.right(scores[key]) for key in every if key[1] is not None}
+                    right[name, None], details[name] = logits(whole).argmax(1).numpy() == split.target, LABELLED
+                    about[name] = {"source": SOURCES[name], "chosen": dict(chosen), **LABELLED}
         weights = self.group_weights
         if weights is None and learn is not None:
             sizes, tested = learn.groups.counts, split.groups.counts
             if all(tested.get(name) for name, n in sizes.items() if n):
                 weights = {name: float(sizes.get(name, 0)) for name in split.groups.names}
-        gate = StatedWords(prompts.stated_words)
+        gate, boot = StatedWords(prompts.stated_words), {"resamples": self.resamples, "seed": self.seed}
         settings = {
             "label": self.label,
             "spurious": self.spurious,
@@ -413,25 +360,23 @@ class GroupsTask(ImageTask):
             "val": select and select.facts,
             "group_weights": weights,
             "intervals": INTERVALS,
-            "resamples": self.resamples,
-            "seed": self.seed,
+            **boot,
             "class prompts left alone, they state the attribute": [one for one in prompts.classes if gate.match(one)],
         }
-        n = {**{key: split.facts[key] for key in ("images", "unknown")}, **counts}
 
-        def block(name: str, methods: Mapping[str, Any], settings: dict[str, Any], title: str, said: str) -> TaskResult:
-            fields: dict[str, Any] = {"title": title, "description": said, "n": n, "settings": settings}
-            provenance = self.provenance(name, images, texts, [prompts], methods, reference=others, **fields)
-            return TaskResult(provenance, details={method: one.details for method, one in fitted.items()})
+        def block(name: str, methods: Mapping[str, Any], **fields: Any) -> TaskResult:
+            n = {**{key: split.facts[key] for key in ("images", "unknown")}, **counts}
+            provenance = self.provenance(name, images, texts, [prompts], methods, reference=others, n=n, **fields)
+            return TaskResult(provenance, details=details)
 
-        said = (
-            "An image counts as the class whose prompt is nearest. A group is a label together with a spurious value; "
-            "the worst of them is picked again in every resample of the images."
+        main = block(
+            self.name,
+            about,
+            settings=settings,
+            title="Zero-shot group robustness (Tables 7.2 to 7.4)",
+            description=ABOUT + (f" {MEDIAN} is {ABOUT_MEDIAN}." if margins else ""),
         )
-        said += f" {MEDIAN} is {ABOUT_MEDIAN}." if margins else ""
-        main = block(self.name, about, settings, "Zero-shot group robustness (Tables 7.2 to 7.4)", said)
-        boot = {"resamples": self.resamples, "seed": self.seed}
-        add_accuracies(main, right, split.groups, weights=weights, about=told, **boot)
+        add_accuracies(main, right, split.groups, weights=weights, **boot)
         if margins:
             add_areas(main, margins, split.target == 1, split.values, **boot)
         by_value = {value: own for value, own in prompts.by_value(prompts.spurious).items() if own}
@@ -440,30 +385,41 @@ class GroupsTask(ImageTask):
         cosines = block(
             f"{self.name}: cosines",
             {method: about[method] for method in fitted},
-            {"spurious prompts": by_value},
-            "Cosines of class prompts with spurious prompts (Table 7.1)",
-            "Cosine of each class prompt, projected, with the spurious prompts of a value, as they are, averaged; the "
-            "spread is the largest minus the smallest over the values. Texts alone: nothing is sampled, so intervals "
-            "have no width.",
+            settings={"spurious prompts": by_value},
+            title="Cosines of class prompts with spurious prompts (Table 7.1)",
+            description=ABOUT_COSINES,
         )
         rows = {method: self.rows(texts, prompts.classes, one.edit) for method, one in fitted.items()}
         add_cosines(cosines, rows, prompts.class_names, {value: texts.embed(own) for value, own in by_value.items()})
         return [main, cosines]
 
+    def _split(self, data: Embeddings, prompts: PromptSet) -> GroupSplit:
+        names, values = data.column(self.label), data.column(self.spurious)
+        known = names.known & values.known
+        if not known.any():
+            raise InvalidInputError(
+                f"no image has both {self.label!r} and {self.spurious!r}; are the columns the right ones?"
+            )
+        target = np.array(class_of(names.names, prompts), dtype=np.int64)[names.codes[known]]
+        groups = cross(names[known], values[known])
+        facts = {key: value for key, value in data.about.items() if key not in ("cache", "file")}
+        facts |= {"images": len(target), "unknown": int((~known).sum()), "images per group": groups.counts}
+        units = data.unit if known.all() else data.unit.some(known)
+        return GroupSplit(units, target, groups, values[known], facts)
+
     def _scores(
-        self, units: UnitRows, texts: Texts, classes: Sequence[str], every: Mapping[tuple[str, float | None], Fitted]
-    ) -> dict[tuple[str, float | None], Tensor]:
+        self, units: UnitRows, texts: Texts, prompts: PromptSet, every: Mapping[Key, Edit | None]
+    ) -> dict[Key, Tensor]:
         """The scores (n, k) of the images under each method; images that several share are read once for all."""
-        shared: dict[int, tuple[UnitRows, dict[str, Tensor]]] = {}
-        for key, one in every.items():
-            seen = self.images(units, one.edit)
-            shared.setdefault(id(seen), (seen, {}))[1][str(key)] = self.rows(texts, classes, one.edit)
-        scores = {key: of for seen, rows in shared.values() for key, of in seen.products(rows).items()}
-        return {key: scores[str(key)] for key in every}
+        shared: dict[UnitRows, dict[Key, Tensor]] = {}
+        for key, edit in every.items():
+            shared.setdefault(self.images(units, edit), {})[key] = self.rows(texts, prompts.classes, edit)
+        scores = {key: of for seen, rows in shared.items() for key, of in seen.products(rows).items()}
+        return {key: scores[key] for key in every}
 
 
 def add_cosines(
-    result: TaskResult, classes: Mapping[str, Tensor], names: Sequence[str], values: Mapping[str, Tensor]
+    result: TaskResult, classes: Mapping[str, Tensor], names: tuple[str, ...], values: Mapping[str, Tensor]
 ) -> None:
     """Add `cosine` of a class with a value, mean over its texts, and `cosine_spread` over the values.
 
@@ -475,10 +431,10 @@ def add_cosines(
     for (i, name), (j, (value, own)) in product(enumerate(names), enumerate(values.items())):
         cosines = {method: float(table[i, j]) for method, table in tables.items()}
         result.add_draws("cosine", cosines, n={"spurious prompts": len(own)}, subset=f"{name} / {value}")
-    spreads = {method: table.max(1) - table.min(1) for method, table in tables.items()}
     n = {"spurious prompts": sum(map(len, values.values()))}
-    for i, name in enumerate((*names, "")):
-        spread = {method: float(of.mean() if i == len(names) else of[i]) for method, of in spreads.items()}
+    for name in (*names, ""):
+        rows = [names.index(name)] if name else list(range(len(names)))
+        spread = {method: float(np.ptp(table[rows], axis=1).mean()) for method, table in tables.items()}
         result.add_draws("cosine_spread", spread, n=n, subset=name)
 
 

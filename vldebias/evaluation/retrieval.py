@@ -13,10 +13,8 @@ lower (`eval/experiments/coverage_shares.py` counts how often).
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain, product
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -42,7 +40,7 @@ from vldebias.evaluation.images import (
 from vldebias.evaluation.result import CHANCE, NONE, TaskResult
 from vldebias.evaluation.session import Session, Texts
 from vldebias.evaluation.task import Count, Number, Prompts, SeveralPrompts, Strict, register_task
-from vldebias.metrics.bootstrap import recentred_interval, resampled_weights
+from vldebias.metrics.bootstrap import percentile_interval, recentred_interval, resampled_weights
 from vldebias.metrics.metric import computed
 from vldebias.metrics.rankings import first_hits, log_ratios, ndkls, random_rankings, reach, resampled_places
 from vldebias.progress import SILENT, Progress
@@ -97,66 +95,46 @@ class SkewOptions(Strict):
         return self
 
 
-@dataclass(frozen=True, eq=False)
 class Gallery:
     """Hold the images whose group is known and the conventions of their skew; labels: one per image, all known.
 
     Groups without an image are left out: nothing could retrieve them.
 
+    Attributes:
+        names: groups that have an image. sizes: (g,) how many images each has. prior: p (g,).
+        codes: (n,) positions in `names`, in the smallest integer type, since small types sort in linear time.
+
     Raises:
         InvalidInputError: fewer than two groups, or fewer images than k.
     """
 
-    labels: Labels
-    options: SkewOptions
-
-    def __post_init__(self) -> None:
-        if not self.labels.known.all():
-            raise InvalidInputError(f"gallery: {int((~self.labels.known).sum())} images have no known group")
+    def __init__(self, labels: Labels, options: SkewOptions) -> None:
+        self.options = options
+        self.names = tuple(name for name, n in labels.counts.items() if n)
         if len(self.names) < 2:
-            raise InvalidInputError(f"skew needs images of two groups, got {self.labels.counts}")
-        if max(self.options.k) > len(self.labels):
+            raise InvalidInputError(f"skew needs images of two groups, got {labels.counts}")
+        if max(options.k) > len(labels):
             raise InvalidInputError(
-                f"k: expected at most the {len(self.labels)} images whose group is known, got {max(self.options.k)}; "
+                f"k: expected at most the {len(labels)} images whose group is known, got {max(options.k)}; "
                 "choose a smaller k"
             )
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """Return the groups that have an image."""
-        return tuple(name for name, n in self.labels.counts.items() if n)
-
-    @cached_property
-    def codes(self) -> NDArray[np.unsignedinteger]:
-        """Return positions (n,) in `names`, in the smallest integer type, since small types sort in linear time."""
-        held = np.bincount(self.labels.codes, minlength=len(self.labels.names)) > 0
-        return (np.cumsum(held) - 1).astype(np.min_scalar_type(len(self.names)))[self.labels.codes]
-
-    @cached_property
-    def sizes(self) -> NDArray[np.int64]:
-        """Return the number of images (g,) of each group."""
-        return np.bincount(self.codes, minlength=len(self.names))
-
-    @cached_property
-    def prior(self) -> Floats:
-        """Return the prior p (g,)."""
-        uniform = self.options.prior == "uniform"
-        return np.full(len(self.names), 1 / len(self.names)) if uniform else self.sizes / self.sizes.sum()
+        _, codes, self.sizes = np.unique(labels.codes, return_inverse=True, return_counts=True)
+        self.codes = codes.astype(np.min_scalar_type(len(self.names)))
+        shares = self.sizes if options.prior == "dataset" else np.ones(len(self.names))
+        self.prior: Floats = shares / shares.sum()
 
     def rank(self, texts: Mapping[str, Tensor], images: Mapping[str, UnitRows]) -> dict[str, Rows]:
         """Return method -> first rows (q, m) for its texts (q, d) among its images (n, d).
 
         As many as the resamples read; images that several methods share are read once for all their texts.
         """
-        own, sharing = self.options, defaultdict(list)
-        ranked: dict[str, Rows] = {}
-        for method, rows in images.items():
-            sharing[id(rows)].append(method)
-        for methods in sharing.values():
-            rows, of = images[methods[0]], [texts[method] for method in methods]
-            order = rows.top(torch.cat(of), reach(max(own.k), len(rows)), ties=own.ties, seed=own.seed)
-            ranked |= zip(methods, np.split(order, np.cumsum([len(some) for some in of])[:-1]), strict=True)
-        return ranked
+        own, found = self.options, dict[str, Rows]()
+        for rows in dict.fromkeys(images.values()):
+            methods = [method for method, of in images.items() if of is rows]
+            asked = torch.cat([texts[method] for method in methods])
+            order = rows.top(asked, reach(max(own.k), len(rows)), ties=own.ties, seed=own.seed)
+            found |= zip(methods, np.split(order, len(methods)), strict=True)
+        return {method: found[method] for method in images}
 
     def measure(self, groups: NDArray[np.integer], prior: Floats, relevant: Mask | None = None) -> dict[str, Floats]:
         """Return metric -> value (r,) of r rankings, given the groups (r, m) of their first rows.
@@ -178,9 +156,8 @@ class Gallery:
 
     def values(self, ranked: Rows, relevant: Mask | None = None) -> dict[str, Floats]:
         """Return metric -> value (q,) of each query, from its ranking (q, m); relevant: (q, n), by row."""
-        top = ranked[:, : max(self.options.k)]
-        hits = None if relevant is None else np.take_along_axis(relevant, top, axis=1)
-        return self.measure(self.codes[top], self.prior, hits)
+        hits = None if relevant is None else np.take_along_axis(relevant, ranked, axis=1)
+        return self.measure(self.codes[ranked], self.prior, hits)
 
     def resampled(self, ranked: Mapping[str, Rows], relevant: Mask | None = None) -> dict[str, dict[str, Floats]]:
         """Return method -> metric -> values (q, resamples) on galleries of n images sampled with replacement.
@@ -194,8 +171,8 @@ class Gallery:
         codes, hits = self.codes[read], None if relevant is None else relevant[:, read]
         places = {method: np.searchsorted(read, orders) for method, orders in ranked.items()}
         others, rng = self.sizes - np.bincount(codes, minlength=len(self.names)), np.random.default_rng((own.seed, 1))
-        blocks: dict[str, list[dict[str, Floats]]] = {method: [] for method in ranked}
-        for weights in resampled_weights(n, own.resamples, own.seed, among=len(read)):
+        blocks: dict[str, list[list[dict[str, Floats]]]] = {method: [] for method in ranked}
+        for weights in resampled_weights(n, own.resamples, own.seed, len(read)):
             prior = self.prior
             if own.prior == "dataset":
                 held = np.stack([weights[:, codes == a].sum(axis=1) for a in range(len(self.names))], axis=1)
@@ -208,9 +185,12 @@ class Gallery:
                     top = resampled_places(order, weights, max(own.k))
                     of_query = None if hits is None else hits[query, order][top]
                     each.append(self.measure(codes[order][top], prior, of_query))
-                blocks[method].append({metric: np.stack([one[metric] for one in each]) for metric in each[0]})
+                blocks[method].append(each)
         return {
-            method: {metric: np.concatenate([part[metric] for part in parts], axis=1) for metric in parts[0]}
+            method: {
+                metric: np.block([[one[metric] for one in each] for each in zip(*parts, strict=True)])
+                for metric in parts[0][0]
+            }
             for method, parts in blocks.items()
         }
 
@@ -275,7 +255,16 @@ class RetrievalTask(SkewOptions, ImageTask):
         sets, images = sets_by_column(fields.get("prompts")), session.embedded(IMAGES)
         if len(sets) == len(images.labels) == 1 and not isinstance(fields["prompts"], Mapping):
             sets = dict(zip(images.labels, sets.values(), strict=True))
-        asked = _queries(fields.get("queries"), list(chain(*sets.values())))
+        asked = fields.get("queries")
+        if isinstance(asked, (str, PromptSet)):
+            asked = load_prompts(asked).classes
+        elif asked is None:
+            asked = dict.fromkeys(prompt for one in chain(*sets.values()) for prompt in one.classes)
+        asked = list(asked.texts() if isinstance(asked, Queries) else asked)
+        if not asked:
+            raise InvalidInputError(
+                "queries: expected one or more texts, got no text and no class prompts; give queries="
+            )
         few = max(10, len(images) // 20)
         return super().of_given(session, {"k": few, **fields, "prompts": sets, "queries": asked})
 
@@ -313,18 +302,13 @@ class RetrievalTask(SkewOptions, ImageTask):
         return self.model_copy(update={"prompts": fitting, "classes": classes})
 
     def measure(
-        self,
-        images: Embeddings,
-        texts: Texts,
-        *,
-        reference: Embeddings | None = None,
-        edits: Mapping[str, Edit] | None = None,
-        progress: Progress = SILENT,
-    ) -> list[TaskResult]:
-        """Measure skew and utility on image embeddings.
+        self, images: Embeddings, texts: Texts, *, reference: Embeddings | None = None,
+        edits: Mapping[str, Edit] | None = None, progress: Progress = SILENT,
+    ) -> list[TaskResult]:  # fmt: skip
+        """Rank the gallery for every query under every method, and measure; gives a result for each attribute.
 
         Args:
-            images: the gallery, with a column for every attribute. texts: the text side of the same model.
+            images: the gallery, with the label columns of every attribute. texts: the text side of the same model.
             reference: unlabelled images, for the methods that use some.
             edits: name -> an edit that was fitted before, measured like a method.
 
@@ -334,7 +318,7 @@ class RetrievalTask(SkewOptions, ImageTask):
         """
         queries = self.asked()
         if not queries:
-            raise InvalidInputError(f"queries: expected one or more texts; {self.queries!r} has none")
+            raise InvalidInputError(f"queries: expected one or more texts, {self.queries!r} has none")
         for column, prompts in self.classes.items():
             if set(prompts) != set(names := images.column(column).names):
                 raise InvalidInputError(
@@ -349,51 +333,51 @@ class RetrievalTask(SkewOptions, ImageTask):
             labels = cross(*map(images.column, columns))
             doubt_labels(images, columns, sets)
             with progress.step(name) as bar:
-                try:
-                    held = Gallery(labels[labels.known], self)
-                except InvalidInputError as error:
-                    raise InvalidInputError(f"{name}: {error}") from None
+                held = Gallery(labels[labels.known], self)
                 bar.note(f"fitting {len(self.methods) - 1} methods")
                 fitted = self.fit(texts, sets, neutral=queries, reference=others, edits=edits)
-                bar.note(f"ranking {len(held.labels)} images for {len(queries)} queries")
-                n = {"queries": len(queries), "images": len(held.labels)}
+                bar.note(f"ranking {len(held.codes)} images for {len(queries)} queries")
+                n = {"queries": len(queries), "images": len(held.codes)}
                 classes = {column: texts for column, texts in self.classes.items() if column not in columns}
-                relevant = next((c for c in images.labels if c not in columns and _names_one(images, c, queries)), None)
-                told = {
-                    "title": f"Retrieval, {attribute}: skew of the first results (as in Table 7.5)",
-                    "description": f"Text queries against a gallery of images; skew over {attribute} of the first k, "
-                    f"mean over queries and per query. Intervals: {_INTERVALS[self.resample]}.",
-                    "n": {**n, "unknown": int((~labels.known).sum()), "groups": len(held.names), **counts},
-                    "settings": {
-                        **{name: getattr(self, name) for name in SkewOptions.model_fields},
-                        "floor": self.floor or "MaxSkew: none; MinSkew: 1 / (2 k)",
-                        "prior shares": dict(zip(held.names, held.prior.tolist(), strict=True)),
-                        "groups": labels.counts,
-                        "images left out, not readable": len(images.about.get("skipped", ())),
-                        "gallery": {key: images.about[key] for key in _ABOUT if key in images.about},
-                        "queries": list(queries),
-                        "resample": self.resample,
-                        "intervals": f"95 %; {_INTERVALS[self.resample]}; {_RECENTRED}",
-                        "random": f"mean of {self.resamples} random rankings, middle 95 % of a mean over the queries",
-                        "recall": "a hit is any image with the same caption; images are resampled by caption",
-                        "precision": relevant and f"an image is relevant where its {relevant} is what the query names",
-                        "accuracy": {column: list(prompts.values()) for column, prompts in classes.items()},
-                    },
+                found = (
+                    (c, relevance(images.column(c)[labels.known], queries)) for c in images.labels if c not in columns
+                )
+                relevant, named = next(((c, of) for c, of in found if of is not None), (None, None))
+                settings = {
+                    **{name: getattr(self, name) for name in SkewOptions.model_fields},
+                    "floor": self.floor or "MaxSkew: none; MinSkew: 1 / (2 k)",
+                    "prior shares": dict(zip(held.names, held.prior.tolist(), strict=True)),
+                    "groups": labels.counts,
+                    "images left out, not readable": len(images.about.get("skipped", ())),
+                    "gallery": {key: images.about[key] for key in _ABOUT if key in images.about},
+                    "queries": list(queries),
+                    "resample": self.resample,
+                    "intervals": f"95 %; {_INTERVALS[self.resample]}; {_RECENTRED}",
+                    "random": f"mean of {self.resamples} random rankings, middle 95 % of a mean over the queries",
+                    "recall": "a hit is any image with the same caption; images are resampled by caption",
+                    "precision": relevant and f"an image is relevant where its {relevant} is what the query names",
+                    "accuracy": {column: list(prompts.values()) for column, prompts in classes.items()},
                 }
-                about = {method: one.about for method, one in fitted.items()}
-                provenance = self.provenance(name, images, texts, sets, about, reference=others, **told)
+                provenance = self.provenance(
+                    name, images, texts, sets, {method: one.about for method, one in fitted.items()},
+                    reference=others,
+                    title=f"Retrieval, {attribute}: skew of the first results (as in Table 7.5)",
+                    description=f"Text queries against a gallery of images; skew over {attribute} of the first k, mean "
+                    f"over queries and per query. Intervals: {_INTERVALS[self.resample]}.",
+                    n={**n, "unknown": int((~labels.known).sum()), "groups": len(held.names), **counts},
+                    settings=settings,
+                )  # fmt: skip
                 result = TaskResult(provenance, details={method: one.details for method, one in fitted.items()})
                 features = images.unit
                 seen = {method: self.images(features, one.edit) for method, one in fitted.items()}
                 under: dict[str, Project] = {m: partial(self.rows, texts, edit=one.edit) for m, one in fitted.items()}
                 rows = {method: project(queries) for method, project in under.items()}
-                known = {id(of): of if labels.known.all() else of.some(labels.known) for of in seen.values()}
-                named = None if relevant is None else relevance(images.column(relevant)[labels.known], queries)
-                ranked = held.rank(rows, {method: known[id(of)] for method, of in seen.items()})
+                known = {of: of if labels.known.all() else of.some(labels.known) for of in seen.values()}
+                ranked = held.rank(rows, {method: known[of] for method, of in seen.items()})
                 self._add_skews(result, held, ranked, queries, named)
                 self._add_cosines(result, rows, seen, n)
-                add_recall(result, images, texts, under, seen, self)
-                add_accuracy(result, images, classes, under, seen, self)
+                self._add_recall(result, images, texts, under, seen)
+                self._add_accuracy(result, images, classes, under, seen)
                 doubt_space(images.unit[spaced(len(images))], texts, [*queries, *prompts_of(sets)])
                 for column, prompt_set in product(columns, sets):
                     doubt_values(images, column, texts, prompt_set)
@@ -405,23 +389,19 @@ class RetrievalTask(SkewOptions, ImageTask):
         relevant: Mask | None,
     ) -> None:  # fmt: skip
         """Add every metric of the rankings: means over queries first, then each query."""
-        n = {"queries": len(queries), "images": len(held.labels)}
+        n = {"queries": len(queries), "images": len(held.codes)}
         values = {method: held.values(order, relevant) for method, order in ranked.items()}
         drawn, chance = held.resampled(ranked, relevant), held.random()
         for metric in values[NONE]:
-            one = {method: of[metric] for method, of in values.items()}
-            if self.resample == "queries":
-                result.add_resampled(metric, one, n=n, resamples=self.resamples, seed=self.seed)
-            else:
-                means = {method: of[metric].mean(axis=0) for method, of in drawn.items()}
-                point = {method: float(of.mean()) for method, of in one.items()}
-                result.add_draws(metric, point, means, n=n, interval=recentred_interval)
+            self._add_over_queries(
+                result, metric, {m: of[metric] for m, of in values.items()},
+                {m: of[metric].mean(axis=0) for m, of in drawn.items()}, n=n,
+            )  # fmt: skip
             if metric in chance:
                 rng, fair = np.random.default_rng(self.seed), float(chance[metric].mean())
                 of_means = rng.choice(chance[metric], size=(self.resamples, len(queries))).mean(axis=1)
-                low, high = np.quantile(of_means, [0.025, 0.975]).tolist()
-                result.add(metric, CHANCE, fair, (low, high), n=n)
-                bare, largest = float(one[NONE].mean()), float(held.sizes.max() / held.sizes.mean())
+                result.add(metric, CHANCE, fair, percentile_interval(of_means), n=n)
+                bare, largest = float(values[NONE][metric].mean()), float(held.sizes.max() / held.sizes.mean())
                 uneven = self.prior == "uniform" and largest >= 1 + BALANCED
                 if metric.startswith("max_skew@") and bare < fair and uneven:
                     sizes = ", ".join(f"{name} {size}" for name, size in zip(held.names, held.sizes, strict=True))
@@ -436,6 +416,17 @@ class RetrievalTask(SkewOptions, ImageTask):
             own = {method: of[metric][i] for method, of in drawn.items()}
             result.add_draws(metric, point, own, n=n, interval=recentred_interval, subset=query)
 
+    def _add_over_queries(
+        self, result: TaskResult, metric: str, each: Mapping[str, Floats], drawn: Mapping[str, Floats] | None,
+        n: Mapping[str, int],
+    ) -> None:  # fmt: skip
+        """Add means over queries of each (q,), resampled over queries, or with draws over images (None: exact)."""
+        if self.resample == "queries":
+            result.add_resampled(metric, each, n=n, resamples=self.resamples, seed=self.seed)
+        else:
+            how: dict[str, Any] = {} if drawn is None else {"interval": recentred_interval}
+            result.add_draws(metric, {m: float(of.mean()) for m, of in each.items()}, drawn, n=n, **how)
+
     def _add_cosines(
         self, result: TaskResult, rows: Mapping[str, Tensor], images: Mapping[str, UnitRows], n: Mapping[str, int]
     ) -> None:
@@ -446,112 +437,90 @@ class RetrievalTask(SkewOptions, ImageTask):
                 mean = sum(float((a.double() * b.double()).sum()) for a, b in pairs) / len(one)
                 result.add("image_cosine", method, mean, n={"images": len(one)}, change=(mean - 1,) * 3)
         kept = {method: (rows[NONE] * row).sum(dim=1).numpy() for method, row in rows.items()}
-        if self.resample == "queries":
-            result.add_resampled("query_cosine", kept, n=n, resamples=self.resamples, seed=self.seed)
-        else:
-            result.add_draws("query_cosine", {m: float(of.mean()) for m, of in kept.items()}, n=n)
+        self._add_over_queries(result, "query_cosine", kept, None, n)
 
+    # ---- what it costs -----------------------------------------------------------------------------------------
 
-# ---- what it costs ---------------------------------------------------------------------------------------------
+    def _add_recall(
+        self, result: TaskResult, gallery: Embeddings, texts: Texts, under: Mapping[str, Project],
+        images: Mapping[str, UnitRows],
+    ) -> None:  # fmt: skip
+        """Add recall of the gallery's captions, where the texts include them.
 
-
-def add_recall(
-    result: TaskResult, gallery: Embeddings, texts: Texts, under: Mapping[str, Project],
-    images: Mapping[str, UnitRows], task: RetrievalTask,
-) -> None:  # fmt: skip
-    """Add recall of the gallery's captions, where the texts include them.
-
-    Image to text: is the image's caption among the first k different captions? Text to image: is an image with this
-    caption among the first k? A caption counts once for each of its images, which are drawn together, for they are not
-    independent; the subset "" is the mean of both directions.
-    """
-    captioned = np.array([bool(caption) for caption in gallery.captions], dtype=bool)
-    if not captioned.any() or len(gallery) > MOST_CAPTIONS:
-        return
-    captions, code = np.unique(np.array(gallery.captions)[captioned], return_inverse=True)
-    if not texts.holds(captions.tolist()):
-        return
-    codes, own = torch.from_numpy(code), torch.arange(len(captions))
-    ahead: dict[str, dict[str, NDArray[np.int64]]] = {"image to text": {}, "text to image": {}}
-    for method, project in under.items():
-        rows, seen = project(captions.tolist()).float(), images[method][captioned]
-        ahead["image to text"][method] = first_hits(seen, rows, codes, own).numpy()
-        ahead["text to image"][method] = first_hits(rows, seen, own, codes).numpy()[code]
-    table: dict[tuple[str, str], dict[str, Floats]] = {}
-    for k in RECALL:
-        hits = {way: {m: (a < k).astype(float) for m, a in by.items()} for way, by in ahead.items()}
-        both = {m: np.mean([hits[way][m] for way in hits], axis=0) for m in under}
-        table |= {(f"recall@{k}", subset): values for subset, values in {"": both, **hits}.items()}
-    _add_means(result, table, {"images": int(captioned.sum()), "captions": len(captions)}, task, code)
-
-
-def add_accuracy(
-    result: TaskResult, gallery: Embeddings, classes: Mapping[str, Mapping[str, str]], under: Mapping[str, Project],
-    images: Mapping[str, UnitRows], task: RetrievalTask,
-) -> None:  # fmt: skip
-    """Add zero-shot accuracy in each column, and the mean over columns where there are several.
-
-    Scores are float64 products, rounded to far more digits than matter: equal images tie whatever the order of sums.
-    """
-    if not classes:
-        return
-    known = np.logical_and.reduce([gallery.column(column).known for column in classes])
-    if not known.any():
-        raise InvalidInputError(f"classes: no image has a label in every one of {list(classes)}")
-    right: dict[str, dict[str, Floats]] = {}
-    for column, prompts in classes.items():
-        labels, right[column] = gallery.column(column), {}
+        Image to text: is the image's caption among the first k different captions? Text to image: is an image with this
+        caption among the first k? A caption counts once for each of its images, which are drawn together, for they are
+        not independent; the subset "" is the mean of both directions.
+        """
+        captioned = np.array([bool(caption) for caption in gallery.captions], dtype=bool)
+        if not captioned.any() or len(gallery) > MOST_CAPTIONS:
+            return
+        captions, code = np.unique(np.array(gallery.captions)[captioned], return_inverse=True)
+        if not texts.holds(captions.tolist()):
+            return
+        codes, own, ahead = torch.from_numpy(code), torch.arange(len(captions)), dict[str, list[NDArray[np.int64]]]()
         for method, project in under.items():
+            rows, seen = project(captions.tolist()).float(), images[method][captioned]
+            to_text, to_image = first_hits(seen, rows, codes, own), first_hits(rows, seen, own, codes)
+            ahead[method] = [to_text.numpy(), to_image.numpy()[code]]
+        table: dict[tuple[str, str], dict[str, Floats]] = {}
+        for k in RECALL:
+            hits = {method: np.array(of) < k for method, of in ahead.items()}
+            table[f"recall@{k}", ""] = {method: of.mean(axis=0) for method, of in hits.items()}
+            for i, way in enumerate(("image to text", "text to image")):
+                table[f"recall@{k}", way] = {method: of[i].astype(float) for method, of in hits.items()}
+        self._add_means(result, table, {"images": int(captioned.sum()), "captions": len(captions)}, code)
+
+    def _add_accuracy(
+        self, result: TaskResult, gallery: Embeddings, classes: Mapping[str, Mapping[str, str]],
+        under: Mapping[str, Project], images: Mapping[str, UnitRows],
+    ) -> None:  # fmt: skip
+        """Add zero-shot accuracy in each column, and the mean over columns where there are several.
+
+        Scores are float64 products, rounded to far more digits than matter: equal images tie in any order of sums.
+        """
+        if not classes:
+            return
+        known = np.logical_and.reduce([gallery.column(column).known for column in classes])
+        if not known.any():
+            raise InvalidInputError(f"classes: no image has a label in every one of {list(classes)}")
+        right: dict[str, dict[str, Floats]] = {column: {} for column in classes}
+        for (column, prompts), (method, project) in product(classes.items(), under.items()):
+            labels = gallery.column(column)
             texts = project([prompts[name] for name in labels.names]).double()
             blocks = [texts @ some.double().T for some in images[method].some(known).split(1 << 13)]
             nearest = torch.cat(blocks, dim=1).numpy().round(12).argmax(axis=0)
             right[column][method] = (nearest == labels.codes[known]).astype(float)
-    mean = {method: np.mean([by[method] for by in right.values()], axis=0) for method in under}
-    subsets = {"": mean} if len(right) == 1 else {"": mean, **right}
-    n = {"images": int(known.sum()), "without a label": int((~known).sum())}
-    _add_means(result, {("accuracy", subset): values for subset, values in subsets.items()}, n, task)
+        mean = {method: np.mean([by[method] for by in right.values()], axis=0) for method in under}
+        subsets = {"": mean} if len(right) == 1 else {"": mean, **right}
+        n = {"images": int(known.sum()), "without a label": int((~known).sum())}
+        table = {("accuracy", subset): values for subset, values in subsets.items()}
+        self._add_means(result, table, n, np.arange(n["images"]))
 
-
-def _add_means(
-    result: TaskResult, table: Mapping[tuple[str, str], Mapping[str, Floats]], n: Mapping[str, int],
-    task: RetrievalTask, clusters: NDArray[np.integer] | None = None,
-) -> None:  # fmt: skip
-    """Rows of means over images: (metric, subset) -> method -> values (n,), whole clusters drawn where given."""
-    cells = [(key, method) for key, values in table.items() for method in values]
-    sums = np.stack([table[key][method] for key, method in cells], axis=1)
-    sizes = np.ones(len(sums))
-    if clusters is not None:
+    def _add_means(
+        self, result: TaskResult, table: Mapping[tuple[str, str], Mapping[str, Floats]], n: Mapping[str, int],
+        clusters: NDArray[np.integer],
+    ) -> None:  # fmt: skip
+        """Rows of means over images: (metric, subset) -> method -> values (n,), whole clusters drawn together."""
         sizes = np.bincount(clusters).astype(float)
-        sums = np.stack([np.bincount(clusters, weights=column) for column in sums.T], axis=1)
-    weights = (block.astype(float) for block in resampled_weights(len(sizes), task.resamples, task.seed))
-    draws = dict(zip(cells, np.concatenate([w @ sums / (w @ sizes)[:, None] for w in weights]).T, strict=True))
-    for key, by_method in table.items():
-        point = {method: float(one.mean()) for method, one in by_method.items()}
-        drawn = {method: draws[key, method] for method in by_method}
-        result.add_draws(key[0], point, drawn, n=n, interval=recentred_interval, subset=key[1])
+        columns = [column for values in table.values() for column in values.values()]
+        sums = np.stack([np.bincount(clusters, weights=column) for column in columns], axis=1)
+        blocks = resampled_weights(len(sizes), self.resamples, self.seed, len(sizes))
+        draws = iter(
+            np.concatenate([w @ sums / (w @ sizes)[:, None] for w in (block.astype(float) for block in blocks)]).T
+        )
+        for (metric, subset), values in table.items():
+            point = {method: float(one.mean()) for method, one in values.items()}
+            drawn = {method: next(draws) for method in values}
+            result.add_draws(metric, point, drawn, n=n, interval=recentred_interval, subset=subset)
 
 
-def _queries(given: Any, sets: Sequence[PromptSet]) -> list[str]:
-    """Texts to ask for: those given, the class prompts of a set, or those of the sets themselves."""
-    if isinstance(given, Queries):
-        return list(given.texts())
-    if isinstance(given, (str, PromptSet)):
-        return list(load_prompts(given).classes)
-    texts = list(given) if given is not None else list(dict.fromkeys(p for s in sets for p in s.classes))
-    if not texts:
-        missing = "got none" if given is not None else f"{[s.name for s in sets]} have no class prompts"
-        raise InvalidInputError(f"queries: expected a list of texts, {missing}; give queries=")
-    return texts
+def relevance(labels: Labels, queries: Sequence[str]) -> Mask | None:
+    """Return whether (q, n) the label of image n is the one that query q names; an unknown label is not relevant.
 
-
-def _names_one(images: Embeddings, column: str, queries: Sequence[str]) -> bool:
-    """Whether every query names exactly one of the values of a column."""
-    words = StatedWords([name for name in images.column(column).names if any(map(str.isalnum, name))])
-    return all(len(words.find(query)) == 1 for query in queries)
-
-
-def relevance(labels: Labels, queries: Sequence[str]) -> Mask:
-    """Return whether (q, n) the label of image n is the one that query q names; an unknown label is not relevant."""
+    None unless every query names exactly one of the labels.
+    """
     words = StatedWords([name for name in labels.names if any(map(str.isalnum, name))])
-    codes = np.array([labels.names.index(words.find(query)[0]) for query in queries])
-    return codes[:, None] == labels.codes
+    named = [words.find(query) for query in queries]
+    if any(len(one) != 1 for one in named):
+        return None
+    return np.array([labels.names.index(one[0]) for one in named])[:, None] == labels.codes

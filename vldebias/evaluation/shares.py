@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,16 +27,16 @@ from vldebias.evaluation.session import Session
 from vldebias.evaluation.task import Name, Task, register_task
 from vldebias.files import digest
 from vldebias.metrics.bootstrap import Interval, percentile_interval, wilson_interval
+from vldebias.metrics.classification import agreement
 from vldebias.metrics.metric import computed
 from vldebias.metrics.shares import (
     LEAST,
-    agreement,
+    NOT_LABELLED,
     corrected_shares,
     corrected_squares,
     discrepancies,
     independent,
     log_skew,
-    rated,
     shares_radius,
     squared_discrepancies,
 )
@@ -61,29 +62,11 @@ ABOUT_CORRECTED = (
 # ---- rows of counts ------------------------------------------------------------------------------------------
 
 
-def counted(prompts: Codes, codes: Codes, weights: Floats, n_prompts: int, values: int) -> Floats:
-    """Return the number of images of each prompt with each value, (p, values + 1), unknown last.
-
-    With unequal weights the counts of a prompt add up to its effective sample size.
-    """
-    total, squares = np.zeros((n_prompts, values + 1)), np.zeros(n_prompts)
-    np.add.at(total, (prompts, codes), weights)
-    np.add.at(squares, prompts, weights**2)
-    return total * (total.sum(1) / squares)[:, None]
-
-
 def add_shares(
-    result: TaskResult,
-    names: Sequence[str],
-    counts: Mapping[str, NDArray[Any]],
-    prompts: Sequence[str],
-    *,
-    subset: str = "",
-    noun: str = "prompts",
-    recognised: Mapping[str, Floats] | None = None,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> None:
+    result: TaskResult, names: Sequence[str], counts: Mapping[str, NDArray[Any]], prompts: Sequence[str], *,
+    subset: str = "", noun: str = "prompts", recognised: Mapping[str, Floats] | None = None,
+    resamples: int = 2000, seed: int = 0,
+) -> None:  # fmt: skip
     """Add the means over prompts of every metric of shares, then each prompt by itself.
 
     Means are resampled over prompts, each with all its images: the noise of few images is part of the spread between
@@ -99,49 +82,49 @@ def add_shares(
     """
     values, boot = len(names), dict[str, Any](resamples=resamples, seed=seed)
     known = {method: of[:, :-1] for method, of in counts.items()}
-    own = {method: discrepancies(of) for method, of in known.items()}
+    shares = {method: of / of.sum(1, keepdims=True) for method, of in counts.items()}
+    gaps = {method: discrepancies(of) for method, of in known.items()}
     if subset or len(prompts) > 1:
-        first = next(iter(counts.values()))
-        about: dict[str, Any] = {"subset": subset, **boot}
-        each = {"images each": round(float(first[0].sum()))}
-        every = {"images": round(sum(float(one.sum()) for one in counts.values()))}
-        about["n"] = {noun: len(prompts)} | (each if subset else every)
+        first, every = next(iter(counts.values())), sum(float(one.sum()) for one in counts.values())
+        n = {
+            noun: len(prompts),
+            **({"images each": round(float(first[0].sum()))} if subset else {"images": round(every)}),
+        }
+        about: dict[str, Any] = {"n": n, "subset": subset, **boot}
         images = first[:, :-1].sum(1).round().astype(np.int64)
         for metric, of in computed("shares"):
             result.add_resampled(metric, {m: of(one) for m, one in known.items()}, **about)
             if metric.name in BY_CHANCE and images.any():
-                result.add(metric, CHANCE, *chance(of, images, values, **boot), n=about["n"], subset=subset)
-        shares = {m: one / one.sum(1, keepdims=True) for m, one in counts.items()}
+                result.add(metric, CHANCE, *chance(of, images, values, **boot), n=n, subset=subset)
         result.add_resampled("unknown", {m: one[:, -1] for m, one in shares.items()}, **about)
         if recognised is not None:
             result.add_resampled("recognised", recognised, **about)
-        if subset:
-            worst = about | {
-                "subset": f"{subset}, the worst",
-                "n": {f"{noun}, the one with the widest gap of": len(prompts)},
-            }
-            result.add_resampled("discrepancy", own, statistic=lambda drawn: drawn.max(-1), **worst)
-            worst["n"] = {f"{noun}, the least recognised of": len(prompts)}
-            if recognised is not None:
-                result.add_resampled("recognised", recognised, statistic=lambda drawn: drawn.min(-1), **worst)
+        for name, each, pick, which in (
+            ("discrepancy", gaps, np.max, "the one with the widest gap of"),
+            ("recognised", recognised, np.min, "the least recognised of"),
+        ):
+            if subset and each is not None:
+                worst: dict[str, Any] = {"statistic": partial(pick, axis=-1), "n": {f"{noun}, {which}": len(prompts)}}
+                result.add_resampled(name, each, subset=f"{subset}, the worst", **worst, **boot)
         for code, value in enumerate(() if subset else names):
-            mean = {m: one[:, code] for m, one in shares.items()}
-            result.add_resampled("share", mean, **about | {"subset": f"mean over prompts: {value}"})
-    radius = {m: shares_radius(one, **boot) for m, one in known.items()}
-    most = float(np.sqrt(1 - 1 / values))
+            about["subset"] = f"mean over prompts: {value}"
+            result.add_resampled("share", {m: one[:, code] for m, one in shares.items()}, **about)
+    radius, most = {m: shares_radius(one, **boot) for m, one in known.items()}, float(np.sqrt(1 - 1 / values))
+    listed = () if " x " in result.provenance.task else names[: 1 if values == 2 else None]
     for i, prompt in enumerate(prompts):
-        for method, each_of in counts.items():
-            gap, by, n = float(own[method][i]), float(radius[method][i]), {"images": round(float(each_of[i].sum()))}
-            moved, around = (gap - own[NONE][i], by + radius[NONE][i]) if NONE in own else (0.0, 0.0)
-            change = (moved, max(-most, moved - around), min(most, moved + around)) if NONE in own else None
-            ends = (max(0.0, gap - by), min(most, gap + by))
-            where = prompt if subset or len(prompts) > 1 else ""
-            result.add("discrepancy", method, gap, ends, n=n, change=change, subset=where)
-            for code, name in enumerate(() if " x " in result.provenance.task else names[: 1 if values == 2 else None]):
-                share, size = float(each_of[i, code] / each_of[i].sum()), max(1, n["images"])
-                low, high = wilson_interval(min(size, round(float(each_of[i, code]))), size)
+        for method, of_prompts in counts.items():
+            gap, by, size = float(gaps[method][i]), float(radius[method][i]), round(float(of_prompts[i].sum()))
+            change = None
+            if NONE in gaps:
+                moved, around = gap - gaps[NONE][i], by + radius[NONE][i]
+                change = (moved, max(-most, moved - around), min(most, moved + around))
+            where, ends = prompt if subset or len(prompts) > 1 else "", (max(0.0, gap - by), min(most, gap + by))
+            result.add("discrepancy", method, gap, ends, n={"images": size}, change=change, subset=where)
+            for code, name in enumerate(listed):
+                share, of_size = float(shares[method][i, code]), max(1, size)
+                low, high = wilson_interval(min(of_size, round(float(of_prompts[i, code]))), of_size)
                 ends = (min(share, low), max(share, high))
-                result.add("share", method, share, ends, n=n, subset=f"{prompt}: {name}")
+                result.add("share", method, share, ends, n={"images": size}, subset=f"{prompt}: {name}")
 
 
 def chance(
@@ -156,11 +139,22 @@ def chance(
     return float(drawn.mean()), percentile_interval(drawn)
 
 
+def _counted(prompts: Codes, codes: Codes, weights: Floats, n_prompts: int, values: int) -> Floats:
+    """Number of images of each prompt with each value, (p, values + 1), unknown last.
+
+    With unequal weights the counts of a prompt add up to its effective sample size.
+    """
+    total, squares = np.zeros((n_prompts, values + 1)), np.zeros(n_prompts)
+    np.add.at(total, (prompts, codes), weights)
+    np.add.at(squares, prompts, weights**2)
+    return total * (total.sum(1) / squares)[:, None]
+
+
 # ---- a judge, corrected by people ----------------------------------------------------------------------------
 
 
-def as_judged(judged: Codes, values: int) -> list[Interval]:
-    """Return shares, discrepancy and MaxSkew of codes (n,), taken as correct; a code beyond the values is unknown."""
+def _as_judged(judged: Codes, values: int) -> list[Interval]:
+    """Shares, discrepancy and MaxSkew of codes (n,), taken as correct; a code beyond the values is unknown."""
     counts, n = np.bincount(judged, minlength=values + 1), len(judged)
     known = counts[None, :values]
     gap, reach = float(discrepancies(known)[0]), float(shares_radius(known)[0])
@@ -170,19 +164,18 @@ def as_judged(judged: Codes, values: int) -> list[Interval]:
     return [Interval(*one, 0.95, n, 0) for one in found]
 
 
-def corrected_block(
-    raw: TaskResult, names: Sequence[str], images: Mapping[str, tuple[Codes, Codes, Floats, Floats]], **boot: Any
+def _corrected_block(
+    raw: TaskResult, names: Sequence[str], images: Mapping[str, tuple[Codes, Codes, Codes, Floats]], **boot: Any
 ) -> list[TaskResult]:
-    """Return the block of a judge's figures, corrected by people's labels, and by how much they differ.
+    """The block of a judge's figures, corrected by people's labels, and by how much they differ.
 
     Labels of different methods are of different images, so the change of a corrected figure is that of independent
     estimates. Methods with fewer than 10 labels are left out with a warning; there is no block without another.
 
     images: method -> of n images the prompts (n,) 0 .. p - 1, codes of the judge (n,), one beyond the values for
-        unknown, answers of people (n, c), the values first, zeros where nobody was asked, and weights (n,), one over
-        the probability of being asked.
+        unknown, codes of people (n,) or NOT_LABELLED, and weights (n,), one over the probability of being asked.
     """
-    labels, k = {method: int((people.sum(1) > 0).sum()) for method, (_, _, people, _) in images.items()}, len(names)
+    labels, k = {method: int((of[2] != NOT_LABELLED).sum()) for method, of in images.items()}, len(names)
     left = {method: n for method, n in labels.items() if n < LEAST}
     if any(left.values()):
         listed = ", ".join(f"{method} ({n})" for method, n in left.items())
@@ -190,30 +183,27 @@ def corrected_block(
         warn(what, SuspectInputWarning)
     if len(left) == len(images):
         return []
-    found, squares, more = dict[str, tuple[list[Interval], ...]](), dict[str, Floats](), dict[str, Any]()
+    found, squares = dict[str, tuple[list[Interval], ...]](), dict[str, Floats]()
     for method in (one for one in images if one not in left):
         prompts, judged, people, weights = images[method]
-        one = corrected_shares(judged, people, people.shape[1], weights=weights)
-        found[method] = as_judged(judged, k), [*map(one.interval, range(k)), one.discrepancy(k), one.max_skew(k)]
-        by_judge = squared_discrepancies(counted(prompts, judged, np.ones(len(judged)), prompts.max() + 1, k)[:, :k])
-        mended = corrected_squares(prompts, judged, people, people.shape[1], k, weights=weights)
-        squares[method], more[method] = np.stack([by_judge, mended], axis=1), one.more_labels()
+        one = corrected_shares(judged, people, k + 1, weights=weights)
+        found[method] = _as_judged(judged, k), [*map(one.interval, range(k)), one.discrepancy(k), one.max_skew(k)]
+        by_judge = squared_discrepancies(_counted(prompts, judged, np.ones(len(judged)), prompts.max() + 1, k)[:, :k])
+        mended = corrected_squares(prompts, judged, people, k + 1, k, weights=weights)
+        squares[method] = np.stack([by_judge, mended], axis=1)
     whole = np.all([np.isfinite(one).all(1) for one in squares.values()], axis=0)
     settings = {
         "labelled images": {method: labels[method] for method in found},
         "methods with fewer than 10 labels, left out": sorted(left),
         "prompts without two labels under every method, left out of the squared gap": int((~whole).sum()),
-        "more labels, chosen likewise, that halve the interval": {
-            method: "more than there are images" if n is None else n for method, n in more.items()
-        },
     }
     fields = {
         "task": f"{raw.provenance.task} corrected",
         "title": "Corrected by people",
         "description": ABOUT_CORRECTED,
+        "settings": {**raw.provenance.settings, **settings},
     }
-    about = raw.provenance.model_copy(update={**fields, "settings": {**raw.provenance.settings, **settings}})
-    result = TaskResult(about, details=raw.details)
+    result = TaskResult(raw.provenance.model_copy(update=fields), details=raw.details)
     for i, (metric, where) in enumerate([*(("share", name) for name in names), ("discrepancy", ""), ("max_skew", "")]):
         for method, both in found.items():
             n = {"images": len(images[method][0]), "labels": labels[method]}
@@ -294,20 +284,20 @@ class SharesTask(Task):
             InvalidInputError: a column that is not there, a row without a prompt, a weight that is not above 0, fewer
                 than two values, no prompt that every method has.
         """
-        where = str(table) if isinstance(table, (str, Path)) else "table"
-        data = {}
+        pd, where, data = need("pandas"), "table", {}
         if isinstance(table, (str, Path)):
-            columns, data = read_table(Path(table)), {Path(table).name: digest(table)}
+            where, data = str(table), {Path(table).name: digest(table)}
+            columns = read_table(Path(table))
         else:
             columns = need("pyarrow").table({name: list(column) for name, column in dict(table).items()})
         if not columns.num_rows:
             raise InvalidInputError(f"{where}: expected a row for each image, got none")
 
-        def texts_of(name: str) -> list[str]:
-            return as_texts(column_of(columns, name, where), f"{where}: {name}")
+        def texts_of(name: str) -> Any:
+            return pd.Series(as_texts(column_of(columns, name, where), f"{where}: {name}")).str.strip()
 
-        texts = texts_of(self.prompt)
-        if blank := [i for i, text in enumerate(texts) if not text.strip()]:
+        texts = pd.Series(as_texts(column_of(columns, self.prompt, where), f"{where}: {self.prompt}"))
+        if (blank := np.flatnonzero(texts.str.strip() == "")).size:
             raise InvalidInputError(f"{where}: {len(blank)} rows have no {self.prompt!r}, such as row {blank[0] + 1}")
         read = {
             name: self._labels(column_of(columns, name, where), f"{where}: {name}", warns=drawn is None)
@@ -323,24 +313,31 @@ class SharesTask(Task):
         codes = {  # one beyond the names is unknown
             name: np.array([*map(names.index, labels.names), len(names)])[labels.codes] for name, labels in read.items()
         }
-        methods = np.array(self._methods(None if self.method is None else texts_of(self.method), len(texts)))
-        weights = np.ones(len(texts)) if self.weight is None else _numbers(texts_of(self.weight), where, self.weight)
-        order = sorted(dict.fromkeys(methods.tolist()), key=lambda name: name != NONE)
-        pd = need("pandas")
-        every = pd.Series(methods).groupby(texts, sort=False).nunique()
-        prompts = every.index[every == len(order)].tolist()
-        if not prompts:
+        methods = pd.Series([NONE] * len(texts)) if self.method is None else texts_of(self.method)
+        if self.baseline not in (NONE, *methods):
+            raise InvalidInputError(f"baseline: expected one of {sorted(set(methods))}, got {self.baseline!r}")
+        methods = methods.replace({self.baseline: NONE, "": "not said"})
+        weights = np.ones(len(texts))
+        if self.weight is not None:
+            weights = pd.to_numeric(texts_of(self.weight), errors="coerce").to_numpy(np.float64)
+            if (bad := np.flatnonzero(~(np.isfinite(weights) & (weights > 0)))).size:
+                came = f"got {texts_of(self.weight)[bad[0]]!r} in row {bad[0] + 1}"
+                raise InvalidInputError(f"{where}: {self.weight}: expected numbers above 0, {came}")
+        order = sorted(methods.unique(), key=lambda name: name != NONE)
+        every = methods.groupby(texts, sort=False).nunique()
+        prompts = every.index[every == len(order)]
+        if prompts.empty:
             raise InvalidInputError(f"{where}: no prompt is there under every method, {sorted(order)}")
-        at = pd.Index(prompts).get_indexer(texts)
-        rows = {method: (methods == method) & (at >= 0) for method in order}
+        at = prompts.get_indexer(texts)
+        rows = {method: np.flatnonzero((methods == method) & (at >= 0)) for method in order}
         boot: dict[str, Any] = {"resamples": self.resamples, "seed": self.seed}
-        result = self._result(
-            drawn,
-            order,
-            prompts,
-            data=data,
-            n={"prompts": len(prompts), "images": int((at >= 0).sum())},
-            settings={
+        fields: dict[str, Any] = {
+            "task": self.name,
+            "title": self.title,
+            "description": ABOUT,
+            "data": data,
+            "n": {"prompts": len(prompts), "images": int((at >= 0).sum())},
+            "settings": {
                 "columns": {key: getattr(self, key) for key in ("prompt", "value", "method", "weight", "people")},
                 "values": list(names),
                 "counts as unknown": ["", *self.unknown],
@@ -348,19 +345,31 @@ class SharesTask(Task):
                 "resampled": "prompts with all their images" if len(prompts) > 1 else "images of the one prompt",
                 **boot,
             },
-        )
+        }
+        if drawn is not None:
+            result = drawn.result(split="generated, labelled by people", **fields)
+        else:  # whose model nobody said
+            fields |= {"model": "not said", "split": "table", "prompts": f"the {len(prompts)} prompts of the images"}
+            fields |= {"prompts_hash": hashlib.sha256("\0".join(prompts).encode()).hexdigest()}
+            result = TaskResult(TaskProvenance(**fields, methods={method: {} for method in order}))
         k, said = len(names), codes[self.value]
         worth = weights if self.people is None else np.ones(len(texts))
-        of = {m: counted(at[own], said[own], worth[own], len(prompts), k) for m, own in rows.items()}
-        add_shares(result, names, of, prompts, **boot)
+        of = {m: _counted(at[own], said[own], worth[own], len(prompts), k) for m, own in rows.items()}
+        add_shares(result, names, of, prompts.tolist(), **boot)
         if self.people is None:
             return [result]
-        _doubt_names(read[self.value].names, read[self.people].names, f"{where}: {self.people}")
+        judge, others = (read[name].names for name in (self.value, self.people))
+        strange, never = [one for one in others if one not in judge], [one for one in judge if one not in others]
+        if strange and never:
+            warn(
+                f"{where}: {self.people}: has {strange}, which the judge never says, and never {never}, which it says; "
+                f"where they mean the same say --same {strange[0]}={never[0]}",
+                SuspectInputWarning,
+            )
         # An empty cell was not asked; a text that means unknown was an answer.
-        asked = np.array([bool(text.strip()) for text in texts_of(self.people)])
-        people = rated(np.where(asked, codes[self.people], -1), k + 1)
+        people = np.where(texts_of(self.people) != "", codes[self.people], NOT_LABELLED)
         images = {m: (at[own], said[own], people[own], weights[own]) for m, own in rows.items()}
-        mended = corrected_block(result, names, images, **boot)
+        mended = _corrected_block(result, names, images, **boot)
         if not mended and drawn is None:
             raise InvalidInputError(f"{self.people}: expected what people say of {LEAST} images or more of a method")
         return [result, *mended]
@@ -377,27 +386,6 @@ class SharesTask(Task):
             warn(f"{where}: {'; also '.join(problems)}", SuspectInputWarning)
         return labels
 
-    def _methods(self, texts: Sequence[str] | None, rows: int) -> list[str]:
-        """The method of each row; the baseline is "none"."""
-        if texts is None:
-            return [NONE] * rows
-        methods = [text.strip() for text in texts]
-        if self.baseline != NONE and self.baseline not in methods:
-            raise InvalidInputError(f"baseline: expected one of {sorted(set(methods))}, got {self.baseline!r}")
-        return [NONE if one in (self.baseline, NONE) else one or "not said" for one in methods]
-
-    def _result(self, drawn: DrawnSet | None, methods: Sequence[str], prompts: Sequence[str], **of: Any) -> TaskResult:
-        """An empty block about drawn images, or about those of a table, whose model nobody said."""
-        about = {"task": self.name, "title": self.title, "description": ABOUT, **of}
-        if drawn is not None:
-            return drawn.result(split="generated, labelled by people", **about)
-        hashed = hashlib.sha256("\0".join(prompts).encode()).hexdigest()
-        about |= {"model": "not said", "fingerprint": None, "prompts_hash": hashed, "split": "table", "seeds": []}
-        about |= {"prompts": f"the {len(prompts)} prompts of the images", "methods": {method: {} for method in methods}}
-        return TaskResult(TaskProvenance(**about), details={method: {} for method in methods})
-
-    # ---- people ----------------------------------------------------------------------------------------------
-
     def labelled(self, drawn: DrawnSet, files: Sequence[Path]) -> list[TaskResult]:
         """Measure majority labels of images whose prompts state no value, and correct the last judge by them.
 
@@ -409,69 +397,39 @@ class SharesTask(Task):
         if not answers:
             return []
         votes = Votes.of(answers, self.values, [image.path for image in images])
-        said = votes.majority
-        if not any(said):
+        if not any(votes.majority):
             raise InvalidInputError(
                 f"labels: none of {len(images)} generated images was labelled; they are about {answers[0].image}, the "
                 f"images are {images[0].path}: paths are below the folder of images"
             )
         judge = next(iter(Kept.all(drawn, self.attribute, self.values)[::-1]), None)
         seen = {} if judge is None else dict(zip(drawn, judge.said(self.attribute, self.values, SURE)[0], strict=True))
-        table = {
-            "prompt": [one.concept if one.part in ("train", "unseen") else one.prompt for one in images],
-            "method": [one.variant for one in images],
-            "people": said,
-            "judge": [seen.get(one, "").removeprefix(NO_VALUE) for one in images],
-            "weight": votes.weights.tolist(),
-        }
+        table = need("pandas").DataFrame(
+            {
+                "prompt": [one.concept if one.part in ("train", "unseen") else one.prompt for one in images],
+                "part": [one.part for one in images],
+                "method": [one.variant for one in images],
+                "people": votes.majority,
+                "judge": [seen.get(one, "").removeprefix(NO_VALUE) for one in images],
+                "weight": votes.weights,
+            }
+        )
         own = {"method": "method", "weight": "weight", "unknown": (CANNOT_TELL, NO_PERSON, NO_MAJORITY)}
-        alone = self.model_copy(update={**own, "value": "people"})
-        (result,) = alone.measure(_some(table, list(map(bool, said))), drawn=drawn)
-        about = {"attribute": self.attribute, "annotators": votes.annotators}
-        result.provenance.settings |= about | {"agreement": self._add_agreement(result, votes.codes)}
+        told = table[table.people != ""]
+        (result,) = self.model_copy(update={**own, "value": "people"}).measure(told, drawn=drawn)
+        settings = {"attribute": self.attribute, "annotators": votes.annotators}
+        try:
+            agreed = agreement(votes.codes, missing=NOT_ANSWERED, resamples=self.resamples, seed=self.seed)
+        except InvalidInputError as error:
+            settings["agreement"] = f"not measured: {error}"
+        else:
+            settings["agreement"] = "nominal; 'cannot tell' and 'no person' are answers too; resampled over images"
+            n = {"images with two answers": agreed.alpha.n, "annotators": len(votes.codes), "answers": agreed.answers}
+            for metric, one in (("alpha", agreed.alpha), ("percent_agreement", agreed.percent)):
+                result.add(metric, EVERYTHING, one.value, (one.low, one.high), n=n)
+        result.provenance.settings |= settings
         if judge is None:
             return [result]
         result.provenance.settings["judge"] = judge.name
-        parts = {image.part for image, one in zip(images, said, strict=True) if one}
         both = self.model_copy(update={**own, "value": "judge", "people": "people"})
-        asked = _some(table, [image.part in parts for image in images])
-        return [result, *both.measure(asked, drawn=drawn)[1:]]
-
-    def _add_agreement(self, result: TaskResult, codes: Codes) -> str:
-        """Add alpha and percent agreement of all images; return what they are of, or why there are none."""
-        try:
-            agreed = agreement(codes, missing=NOT_ANSWERED, resamples=self.resamples, seed=self.seed)
-        except InvalidInputError as error:
-            return f"not measured: {error}"
-        n = {"images with two answers": agreed.alpha.n, "annotators": len(codes), "answers": agreed.answers}
-        for metric, one in (("alpha", agreed.alpha), ("percent_agreement", agreed.percent)):
-            result.add(metric, EVERYTHING, one.value, (one.low, one.high), n=n)
-        return "nominal; 'cannot tell' and 'no person' are answers too; resampled over images"
-
-
-def _some(table: Mapping[str, Sequence[Any]], rows: Sequence[bool]) -> dict[str, list[Any]]:
-    return {name: [one for one, here in zip(column, rows, strict=True) if here] for name, column in table.items()}
-
-
-def _doubt_names(judge: Sequence[str], people: Sequence[str], where: str) -> None:
-    """Warn where each has values that the other never says: they may mean the same."""
-    strange, other = ([name for name in one if name not in two] for one, two in ((people, judge), (judge, people)))
-    if strange and other:
-        warn(
-            f"{where}: has {strange}, which the judge never says, and never {other}, which it says; where they mean "
-            f"the same say --same {strange[0]}={other[0]}",
-            SuspectInputWarning,
-        )
-
-
-def _numbers(texts: Sequence[str], where: str, column: str) -> Floats:
-    try:
-        numbers = np.array([float(text or "nan") for text in texts])
-    except ValueError as error:
-        raise InvalidInputError(f"{where}: {column}: expected a number in every row; {error}") from None
-    bad = np.flatnonzero(~np.isfinite(numbers) | (numbers <= 0))
-    if len(bad):
-        raise InvalidInputError(
-            f"{where}: {column}: expected numbers above 0, got {texts[bad[0]]!r} in row {bad[0] + 1}"
-        )
-    return numbers
+        return [result, *both.measure(table[table.part.isin(told.part)], drawn=drawn)[1:]]

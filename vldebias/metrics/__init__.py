@@ -1,29 +1,13 @@
 """Measure bias and utility: arrays in, floats out, with intervals; every convention is a named parameter."""
 
 from vldebias.metrics.bootstrap import Interval, bootstrap_interval
-from vldebias.metrics.classification import (
-    GroupAccuracy,
-    auroc,
-    group_accuracy,
-    k_variance,
-    worst_group_accuracy,
-)
+from vldebias.metrics.classification import agreement, auroc, group_accuracy, k_variance, worst_group_accuracy
 from vldebias.metrics.metric import METRICS, Metric, register_metric
 from vldebias.metrics.rankings import max_skew, min_skew, ndkl
-from vldebias.metrics.shares import (
-    Agreement,
-    CorrectedShares,
-    agreement,
-    corrected_shares,
-    discrepancy,
-    krippendorff_alpha,
-)
+from vldebias.metrics.shares import corrected_shares, discrepancy
 
 __all__ = [
     "METRICS",
-    "Agreement",
-    "CorrectedShares",
-    "GroupAccuracy",
     "Interval",
     "Metric",
     "agreement",
@@ -33,7 +17,6 @@ __all__ = [
     "discrepancy",
     "group_accuracy",
     "k_variance",
-    "krippendorff_alpha",
     "max_skew",
     "min_skew",
     "ndkl",

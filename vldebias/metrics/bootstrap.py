@@ -10,13 +10,11 @@ Source: Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), chapter
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from statistics import NormalDist
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -32,8 +30,8 @@ _REPEATED = 8  # rows per different row from which on counts are resampled inste
 # ---- arrays --------------------------------------------------------------------------------------------------
 
 
-def rows(values: Values, name: str) -> np.ndarray:
-    """Return `values` as a non-empty array with at least one axis; NaN raises an error."""
+def rows(values: Values, name: str, ndim: int | None = None) -> np.ndarray:
+    """Return `values` as a non-empty array with `ndim` axes, or one or more; NaN raises an error."""
     if isinstance(values, Tensor):
         tensor = values.detach().cpu()
         array = (tensor.double() if tensor.is_floating_point() else tensor).numpy()
@@ -41,28 +39,21 @@ def rows(values: Values, name: str) -> np.ndarray:
         array = np.asarray(values)
         if array.dtype == object and all(isinstance(value, str) for value in array.flat):  # a column of pandas
             array = array.astype(str)
-    if array.ndim == 0 or array.dtype == object or len(array) == 0:
-        raise InvalidInputError(f"{name}: expected a non-empty array, got shape {array.shape} of {array.dtype}")
+    if array.ndim == 0 or array.dtype == object or len(array) == 0 or array.ndim != (ndim or array.ndim):
+        wanted = "a non-empty array" if ndim != 1 else "a non-empty array (n,)"
+        raise InvalidInputError(f"{name}: expected {wanted}, got shape {array.shape} of {array.dtype}")
     if array.dtype.kind in "fc" and np.isnan(array).any():
         raise InvalidInputError(f"{name}: {int(np.isnan(array).sum())} of {array.size} values are NaN")
     return array
 
 
-def vector(values: Values, name: str) -> np.ndarray:
-    """Return `values` as a non-empty one-dimensional array."""
-    array = rows(values, name)
-    if array.ndim != 1:
-        raise InvalidInputError(f"{name}: expected shape (n,), got {array.shape}")
-    return array
-
-
 def vectors(**named: Values) -> list[np.ndarray]:
-    """Return several vectors of one length."""
-    arrays = {name: vector(values, name) for name, values in named.items()}
-    lengths = {name: len(array) for name, array in arrays.items()}
+    """Return vectors (n,) of one length."""
+    arrays = [rows(values, name, 1) for name, values in named.items()]
+    lengths = dict(zip(named, map(len, arrays), strict=True))
     if len(set(lengths.values())) > 1:
         raise InvalidInputError(f"expected vectors of one length, got {lengths}")
-    return list(arrays.values())
+    return arrays
 
 
 def codes(groups: np.ndarray, n_groups: int | None, name: str = "groups") -> tuple[np.ndarray, np.ndarray]:
@@ -91,9 +82,8 @@ def codes(groups: np.ndarray, n_groups: int | None, name: str = "groups") -> tup
 # ---- intervals -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Interval:
-    """Hold a value with its bootstrap interval; n: rows of the largest array, resamples: number of draws."""
+class Interval(NamedTuple):
+    """Hold a value with its interval; n: rows of the largest array, resamples: number of draws."""
 
     value: float
     low: float
@@ -101,10 +91,6 @@ class Interval:
     level: float
     n: int
     resamples: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return asdict(self)
 
     def __str__(self) -> str:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
@@ -122,31 +108,24 @@ def percentile_interval(draws: Floats, level: float = 0.95) -> tuple[float, floa
     return float(low), float(high)
 
 
-def recentred_interval(
-    value: float, draws: Floats, bounds: tuple[float, float] = (-np.inf, np.inf), level: float = 0.95
-) -> tuple[float, float]:
-    """Return the percentile interval, moved so that the mean of the draws is `value`, and cut at `bounds`.
+def recentred_interval(value: float, draws: Floats, level: float = 0.95) -> tuple[float, float]:
+    """Return the percentile interval, moved so that the mean of the draws is `value`, which it contains.
 
     It is for statistics that a resample pushes one way, such as a maximum over groups: their percentiles can miss the
-    value itself. `value` is never cut off.
+    value itself.
     """
-    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2]) + (value - draws.mean())
-    return float(min(value, max(low, bounds[0]))), float(max(value, min(high, bounds[1])))
+    low, high = np.add(percentile_interval(draws, level), value - draws.mean()).tolist()
+    return min(value, low), max(value, high)
 
 
-def wilson_interval(hits: int, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Return Wilson's score interval (1927) of a proportion; its width is above 0 even if hits is 0 or n.
+def wilson_interval(hits: int, n: int) -> tuple[float, float]:
+    """Return Wilson's 95 % score interval (1927) of a proportion; its width is above 0 even if hits is 0 or n.
 
     >>> [round(bound, 4) for bound in wilson_interval(0, 20)]
     [0.0, 0.1611]
-
-    Raises:
-        InvalidInputError: no rows, hits outside 0 .. n, a level outside (0, 1).
     """
-    if not 0 < level < 1 or not 0 <= hits <= n or n < 1:
-        raise InvalidInputError(f"expected 0 <= hits <= n, n >= 1 and a level in (0, 1), got {hits}, {n}, {level}")
-    z, share = float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64))), hits / n
-    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    z, share = NormalDist().inv_cdf(0.975), hits / n
+    half = z * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5
     centre, scale = share + z * z / (2 * n), 1 + z * z / n
     low = 0.0 if hits == 0 else (centre - half) / scale
     return low, 1.0 if hits == n else (centre + half) / scale
@@ -155,17 +134,17 @@ def wilson_interval(hits: int, n: int, level: float = 0.95) -> tuple[float, floa
 # ---- resamples -----------------------------------------------------------------------------------------------
 
 
-def resampled_weights(n: int, resamples: int, seed: int, among: int | None = None) -> Iterator[NDArray[np.int32]]:
-    """Yield how often each of n rows occurs in each resample of n rows: blocks (b, n), whose rows sum to n.
+def resampled_weights(n: int, resamples: int, seed: int, among: int) -> Iterator[NDArray[np.int32]]:
+    """Yield how often each of `among` rows occurs in each resample of all n rows: blocks (b, among).
 
-    among: blocks (b, among) of so many of the rows alone; the number of draws that fall on them is binomial.
+    The number of draws that fall on a part of the rows is binomial; the rows of a block sum to n if `among` is n.
     """
-    rng, m = np.random.default_rng(seed), n if among is None else among
-    for b in _blocks(_WEIGHTS // m, resamples):
-        block = np.empty((b, m), dtype=np.int32)
+    rng = np.random.default_rng(seed)
+    for b in _blocks(_WEIGHTS // among, resamples):
+        block = np.empty((b, among), dtype=np.int32)
         for one in block:  # one at a time: its counts stay in the cache
-            draws = n if m == n else rng.binomial(n, m / n)
-            one[:] = np.bincount(rng.integers(m, size=draws), minlength=m)
+            draws = n if among == n else rng.binomial(n, among / n)
+            one[:] = np.bincount(rng.integers(among, size=draws), minlength=among)
         yield block
 
 
@@ -181,9 +160,9 @@ def resampled_counts(
     while n gives (n - 1) / n of it (Rao and Wu, 1988, "Resampling inference with complex survey data").
     """
     rng, n = np.random.default_rng(seed), int(counts.sum())
-    shares = counts.reshape(-1) / n
     for b in _blocks(_BLOCK // counts.size, resamples):
-        yield rng.multinomial(n if size is None else size, shares, size=b).reshape(b, *counts.shape)
+        drawn = rng.multinomial(n if size is None else size, counts.reshape(-1) / n, size=b)
+        yield drawn.reshape(b, *counts.shape)
 
 
 def bootstrap_interval(
@@ -211,77 +190,56 @@ def bootstrap_interval(
     0.625 [0.250, 0.875]
     """
     data = [rows(array, f"arrays[{i}]") for i, array in enumerate(arrays)]
-    value, draws = _draws(data, 1, statistic, resamples, seed, paired, batched=False)
-    return Interval(float(value[0]), *percentile_interval(draws[:, 0], level), level, max(map(len, data)), resamples)
-
-
-def resampled_values(
-    values: Mapping[str, Values],
-    *shared: Values,
-    statistic: Statistic | None = None,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> tuple[dict[str, float], dict[str, Floats]]:
-    """Return name -> statistic(values, *shared), and name -> its draws (resamples,), on the same resamples for all.
-
-    The statistic takes arrays (resamples, n) and gives (resamples,); other arguments and Raises: `bootstrap_interval`.
-    """
-    data = [rows(array, name) for name, array in values.items()]
-    data += [rows(array, f"shared[{i}]") for i, array in enumerate(shared)]
-    value, draws = _draws(data, len(values), statistic, resamples, seed, paired=True, batched=True)
-    return dict(zip(values, value.tolist(), strict=True)), dict(zip(values, draws.T, strict=True))
-
-
-def _mean(values: np.ndarray) -> np.ndarray:
-    """Mean over all but the first axis of arrays (b, n, ...) of resamples."""
-    return values.reshape(len(values), -1).mean(1)
-
-
-def _draws(
-    data: list[np.ndarray], m: int, statistic: Statistic | None, resamples: int, seed: int, paired: bool, batched: bool
-) -> tuple[Floats, Floats]:
-    """The statistic of each of the first m arrays with the shared others: (m,) of the data, (resamples, m) of draws."""
     lengths = [len(array) for array in data]
     if not data or (paired and len(set(lengths)) > 1):
         raise InvalidInputError(f"arrays: expected one or more arrays of one length, got lengths {lengths}")
     if resamples < 1:
         raise InvalidInputError(f"resamples: expected at least 1, got {resamples}")
+    if statistic is None:
+        (one,) = data
+        values, drawn = resampled_values({"": one.reshape(len(one), -1).mean(1)}, resamples=resamples, seed=seed)
+        value, draws = values[""], drawn[""]
+    else:
+        rng, value, found = np.random.default_rng(seed), float(statistic(*data)), []
+        for b in _blocks(_BLOCK // max(lengths), resamples):
+            index = [rng.integers(n, size=(b, n)) for n in (lengths[:1] if paired else lengths)]
+            each = zip(*(index * len(data) if paired else index), strict=True)
+            found += [statistic(*(array[own] for array, own in zip(data, one, strict=True))) for one in each]
+        draws = np.array(found, dtype=np.float64)
+    if not np.isfinite([value, *draws]).all():
+        raise InvalidInputError(f"statistic: {(~np.isfinite(draws)).sum()} of {resamples} resamples are not finite")
+    return Interval(value, *percentile_interval(draws, level), level, max(lengths), resamples)
 
-    def each(arrays: Sequence[np.ndarray]) -> Floats:
-        measure = statistic or _mean
-        return np.stack([np.asarray(measure(one, *arrays[m:]), dtype=np.float64) for one in arrays[:m]], axis=-1)
 
-    def of_rows(index: list[np.ndarray]) -> Floats:
-        """(b, m) of the rows (b, n) of every array; a loop gathers one resample at a time, which stays in the cache."""
-        if batched or statistic is None:
-            return each([array[i] for array, i in zip(data, index, strict=True)]).reshape(-1, m)
-        alone = zip(*index, strict=True)
-        return np.stack([each([a[i] for a, i in zip(data, one, strict=True)]).reshape(m) for one in alone])
+def resampled_values(
+    values: Mapping[str, np.ndarray], *shared: np.ndarray, statistic: Statistic | None = None, resamples: int, seed: int
+) -> tuple[dict[str, float], dict[str, Floats]]:
+    """Return name -> statistic of its values (n,), and name -> its draws (resamples,), on the same resamples for all.
+
+    The statistic takes arrays (b, n), of the values and of what is shared, and gives (b,); None is the mean.
+    """
+    data, m = [np.asarray(array) for array in (*values.values(), *shared)], len(values)
+    n, measure = len(data[0]), statistic or (lambda drawn: drawn.mean(-1))
+
+    def each(index: NDArray[np.int64]) -> Floats:
+        drawn = [array[index] for array in data]
+        return np.stack([measure(one, *drawn[m:]) for one in drawn[:m]], axis=-1)
 
     # Means of few different rows, such as hits: counts of the kinds of rows are drawn, which is the same distribution.
-    means = (statistic is None or statistic is np.mean) and (paired or len(data) == 1)
-    if means and (kinds := _kinds(data)):
+    if statistic is None and (kinds := _kinds(data)):
         first, sizes = kinds
-        columns = [array[first].reshape(len(first), -1).mean(1) for array in data[:m]]
-        blocks = resampled_counts(sizes, resamples, seed)
-        parts = [np.stack([counts @ one for one in columns], axis=-1) / sizes.sum() for counts in blocks]
+        kept = np.stack([array[first] for array in data], axis=-1).astype(np.float64)
+        parts = [counts @ kept / n for counts in resampled_counts(sizes, resamples, seed)]
     else:
-        rng, parts = np.random.default_rng(seed), []
-        for b in _blocks(_BLOCK // max(lengths), resamples):
-            shared = [rng.integers(n, size=(b, n)) for n in (lengths[:1] if paired else lengths)]
-            parts.append(of_rows(shared * len(data) if paired else shared))
-    value, draws = of_rows([np.arange(n)[None] for n in lengths])[0], np.concatenate(parts)
-    if not (np.isfinite(value).all() and np.isfinite(draws).all()):
-        bad = (~np.isfinite(draws)).any(axis=1).sum()
-        raise InvalidInputError(f"statistic: {bad} of {resamples} resamples are not finite")
-    return value, draws
+        rng = np.random.default_rng(seed)
+        parts = [each(rng.integers(n, size=(b, n))) for b in _blocks(_BLOCK // n, resamples)]
+    value, draws = each(np.arange(n)[None])[0], np.concatenate(parts)
+    return dict(zip(values, value.tolist(), strict=True)), dict(zip(values, draws.T, strict=True))
 
 
 def _kinds(data: Sequence[np.ndarray]) -> tuple[NDArray[np.intp], NDArray[np.int64]] | None:
     """Where the first row of each kind is, and how many there are; None where the kinds are not few."""
     n = len(data[0])
-    if any(array.ndim > 1 for array in data):
-        return None
     code, first, sizes = np.zeros(n, dtype=np.int64), np.arange(n), np.ones(n, dtype=np.int64)
     for array in data:
         names, own = np.unique(array, return_inverse=True)

@@ -1,4 +1,4 @@
-"""Measure accuracy by group, how well a score finds wrong rows, and how far the features of a class are spread.
+"""Measure accuracy by group, areas under the curve, the spread of a class, and how far annotators agree.
 
 `group_accuracy` takes the rows of a test split; the functions of counts (..., g) take many resamples at once. A group
 is a target class x spurious attribute, as in Sagawa et al., "Distributionally Robust Neural Networks" (2020); eq. 7.1
@@ -7,21 +7,27 @@ of the thesis states the same gap in terms of losses.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from vldebias.errors import InvalidInputError, need
-from vldebias.metrics.bootstrap import Interval, Values, bootstrap_interval, codes, rows, vectors
+from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
+from vldebias.metrics.bootstrap import (
+    Interval,
+    Values,
+    bootstrap_interval,
+    codes,
+    percentile_interval,
+    resampled_counts,
+    rows,
+    vectors,
+)
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 _MOST = 100  # rows of a subset by default: costs grow with the square in memory and with the cube in time
-
-# ---- groups --------------------------------------------------------------------------------------------------
 
 
 def lowest_accuracy(hits: Counts, size: Counts) -> Floats:
@@ -39,32 +45,13 @@ def accuracy_gap(hits: Counts, size: Counts) -> Floats:
     return mean_accuracy(hits, size) - lowest_accuracy(hits, size)
 
 
-@dataclass(frozen=True)
-class GroupAccuracy:
-    """Hold the accuracy and number of rows of each group that occurs; keys are the labels of `groups`."""
+class GroupAccuracy(NamedTuple):
+    """Hold accuracy and number of rows of each group that occurs, by its label, the lowest and that of all rows."""
 
     accuracy: dict[Any, float]
     n: dict[Any, int]
-
-    @property
-    def worst_group(self) -> Any:
-        """Return the label of the group with the lowest accuracy; the first on a tie."""
-        return min(self.accuracy, key=lambda group: self.accuracy[group])
-
-    @property
-    def worst(self) -> float:
-        """Return min_g acc_g."""
-        return self.accuracy[self.worst_group]
-
-    @property
-    def average(self) -> float:
-        """Return the micro average, sum_g n_g acc_g / sum_g n_g: the accuracy over all rows."""
-        return float(np.average(list(self.accuracy.values()), weights=[float(n) for n in self.n.values()]))
-
-    @property
-    def gap(self) -> float:
-        """Return average - worst."""
-        return self.average - self.worst
+    worst: float
+    average: float
 
 
 def group_accuracy(predictions: Values, labels: Values, groups: Values) -> GroupAccuracy:
@@ -88,10 +75,10 @@ def group_accuracy(predictions: Values, labels: Values, groups: Values) -> Group
             "probabilities take the likeliest class"
         )
     names, index = codes(group, None)
-    n = np.bincount(index)
-    right = np.bincount(index, weights=np.asarray(predicted == true))
-    keys = names.tolist()
-    return GroupAccuracy(dict(zip(keys, (right / n).tolist(), strict=True)), dict(zip(keys, n.tolist(), strict=True)))
+    size, right = np.bincount(index), np.asarray(predicted == true)
+    accuracy = np.bincount(index, weights=right) / size
+    by_name, n = (dict(zip(names.tolist(), of.tolist(), strict=True)) for of in (accuracy, size))
+    return GroupAccuracy(by_name, n, float(accuracy.min()), float(right.mean()))
 
 
 def worst_group_accuracy(predictions: Values, labels: Values, groups: Values) -> float:
@@ -99,10 +86,7 @@ def worst_group_accuracy(predictions: Values, labels: Values, groups: Values) ->
     return group_accuracy(predictions, labels, groups).worst
 
 
-# ---- order ---------------------------------------------------------------------------------------------------
-
-
-def placements(scores: NDArray[np.floating], positive: Mask) -> tuple[Floats, Floats]:
+def placements(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> tuple[Floats, Floats]:
     """Return the share of other rows below each positive row, and of positive rows above each other row.
 
     The mean of either is the area under the curve, for scores (n,), high for the rows that are positive (n,); a tie
@@ -117,37 +101,30 @@ def placements(scores: NDArray[np.floating], positive: Mask) -> tuple[Floats, Fl
     return share_below(high, low), 1 - share_below(low, high)
 
 
-def auroc(scores: Values, wrong: Values, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> Interval:
+def auroc(scores: Values, wrong: Values, *, resamples: int = 2000) -> Interval:
     """Return P(score of a wrong row < score of a right row); ties count half, 0.5 is chance, 1 finds all.
 
     The interval is a percentile bootstrap that resamples wrong and right rows separately, so that their numbers stay.
     Source: Hanley and McNeil, "The meaning and use of the area under a ROC curve" (1982).
 
     Args:
-        scores: (n,), finite; low scores are taken as suspicious.
+        scores: (n,); low scores are taken as suspicious.
         wrong: (n,) truth values.
 
     Raises:
-        InvalidInputError: shapes that do not fit, scores that are not finite, no wrong or no right row.
+        InvalidInputError: shapes that do not fit, no wrong or no right row.
     """
     values, mask = vectors(scores=scores, wrong=wrong)
-    if not np.isfinite(values).all():
-        raise InvalidInputError(f"scores: {int((~np.isfinite(values)).sum())} of {len(values)} are not finite")
     if np.unique(mask).tolist() not in ([0, 1], [False, True]):  # a text "0" would be true, and so would -1
         raise InvalidInputError(f"wrong: expected truth values of both kinds, got {np.unique(mask)[:8].tolist()}")
     levels, is_wrong = np.unique(values, return_inverse=True)[1], mask.astype(bool)
-    size = int(levels.max()) + 1
 
     def area(low: Counts, high: Counts) -> float:
-        at = np.bincount(high, minlength=size)
-        above = len(high) - at.cumsum() + at / 2
-        return float(above[low].mean()) / len(high)
+        at = np.bincount(high, minlength=int(levels.max()) + 1)
+        return float((len(high) - at.cumsum() + at / 2)[low].mean()) / len(high)
 
-    how: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed, "paired": False}
-    return replace(bootstrap_interval(levels[is_wrong], levels[~is_wrong], statistic=area, **how), n=len(levels))
-
-
-# ---- spread -------------------------------------------------------------------------------------------------
+    parts = (levels[is_wrong], levels[~is_wrong])
+    return bootstrap_interval(*parts, statistic=area, paired=False, resamples=resamples)._replace(n=len(levels))
 
 
 def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> float:
@@ -165,26 +142,101 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
     Raises:
         InvalidInputError: not (n, d) with finite values and n >= 2, or k outside 1 .. n // 2.
     """
-    points = rows(features, "features")
-    if points.ndim != 2 or len(points) < 2 or not np.isfinite(points).all():
-        raise InvalidInputError(f"features: expected finite (n, d) with n >= 2, got shape {points.shape}")
+    points = rows(features, "features", 2)
     half = len(points) // 2
     size = min(half, _MOST) if k is None else k
+    if half < 1 or not np.isfinite(points).all():
+        raise InvalidInputError(f"features: expected finite (n, d) with n >= 2, got shape {points.shape}")
     if not 1 <= size <= half:
         raise InvalidInputError(f"k: two disjoint subsets of {len(points)} rows have 1 .. {half} rows, got {k}")
-    pairs = len(points) // (2 * size)
+    pairs, match, lengths = len(points) // (2 * size), need("scipy.optimize").linear_sum_assignment, []
     order = np.random.default_rng(seed).permutation(len(points))[: 2 * size * pairs]
-    blocks = (points[block].astype(np.float64) for block in order.reshape(pairs, 2, size))
-    return float(np.mean([_transport(one, other) for one, other in blocks]))
+    for both in order.reshape(pairs, 2, size):
+        one, other = points[both].astype(np.float64)
+        # Products choose the matching, since all differences would take (k, k, d) steps that no library blocks; near
+        # the origin they lose least. What it costs is taken from the k differences, free of the rounding of products.
+        x, y = one - one[0], other - one[0]
+        squares = (x**2).sum(1)[:, None] + (y**2).sum(1) - 2 * x @ y.T
+        chosen = match(np.maximum(squares, 0) ** 0.5)[1]
+        lengths.append(np.linalg.norm(one - other[chosen], axis=1).mean())
+    return float(np.mean(lengths))
 
 
-def _transport(one: Floats, other: Floats) -> float:
-    """The mean length of the best matching of two sets of k points.
+class Agreement(NamedTuple):
+    """Hold how far annotators agree.
 
-    Products of the points choose the matching, since all differences would take (k, k, d) steps that no library blocks;
-    what it costs is then taken from the k differences that were chosen, free of the rounding of products.
+    Attributes:
+        alpha: Krippendorff's alpha, bootstrapped over units: 1 perfect, 0 chance, negative below chance.
+        percent: share of pairs of answers to the same unit that are equal, mean over units; not corrected for chance.
+        answers: answers in units that two or more answered.
     """
-    x, y = one - one[0], other - one[0]  # near the origin, where products lose least
-    squares = (x**2).sum(1)[:, None] + (y**2).sum(1) - 2 * x @ y.T
-    match = need("scipy.optimize").linear_sum_assignment(np.maximum(squares, 0) ** 0.5)[1]
-    return float(np.linalg.norm(one - other[match], axis=1).mean())
+
+    alpha: Interval
+    percent: Interval
+    answers: int
+
+
+def agreement(labels: Values, *, missing: float = np.nan, resamples: int = 2000, seed: int = 0) -> Agreement:
+    """Return Krippendorff's alpha and percent agreement of names, with percentile intervals over units.
+
+    alpha = 1 - D_o / D_e over the units that two or more annotators answered: D_o is the share of unequal pairs of
+    answers inside units, D_e that of all pairable answers (Krippendorff, "Computing Krippendorff's Alpha-Reliability",
+    2011). Units are resampled, as Zapf et al., "Measuring inter-rater reliability for nominal data" (2016), recommend;
+    draws in which one value is left have no alpha and do not count.
+
+    Args:
+        labels: (annotators, units) codes of the answers; NaN is no answer.
+        missing: another number that means no answer, such as -1 in integer codes.
+
+    Raises:
+        InvalidInputError: not (annotators, units) numbers, no unit with two answers, or a single value throughout:
+            chance alone would agree then, and alpha is 0 / 0.
+
+    >>> agreement([[0, 0, 1, 1], [0, 0, 1, 0]]).alpha.value
+    0.5333333333333333
+    """
+    counts = _pairable(labels, missing)
+    units, sizes = len(counts), counts.sum(1)
+    unequal = (sizes**2 - (counts**2).sum(1)) / (sizes * (sizes - 1))  # share of ordered pairs of answers to a unit
+
+    def measured(weights: Floats) -> tuple[Floats, Floats]:
+        """alpha and percent (b,) where unit u counts weights[b, u] times; alpha is NaN where one value is left."""
+        totals = weights @ counts
+        n = totals.sum(1)
+        observed = (weights * sizes * unequal).sum(1) / n
+        expected = (n**2 - (totals**2).sum(1)) / (n * (n - 1))
+        several = (totals > 0).sum(1) > 1
+        alpha = np.where(several, 1 - observed / np.where(several, expected, 1.0), np.nan)
+        return alpha, weights @ (1 - unequal) / units
+
+    blocks = resampled_counts(np.ones(units, np.int64), resamples, seed)
+    draws = np.concatenate([np.stack(measured(one.astype(np.float64))) for one in blocks], axis=1)
+    alpha, percent = (
+        Interval(float(value[0]), *percentile_interval(drawn[np.isfinite(drawn)]), 0.95, units, resamples)
+        for value, drawn in zip(measured(np.ones((1, units))), draws, strict=True)
+    )
+    return Agreement(alpha, percent, int(counts.sum()))
+
+
+def _pairable(labels: Values, missing: float) -> Floats:
+    """Counts (units, values) of the units that two or more annotators answered."""
+    array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if array.ndim != 2 or array.dtype.kind not in "iufb":
+        raise InvalidInputError(
+            f"labels: expected numbers (annotators, units), got shape {array.shape} of {array.dtype}; "
+            "encode names as codes and missing answers as NaN"
+        )
+    if array.dtype.kind == "i" and np.isnan(missing) and (array == -1).any():
+        warn("labels: -1 counts as an answer; say missing=-1 where it means that there is none", SuspectInputWarning)
+    answers = np.where(array == missing, np.nan, array.astype(np.float64))
+    answers = answers[:, np.isfinite(answers).sum(0) >= 2]
+    annotator, unit = np.nonzero(np.isfinite(answers))
+    values, code = np.unique(answers[annotator, unit], return_inverse=True)
+    if len(values) < 2:
+        raise InvalidInputError(
+            f"labels: expected units with answers of two annotators that are not all alike, got {array.shape[1]} units "
+            f"with {len(code)} such answers of {len(values)} values"
+        )
+    counts = np.zeros((answers.shape[1], len(values)))
+    np.add.at(counts, (unit, code), 1.0)
+    return counts

@@ -98,16 +98,14 @@ def get_metric(name: str | Metric) -> Metric:
     if isinstance(name, Metric):
         return name
     base, at, k = name.partition("@")
-    known = METRICS.named(name if name in METRICS else base)
-    return replace(known, name=name, title=f"{known.title}@{k}") if at and name not in METRICS else known
+    known = METRICS.named(base)
+    return replace(known, name=name, title=f"{known.title}@{k}") if at else known
 
 
 def metric_of(name: str) -> Metric:
     """Return `get_metric(name)`, or a metric made from the name where it is unknown, as in another package's result."""
-    try:
-        return get_metric(name)
-    except InvalidInputError:
-        return Metric(name, name.replace("_", " "), "bias")
+    known = name.partition("@")[0] in METRICS
+    return get_metric(name) if known else Metric(name, name.replace("_", " "), "bias")
 
 
 def computed(of: Of) -> list[tuple[Metric, Callable[..., np.ndarray]]]:
@@ -133,9 +131,8 @@ for _metric in (
         "squared parity gap, bias-corrected",
         "bias",
         "lower",
-        ANY,
-        "shares",
-        squared_discrepancies,
+        of="shares",
+        compute=squared_discrepancies,
     ),
     Metric("kl_from_uniform", "KL from uniform shares", "bias", "lower", POSITIVE, "shares", kl_divergences),
     Metric("linear_probe", "attribute read by a linear probe, balanced accuracy", "bias", "lower", SHARE),

@@ -3,8 +3,7 @@
 Source of the skew: Geyik et al., "Fairness-Aware Ranking in Search & Recommendation Systems" (2019), equations 1-5,
 with the uniform prior that Berg et al. (2022) and chapter 7 of the thesis use for retrieval. Values are in nats; ties
 keep the order of the rows. A resample of the gallery needs no new sort: it holds row i w_i times, so its ranking is the
-old one with each row repeated w_i times, of which only about k rows are read. `top_rankings` has the first k of
-millions of rows from blocks of scores.
+old one with each row repeated w_i times, of which only about k rows are read.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
-from vldebias.metrics.bootstrap import Values, codes, vector, vectors
+from vldebias.metrics.bootstrap import Values, codes, rows, vectors
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -93,13 +92,10 @@ def _ranking(scores: Values, groups: Values, prior: str | Values, n_groups: int 
             f"groups: all rows are of {names.tolist()}, so every ranking is fair; say n_groups= where others may occur",
             SuspectInputWarning,
         )
-    if not isinstance(prior, str):
-        shares = vector(prior, "prior").astype(np.float64)
-    elif prior in ("uniform", "dataset"):
-        counts = np.ones(len(names)) if prior == "uniform" else np.bincount(index, minlength=len(names))
-        shares = counts / counts.sum()
-    else:
+    known = {"uniform": np.ones(len(names)), "dataset": np.bincount(index, minlength=len(names))}
+    if isinstance(prior, str) and prior not in known:
         raise InvalidInputError(f"prior: expected 'uniform', 'dataset' or an array of shares, got {prior!r}")
+    shares = known[prior] / known[prior].sum() if isinstance(prior, str) else rows(prior, "prior", 1)
     if len(shares) != len(names) or (shares <= 0).any() or abs(shares.sum() - 1) > 1e-6:
         raise InvalidInputError(
             f"prior: expected {len(names)} positive shares that sum to 1, for the groups {names.tolist()}, "
@@ -170,25 +166,6 @@ def _first(groups: NDArray[np.integer], k: int) -> NDArray[np.integer]:
 # ---- rankings ------------------------------------------------------------------------------------------------
 
 
-def rankings(scores: NDArray[np.floating], *, ties: str = "stable", seed: int = 0) -> Rows:
-    """Return the rows of the gallery from best to worst, (q, n), for scores (q, n).
-
-    ties: which of two equal scores comes first: "stable", the earlier row; "random", decided by one random order of
-        the rows, the same for every query. seed: of that order.
-
-    Raises:
-        InvalidInputError: scores with NaN, or another tie rule.
-    """
-    if np.isnan(scores).any():
-        raise InvalidInputError(f"scores: expected (q, n) without NaN, got shape {scores.shape}")
-    order, _ = tie_order(scores.shape[1], ties, seed)
-    order = np.arange(scores.shape[1]) if order is None else order
-    return order[np.argsort(-scores[:, order], axis=1, kind="stable")]
-
-
-Items = Any  # embeddings (n, d) in blocks: a tensor, or rows that are read when they are used, with `shape` and `split`
-
-
 class Leaders(NamedTuple):
     """Hold the first rows of some items for each query, best first.
 
@@ -206,25 +183,13 @@ class Leaders(NamedTuple):
         return cls(np.take_along_axis(scores, best, axis=1), np.take_along_axis(places, best, axis=1))
 
 
-def top_rankings(queries: Tensor, items: Items, k: int, *, ties: str = "stable", seed: int = 0) -> Rows:
-    """Return the first k rows (q, k) of `rankings` by inner product of queries (q, d) and items (n, d).
-
-    Raises:
-        InvalidInputError: shapes that do not fit, values that are not finite, k outside 1 .. n, or another tie rule.
-    """
-    check_top(queries, items, k)
-    order, place = tie_order(items.shape[0], ties, seed)
-    first = leaders(queries, items, k, place).places
-    return first if order is None else order[first]
-
-
-def leaders(queries: Tensor, items: Items, k: int, place: NDArray[np.int64] | int | None = None) -> Leaders:
-    """Return the first k of items (n, d), all or a part of those to rank, read once in blocks of rows.
+def leaders(queries: Tensor, items: Any, k: int, place: NDArray[np.int64] | int) -> Leaders:
+    """Return the first k of items (n, d), a tensor or rows that are read when used, all or a part of those to rank.
 
     Scores are float64 products, rounded to twelve decimals.
 
     place: (n,) the place of each item among all where scores are equal, or that of the first of items that follow one
-        another; None is 0.
+        another.
     """
     texts, start = queries.double(), 0
     first = Leaders(np.empty((len(texts), 0)), np.empty((len(texts), 0), dtype=np.int64))
@@ -233,32 +198,12 @@ def leaders(queries: Tensor, items: Items, k: int, place: NDArray[np.int64] | in
         if not np.isfinite(scores).all():
             raise InvalidInputError("queries and items: expected finite values")
         here = np.arange(start, start + len(some))
-        own, start = place[here] if isinstance(place, np.ndarray) else here + (place or 0), start + len(some)
+        own, start = here + place if isinstance(place, int) else place[here], start + len(some)
         if first.scores.shape[1] == k:  # the others are behind k rows of every query
             near = (scores >= first.scores[:, -1:]).any(axis=0)
             scores, own = scores[:, near], own[near]
         first = Leaders.merged([first, Leaders(scores, np.broadcast_to(own, scores.shape))], k)
     return first
-
-
-def check_top(queries: Tensor, items: Items, k: int) -> None:
-    """Check that shapes fit and that k is in 1 .. n."""
-    if queries.ndim != 2 or len(items.shape) != 2 or queries.shape[1] != items.shape[1]:
-        raise InvalidInputError(
-            f"queries and items: expected (q, d) and (n, d), got {tuple(queries.shape)} and {tuple(items.shape)}"
-        )
-    if not 1 <= k <= items.shape[0]:
-        raise InvalidInputError(f"k: expected 1 .. {items.shape[0]}, the rows that are ranked, got {k}")
-
-
-def tie_order(n: int, ties: str, seed: int) -> tuple[Rows | None, NDArray[np.int64] | None]:
-    """Return the order (n,) of rows with equal scores and each row's place in it; None: the order of the rows."""
-    if ties not in ("stable", "random"):
-        raise InvalidInputError(f"ties: expected 'stable' or 'random', got {ties!r}")
-    if ties == "stable":
-        return None, None
-    order = np.random.default_rng(seed).permutation(n)
-    return order, np.argsort(order)
 
 
 def random_rankings(n: int, k: int, count: int, seed: int) -> Iterator[Rows]:
@@ -291,14 +236,11 @@ def resampled_places(ranking: Rows, weights: NDArray[np.integer], k: int) -> NDA
     Raises:
         InvalidInputError: a resample holds fewer than k rows of the ranking.
     """
-    m = len(ranking)
-    read = reach(k, m)
-    while True:
+    read, held = 0, np.zeros(1, dtype=np.intp)
+    while read < len(ranking) and held.min() < k:
+        read = min(len(ranking), max(reach(k, len(ranking)), 2 * read))
         times = weights.T[ranking[:read]].T  # fast where the weights of a row lie together
         held = times.sum(axis=1, dtype=np.intp)
-        if read == m or held.min() >= k:
-            break
-        read = min(m, 2 * read)
     if held.min() < k:
         raise InvalidInputError(f"k: expected at most the {held.min()} rows that a resample holds, got {k}")
     place = np.broadcast_to(np.arange(read, dtype=np.min_scalar_type(read)), times.shape)
@@ -315,20 +257,8 @@ def first_hits(queries: Tensor, items: Tensor, query_codes: Tensor, item_codes: 
     Args:
         queries, items: (q, d) and (n, d) embeddings of one space, compared by inner product.
         query_codes, item_codes: (q,) and (n,) integers; an item is relevant where the codes agree. Of items with equal
-            scores the earlier row ranks ahead.
-
-    Raises:
-        InvalidInputError: shapes that do not fit, or a query that no item is relevant to.
+            scores the earlier row ranks ahead. Every query has to have a relevant item.
     """
-    check_top(queries, items, 1)
-    if query_codes.shape != queries.shape[:1] or item_codes.shape != items.shape[:1]:
-        came = f"{tuple(query_codes.shape)} and {tuple(item_codes.shape)}"
-        raise InvalidInputError(
-            f"codes: expected ({len(queries)},) of queries and ({len(items)},) of items, got {came}"
-        )
-    alone = ~torch.isin(query_codes, item_codes)
-    if alone.any():
-        raise InvalidInputError(f"codes: no item is relevant to {int(alone.sum())} of {len(queries)} queries")
     size, place = max(1, _SCORES // max(1, len(items))), torch.arange(len(items), device=items.device)
     ahead = []
     for some, of in zip(queries.split(size), query_codes.split(size), strict=True):

@@ -1,4 +1,4 @@
-"""Measure shares of values and their distance from even, correct them by people's labels, and compare annotators.
+"""Measure shares of values and their distance from even, and correct them by people's labels.
 
 `corrected_shares` joins a judge's answers about all images and people's of some: Angelopoulos et al.,
 "Prediction-Powered Inference" (2023), with the power tuning of Angelopoulos, Duchi and Zrnic, "PPI++" (2023), section
@@ -15,14 +15,13 @@ often such intervals contain the truth.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
-from vldebias.metrics.bootstrap import Interval, Values, codes, percentile_interval, resampled_counts, vector
+from vldebias.metrics.bootstrap import Interval, Values, codes, rows
 
 NOT_LABELLED = -1
 LEAST, FEW = 10, 30  # labels below which nothing is said, and below which a warning is
@@ -58,7 +57,7 @@ def discrepancy(labels: Values, n_groups: int, *, unknown: int | None = None) ->
         raise InvalidInputError(f"n_groups: expected at least 2 attribute values, got {n_groups}")
     if unknown is not None and 0 <= unknown < n_groups:
         raise InvalidInputError(f"unknown: expected a label outside 0 .. {n_groups - 1}, got {unknown}")
-    column = vector(labels, "labels")
+    column = rows(labels, "labels", 1)
     known = column if unknown is None else column[column != unknown]
     if len(known) == 0:
         raise InvalidInputError(f"labels: all {len(column)} are unknown ({unknown}); there is no share to report")
@@ -68,7 +67,8 @@ def discrepancy(labels: Values, n_groups: int, *, unknown: int | None = None) ->
 
 def discrepancies(counts: Counts) -> Floats:
     """Return eq. 7.2 (...) from counts of the values (..., |A|); its maximum, sqrt(1 - 1/|A|), where n = 0."""
-    return np.sqrt(_squares(counts))
+    (shares, known), even = _shares(counts), 1 / counts.shape[-1]
+    return np.sqrt(np.where(known, ((shares - even) ** 2).sum(axis=-1), 1 - even))
 
 
 def squared_discrepancies(counts: Counts) -> Floats:
@@ -78,10 +78,9 @@ def squared_discrepancies(counts: Counts) -> Floats:
     (1 - sum_a share_a^2) / (n - 1) is an unbiased estimate. It may be negative. With fewer than two images there is
     none, and the maximum 1 - 1/|A| stands for it.
     """
-    n = counts.sum(axis=-1)
-    shares = counts / np.maximum(n, 1)[..., None]
+    n, (shares, _), even = counts.sum(axis=-1), _shares(counts), 1 / counts.shape[-1]
     spread = (1 - (shares**2).sum(axis=-1)) / np.maximum(n - 1, 1)
-    return np.where(n > 1, _squares(counts) - spread, 1 - 1 / counts.shape[-1])
+    return np.where(n > 1, ((shares - even) ** 2).sum(axis=-1) - spread, 1 - even)
 
 
 def shares_radius(counts: Counts, *, resamples: int = 2000, seed: int = 0) -> Floats:
@@ -108,8 +107,7 @@ def deviation_ratios(counts: Counts) -> Floats:
 
     Source: Gandikota et al., "Unified Concept Editing in Diffusion Models" (2024). Few images bias it upwards.
     """
-    shares, known = _shares(counts)
-    even = 1 / counts.shape[-1]
+    (shares, known), even = _shares(counts), 1 / counts.shape[-1]
     return np.where(known, np.abs(shares - even).max(axis=-1) / (1 - even), 1.0)
 
 
@@ -121,11 +119,6 @@ def kl_divergences(counts: Counts) -> Floats:
     (shares, known), values = _shares(counts), counts.shape[-1]
     terms = shares * np.log(np.where(shares > 0, shares * values, 1.0))
     return np.where(known, np.maximum(terms.sum(axis=-1), 0.0), np.log(values))
-
-
-def _squares(counts: Counts) -> Floats:
-    (shares, known), even = _shares(counts), 1 / counts.shape[-1]
-    return np.where(known, ((shares - even) ** 2).sum(axis=-1), 1 - even)
 
 
 def _shares(counts: Counts) -> tuple[Floats, NDArray[np.bool_]]:
@@ -144,63 +137,49 @@ class CorrectedShares:
     Attributes:
         shares: (c,) of all answers; they add up to 1.
         draws: (2, b, c) of their posterior, under each prior.
-        labels: how many images people labelled. images: how many there are.
-        noise: how much of the variance is of the images and not of the labels.
+        labels: how many images people labelled.
     """
 
     shares: Floats
     draws: Floats
     labels: int
-    images: int
-    noise: float
 
     def interval(self, answer: int) -> Interval:
         """Return the share of an answer with its interval."""
-        value, outside = float(self.shares[answer]), (1 - LEVEL) / 2
-        low, high = np.quantile(self.draws[..., answer], [outside, 1 - outside], axis=1)
-        down = value + self._wider * (min(low.min(), value) - value)
-        up = value + self._wider * (max(high.max(), value) - value)
-        return self._interval(value, max(0.0, down), min(1.0, up))
+        value = float(self.shares[answer])
+        low, high = np.quantile(self.draws[..., answer], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=1)
+        down, up = (value + self._wider * (end - value) for end in (min(low.min(), value), max(high.max(), value)))
+        return Interval(value, max(0.0, down), min(1.0, up), LEVEL, self.labels, self.draws.shape[1])
 
-    def known(self, values: int) -> CorrectedShares:
-        """Return the shares among images whose value can be told: the first `values` answers.
+    def discrepancy(self, values: int) -> Interval:
+        """Return eq. 7.2 of all images together, among those whose value can be told: the first `values` answers.
+
+        Its interval is the radius of the drawn shares around the corrected ones, by the triangle inequality: drawn
+        gaps would not do, since a gap is never below 0 and those of even shares all lie above it.
 
         Raises:
             InvalidInputError: people could tell the value of no labelled image.
         """
+        shares, off = self._among(values)
+        value, reach = float(np.linalg.norm(shares - 1 / values)), self._radius(np.linalg.norm(off, axis=-1))
+        most = float(np.sqrt(1 - 1 / values))
+        return Interval(
+            value, max(0.0, value - reach), min(most, value + reach), LEVEL, self.labels, self.draws.shape[1]
+        )
+
+    def max_skew(self, values: int) -> Interval:
+        """Return max_a log(share_a |A|) of all images together, as `discrepancy` does."""
+        shares, off = self._among(values)
+        skew = log_skew(float(shares.max()), self._radius(np.abs(off).max(-1)), values)
+        return Interval(*skew, LEVEL, self.labels, self.draws.shape[1])
+
+    def _among(self, values: int) -> tuple[Floats, Floats]:
+        """Shares (values,) of the images whose value can be told, and how far the draws (2, b, values) are off."""
         named = float(self.shares[:values].sum())
         if named <= 0:
             raise InvalidInputError("people could tell the value of no labelled image; label more")
-        draws = self.draws[..., :values] / self.draws[..., :values].sum(-1, keepdims=True)
-        return replace(self, shares=self.shares[:values] / named, draws=draws)
-
-    def discrepancy(self, values: int) -> Interval:
-        """Return eq. 7.2 of all images together, among those whose value can be told.
-
-        Its interval is the radius of the drawn shares around the corrected ones, by the triangle inequality: drawn
-        gaps would not do, since a gap is never below 0 and those of even shares all lie above it.
-        """
-        among = self.known(values)
-        value = float(np.linalg.norm(among.shares - 1 / values))
-        reach = among._radius(np.linalg.norm(among.draws - among.shares, axis=-1))
-        return self._interval(value, max(0.0, value - reach), min(float(np.sqrt(1 - 1 / values)), value + reach))
-
-    def max_skew(self, values: int) -> Interval:
-        """Return max_a log(share_a |A|) of all images together, among those whose value can be told."""
-        among = self.known(values)
-        most = float(among.shares.max())
-        reach = among._radius(np.abs(among.draws - among.shares).max(-1))
-        return self._interval(*log_skew(most, reach, values))
-
-    def more_labels(self) -> int | None:
-        """Return how many more such labels halve the intervals; None if that takes more images."""
-        whole = float(self.draws.var(axis=1).sum(-1).mean())
-        labels, left = max(whole - self.noise, 0.0), whole / 4 - self.noise
-        needed = np.inf if left <= 0 else self.labels * labels / left
-        return None if needed > self.images else int(np.ceil(needed - self.labels))
-
-    def _interval(self, value: float, low: float, high: float) -> Interval:
-        return Interval(value, low, high, LEVEL, self.labels, self.draws.shape[1])
+        draws, shares = self.draws[..., :values], self.shares[:values] / named
+        return shares, draws / draws.sum(-1, keepdims=True) - shares
 
     def _radius(self, distances: Floats) -> float:
         return self._wider * float(np.quantile(distances, LEVEL, axis=1).max())
@@ -232,8 +211,7 @@ def corrected_shares(
 
     Args:
         judged: (n,) codes of the judge's answers, "unknown" among them; what they are called does not matter.
-        people: (n,) codes 0 .. answers - 1, or NOT_LABELLED. Or (n, answers): the share of raters that gave each
-            answer, rows of zeros where nobody was asked.
+        people: (n,) codes 0 .. answers - 1, or NOT_LABELLED.
         answers: how many answers people may give, those that name no value among them.
         weights: (n,) one over the probability with which an image was chosen for labelling; by default all alike.
             Images are to be chosen at random: what people label because it looks odd corrects nothing.
@@ -245,18 +223,25 @@ def corrected_shares(
     Warns:
         SuspectInputWarning: fewer than 30 labelled images, or an answer of the judge of which none is labelled.
     """
-    said, told = vector(judged, "judged"), rated(people, answers)
-    if len(told) != len(said):
-        raise InvalidInputError(f"expected as many answers of people as of the judge, {len(said)}, got {len(told)}")
-    asked = told.sum(1) > 0
+    said, answered = rows(judged, "judged", 1), rows(people, "people", 1)
+    worth = np.ones(len(said)) if weights is None else rows(weights, "weights", 1).astype(np.float64)
+    if not len(said) == len(answered) == len(worth):
+        lengths = f"{len(said)}, {len(answered)} and {len(worth)}"
+        raise InvalidInputError(
+            f"expected answers of the judge and of people, and weights, of one length, got {lengths}"
+        )
+    if answered.dtype.kind not in "iu" or answered.min() < NOT_LABELLED or answered.max() >= answers:
+        raise InvalidInputError(
+            f"people: expected codes {NOT_LABELLED} .. {answers - 1}, got {np.unique(answered)[:8]}"
+        )
+    asked, told = answered != NOT_LABELLED, _one_hot(answered, answers)
     labels = int(asked.sum())
     if labels < LEAST:
         raise InvalidInputError(
             f"people: expected labels of {LEAST} images or more, {labels} of {len(said)} are labelled; label more, "
             f"{FEW} give intervals without a warning"
         )
-    worth = np.ones(len(said)) if weights is None else vector(weights, "weights").astype(np.float64)
-    if len(worth) != len(said) or not (np.isfinite(worth[asked]).all() and (worth[asked] > 0).all()):
+    if not (np.isfinite(worth[asked]).all() and (worth[asked] > 0).all()):
         raise InvalidInputError(f"weights: expected {len(said)} numbers above 0, got {worth[:5].tolist()} ...")
     names, code = np.unique(said, return_inverse=True)
     lacking = [str(name) for i, name in enumerate(names) if not asked[code == i].any()]
@@ -264,15 +249,21 @@ def corrected_shares(
         why = f"{labels} labels are few" if labels < FEW else f"no image is labelled of the judge's answers {lacking}"
         warn(f"people: {why}; the intervals are wide, label more images", SuspectInputWarning)
     overall = (worth[asked] @ told[asked]) / worth[asked].sum()
-    strata, counts, shares = [], [], []
+    strata: list[tuple[float, Floats, Floats]] = []  # size, shares, and as many labels as they are worth
     for i in range(len(names)):
-        here = np.flatnonzero(asked & (code == i))
-        for part in _alike(here, worth) if len(here) else [here]:
+        size, here = (code == i).mean(), np.flatnonzero(asked & (code == i))
+        if not len(here):
+            strata.append((size, overall, np.zeros(answers)))
+        # What was chosen with another probability was another stratum of the sample.
+        edges = np.unique(worth[here])
+        if len(edges) > _WEIGHTS:
+            edges = np.quantile(worth[here], np.linspace(0, 1, _WEIGHTS + 1)[1:-1])
+        place = np.searchsorted(edges, worth[here])
+        for part in (here[place == one] for one in np.unique(place)):
             w = worth[part]
-            strata.append((code == i).mean() * (w.sum() / worth[here].sum() if len(part) else 1.0))
-            shares.append(w @ told[part] / w.sum() if len(part) else overall)
-            counts.append(shares[-1] * (w.sum() ** 2 / (w**2).sum()) if len(part) else np.zeros(answers))
-    of, theta = np.array(strata), np.stack(shares)
+            shares = w @ told[part] / w.sum()
+            strata.append((size * (w.sum() / worth[here].sum()), shares, shares * (w.sum() ** 2 / (w**2).sum())))
+    of, theta, counts = (np.array(column) for column in zip(*strata, strict=True))
     rng = np.random.default_rng(seed)
     sizes = rng.dirichlet(of * len(said) + 1 / len(of), resamples)
     pooled = (overall * labels + 0.5) / (labels + 0.5 * answers)
@@ -280,34 +271,16 @@ def corrected_shares(
     for drawn, prior in zip(draws, (np.full(answers, 1 / answers), pooled), strict=True):
         for j, seen in enumerate(counts):
             drawn += sizes[:, [j]] * rng.dirichlet(seen + prior, resamples)
-    value = of @ theta
-    noise = float(((theta**2).T @ of - value**2).sum()) / len(said)
-    return CorrectedShares(value, draws, labels, len(said), noise)
+    return CorrectedShares(of @ theta, draws, labels)
 
 
-def rated(people: Values, answers: int) -> Floats:
-    """Return shares (n, answers) of raters from codes (n,), zeros for NOT_LABELLED; shares are returned as given."""
-    array = np.asarray(people)
-    if array.ndim == 2 and array.shape[1] == answers:
-        total = array.sum(1, keepdims=True)
-        return np.divide(array, total, out=np.zeros(array.shape, np.float64), where=total > 0)
-    column = vector(people, "people")
-    if column.dtype.kind not in "iu" or column.min() < NOT_LABELLED or column.max() >= answers:
-        raise InvalidInputError(f"people: expected codes {NOT_LABELLED} .. {answers - 1}, got {np.unique(column)[:8]}")
-    return (column[:, None] == np.arange(answers)).astype(np.float64)
-
-
-def _alike(rows: NDArray[np.intp], weights: Floats) -> list[NDArray[np.intp]]:
-    """Return rows by their weights: what was chosen with another probability was another stratum of the sample."""
-    edges = np.unique(weights[rows])
-    if len(edges) > _WEIGHTS:
-        edges = np.quantile(weights[rows], np.linspace(0, 1, _WEIGHTS + 1)[1:-1])
-    place = np.searchsorted(edges, weights[rows])
-    return [rows[place == one] for one in np.unique(place)]
+def _one_hot(codes: Codes, answers: int) -> Floats:
+    """(n, answers); zeros for NOT_LABELLED."""
+    return (codes[:, None] == np.arange(answers)).astype(np.float64)
 
 
 def corrected_squares(
-    prompts: Codes, judged: Codes, people: Values, answers: int, values: int, *, weights: Values | None = None
+    prompts: Codes, judged: Codes, people: Codes, answers: int, values: int, *, weights: Floats | None = None
 ) -> Floats:
     """Return the unbiased squared discrepancy (p,) of each prompt 0 .. p - 1, NaN with fewer than two labelled images.
 
@@ -317,11 +290,10 @@ def corrected_squares(
     be told, by which it is divided, is that of the judge's answers. Arguments: see `corrected_shares`; the first
     `values` of the answers name values.
     """
-    told = rated(people, answers)
-    asked = told.sum(1) > 0
-    worth = np.ones(len(told)) if weights is None else np.asarray(weights, dtype=np.float64)
-    of_code = {code: np.flatnonzero(asked & (judged == code)) for code in np.unique(judged)}
-    labelled = {code: worth[rows] @ told[rows] / worth[rows].sum() for code, rows in of_code.items() if len(rows)}
+    told, asked = _one_hot(people, answers), people != NOT_LABELLED
+    worth = np.ones(len(told)) if weights is None else weights
+    seen = {code: rows for code in np.unique(judged) if len(rows := np.flatnonzero(asked & (judged == code)))}
+    labelled = {code: worth[rows] @ told[rows] / worth[rows].sum() for code, rows in seen.items()}
     share = {code: float((judged == code).mean()) for code in labelled}
     overall = sum(share[code] * labelled[code] for code in labelled) / sum(share.values())
 
@@ -357,103 +329,3 @@ def independent(after: Interval, before: Interval) -> tuple[float, float, float]
     down = np.hypot(after.value - after.low, before.high - before.value)
     up = np.hypot(after.high - after.value, before.value - before.low)
     return moved, float(moved - down), float(moved + up)
-
-
-# ---- agreement of annotators ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Agreement:
-    """Hold how far annotators agree.
-
-    Attributes:
-        alpha: Krippendorff's alpha, bootstrapped over units: 1 perfect, 0 chance, negative below chance.
-        percent: share of pairs of answers to the same unit that are equal, mean over units; not corrected for chance.
-        answers: answers in units that two or more answered.
-    """
-
-    alpha: Interval
-    percent: Interval
-    answers: int
-
-
-def krippendorff_alpha(labels: Values, *, missing: float = np.nan) -> float:
-    """Return alpha = 1 - D_o / D_e of names over all units that two or more annotators answered.
-
-    D_o is the share of unequal pairs of answers inside units, D_e that of all pairable answers.
-    Source: Krippendorff, "Computing Krippendorff's Alpha-Reliability" (2011).
-
-    Args:
-        labels: (annotators, units) codes of the answers; NaN is no answer.
-        missing: another number that means no answer, such as -1 in integer codes.
-
-    Raises:
-        InvalidInputError: not (annotators, units) numbers, no unit with two answers, or a single value throughout:
-            chance alone would agree then, and alpha is 0 / 0.
-
-    >>> krippendorff_alpha([[0, 0, 1, 1], [0, 0, 1, 0]])
-    0.5333333333333333
-    """
-    counts = _pairable(labels, missing)
-    return float(_alphas(counts, np.ones((1, len(counts))))[0])
-
-
-def agreement(labels: Values, *, missing: float = np.nan, resamples: int = 2000, seed: int = 0) -> Agreement:
-    """Return alpha and percent agreement with percentile intervals over units.
-
-    Units are resampled, as Zapf et al., "Measuring inter-rater reliability for nominal data" (2016), recommend; draws
-    in which one value is left have no alpha and do not count. Arguments and Raises: see `krippendorff_alpha`.
-    """
-    counts = _pairable(labels, missing)
-    units, equal = len(counts), 1 - _unequal(counts)
-    blocks = [one.astype(np.float64) for one in resampled_counts(np.ones(units, np.int64), resamples, seed)]
-    alphas = np.concatenate([_alphas(counts, weights) for weights in blocks])
-    shares = np.concatenate([weights @ equal / units for weights in blocks])
-    value, drawn = float(_alphas(counts, np.ones((1, units)))[0]), percentile_interval(alphas[np.isfinite(alphas)])
-    return Agreement(
-        Interval(value, *drawn, 0.95, units, resamples),
-        Interval(float(equal.mean()), *percentile_interval(shares), 0.95, units, resamples),
-        int(counts.sum()),
-    )
-
-
-def _pairable(labels: Values, missing: float) -> Floats:
-    """Counts (units, values) of the units that two or more annotators answered."""
-    array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
-    if array.ndim != 2 or array.dtype.kind not in "iufb":
-        raise InvalidInputError(
-            f"labels: expected numbers (annotators, units), got shape {array.shape} of {array.dtype}; "
-            "encode names as codes and missing answers as NaN"
-        )
-    if np.isinf(array.astype(np.float64)).any():
-        raise InvalidInputError("labels: expected finite numbers or NaN, got an infinite value")
-    if array.dtype.kind == "i" and np.isnan(missing) and (array == -1).any():
-        warn("labels: -1 counts as an answer; say missing=-1 where it means that there is none", SuspectInputWarning)
-    answers = np.where(array == missing, np.nan, array.astype(np.float64))
-    answers = answers[:, np.isfinite(answers).sum(0) >= 2]
-    annotator, unit = np.nonzero(np.isfinite(answers))
-    values, code = np.unique(answers[annotator, unit], return_inverse=True)
-    if len(values) < 2:
-        raise InvalidInputError(
-            f"labels: expected units with answers of two annotators that are not all alike, got {array.shape[1]} units "
-            f"with {len(code)} such answers of {len(values)} values"
-        )
-    counts = np.zeros((answers.shape[1], len(values)))
-    np.add.at(counts, (unit, code), 1.0)
-    return counts
-
-
-def _unequal(counts: Floats) -> Floats:
-    """Share (p,) of unequal pairs among the ordered pairs of answers to each unit."""
-    sizes = counts.sum(1)
-    return (sizes**2 - (counts**2).sum(1)) / (sizes * (sizes - 1))
-
-
-def _alphas(counts: Floats, weights: Floats) -> Floats:
-    """alpha (b,) where unit u counts weights[b, u] times; NaN where one value is left."""
-    sizes, totals = counts.sum(1), weights @ counts
-    n = totals.sum(1)
-    observed = (weights * sizes * _unequal(counts)).sum(1) / n
-    expected = (n**2 - (totals**2).sum(1)) / (n * (n - 1))
-    one_value = (totals > 0).sum(1) == 1
-    return np.where(one_value, np.nan, 1 - observed / np.where(one_value, 1.0, expected))

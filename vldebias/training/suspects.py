@@ -75,7 +75,7 @@ def report_pairs(
     if wrong is None or not 0 < wrong[ranked.order].mean() < 1:
         return files, None
     values, bad = scores[ranked.order], wrong[ranked.order]
-    return files, {"scored": len(values), "wrong": float(bad.mean()), "auroc": auroc(values, bad).to_dict()}
+    return files, {"scored": len(values), "wrong": float(bad.mean()), "auroc": auroc(values, bad)._asdict()}
 
 
 def write_kept(path: Path, pairs: Pairs, scores: NDArray[np.float32], rows: NDArray[np.int64]) -> Path:

@@ -175,7 +175,6 @@ class TaskResult:
         *,
         n: Mapping[str, int],
         statistic: Callable[..., np.ndarray] | None = None,
-        shared: tuple[np.ndarray, ...] = (),
         subset: str = "",
         resamples: int = 2000,
         seed: int = 0,
@@ -185,9 +184,9 @@ class TaskResult:
         A width of 0 says that resampling shows no variation and not that there is none: such intervals cover where
         there are some tens of units that differ.
 
-        statistic: from resampled values (b, n) and the `shared` arrays (b, n) to (b,); the mean by default.
+        statistic: from resampled values (b, n) to (b,); the mean by default.
         """
-        drawn = resampled_values(values, *shared, statistic=statistic, resamples=resamples, seed=seed)
+        drawn = resampled_values(values, statistic=statistic, resamples=resamples, seed=seed)
         self.add_draws(metric, *drawn, n=n, subset=subset)
 
 

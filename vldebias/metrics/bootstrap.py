@@ -212,18 +212,17 @@ def bootstrap_interval(
 
 
 def resampled_values(
-    values: Mapping[str, np.ndarray], *shared: np.ndarray, statistic: Statistic | None = None, resamples: int, seed: int
+    values: Mapping[str, np.ndarray], *, statistic: Statistic | None = None, resamples: int, seed: int
 ) -> tuple[dict[str, float], dict[str, Floats]]:
     """Return name -> statistic of its values (n,), and name -> its draws (resamples,), on the same resamples for all.
 
-    The statistic takes arrays (b, n), of the values and of what is shared, and gives (b,); None is the mean.
+    The statistic takes resampled values (b, n) and gives (b,); None is the mean.
     """
-    data, m = [np.asarray(array) for array in (*values.values(), *shared)], len(values)
+    data = [np.asarray(array) for array in values.values()]
     n, measure = len(data[0]), statistic or (lambda drawn: drawn.mean(-1))
 
     def each(index: NDArray[np.int64]) -> Floats:
-        drawn = [array[index] for array in data]
-        return np.stack([measure(one, *drawn[m:]) for one in drawn[:m]], axis=-1)
+        return np.stack([measure(array[index]) for array in data], axis=-1)
 
     # Means of few different rows, such as hits: counts of the kinds of rows are drawn, which is the same distribution.
     if statistic is None and (kinds := _kinds(data)):

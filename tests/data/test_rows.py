@@ -31,12 +31,6 @@ WHOLE = Embeddings.of(SMALL).unit
 PLAIN = normalize(torch.from_numpy(SMALL).float(), dim=1)
 
 
-def ranked(rows: rows.UnitRows, place: np.ndarray | None = None) -> np.ndarray:
-    """All rows from best to worst; of equal scores the one with the lower place first."""
-    scores = (QUERIES.double() @ rows.whole().double().T).numpy().round(12)
-    return np.lexsort((np.broadcast_to(np.arange(len(rows)) if place is None else place, scores.shape), -scores))
-
-
 def cut(at: list[int]) -> list[np.ndarray]:
     return np.split(SMALL, sorted(at))
 
@@ -72,7 +66,6 @@ def test_rows_and_passes_are_those_of_one_array(kind: str, tmp_path: Path) -> No
     with pytest.raises(IndexError):
         shards[[300]]
     assert torch.equal(shards.unit.products({"a": QUERIES})["a"], WHOLE.products({"a": QUERIES})["a"])
-    assert np.array_equal(shards.unit.top(QUERIES, 130), ranked(WHOLE)[:, :130])
     assert torch.equal(shards.unit.whole(), WHOLE.whole())
 
 
@@ -98,8 +91,9 @@ def test_the_cuts_do_not_matter(at: list[int], k: int, ties: str, chosen: str, m
     assert all(torch.equal(found[name], expected[name]) for name in texts)
     found = parts.top(QUERIES, k, ties=ties, seed=3)
     assert np.array_equal(found, whole.top(QUERIES, k, ties=ties, seed=3))
-    place = np.argsort(np.random.default_rng(3).permutation(len(whole))) if ties == "random" else np.arange(len(whole))
-    assert np.array_equal(found, ranked(whole, place)[:, :k])
+    order = np.random.default_rng(3).permutation(len(whole)) if ties == "random" else np.arange(len(whole))
+    exact = (QUERIES.double() @ whole.whole().double().T).numpy().round(12)
+    assert np.array_equal(found, np.lexsort((np.broadcast_to(np.argsort(order), exact.shape), -exact))[:, :k])
 
 
 def test_a_pattern_finds_files_in_folders_below(tmp_path: Path) -> None:

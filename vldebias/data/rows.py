@@ -242,28 +242,17 @@ class UnitRows:
     def top(self, queries: Tensor, k: int, *, ties: str = "stable", seed: int = 0) -> Rows:
         """Return the first k rows (q, k) by inner product with queries (q, d), merged from the first k of each part.
 
-        ties: which of two equal scores comes first: "stable", the earlier row; "random", decided by one random order of
-            the rows, the same for every query. seed: of that order.
-
-        Raises:
-            InvalidInputError: shapes that do not fit, values that are not finite, k outside 1 .. n.
+        ties: of equal scores the earlier row comes first ("stable"), or a random order of the seed decides ("random").
         """
         if queries.ndim != 2 or queries.shape[1] != self.shape[1] or not 1 <= k <= len(self):
-            raise InvalidInputError(
-                f"expected queries (q, {self.shape[1]}) and k in 1 .. {len(self)}, got {tuple(queries.shape)} and {k}"
-            )
+            raise InvalidInputError(f"queries, k: {tuple(queries.shape)} and {k} do not fit images {self.shape}")
         order = np.random.default_rng(seed).permutation(len(self)) if ties == "random" else None
-        place = None if order is None else np.argsort(order)
-        parts: list[tuple[UnitRows, Index | int]] = []
+        place, parts = None if order is None else np.argsort(order), list[tuple[UnitRows, Index | int]]()
         for rows, places in self._parts():
             at = places if place is None else place[places]
             parts.append((rows, at.start if isinstance(at, slice) else at))
-        work = partial(_leaders, queries, k)
-
-        def merge(one: Leaders, other: Leaders) -> Leaders:
-            return Leaders.merged([one, other], k=k)
-
-        first = reduce(merge, self.features.map(work, parts)).places
+        found = self.features.map(partial(_leaders, queries, k), parts)
+        first = reduce(lambda one, other: Leaders.merged([one, other], k), found).places
         return first if order is None else order[first]
 
     def _parts(self) -> list[tuple[UnitRows, Places]]:

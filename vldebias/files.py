@@ -1,4 +1,4 @@
-"""Find packaged files, write files atomically, hash them, and read untrusted YAML and JSON."""
+"""Find packaged files, write files atomically, lock folders, and read untrusted YAML and JSON."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import re
 import secrets
 import socket
 import subprocess
+import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextvars import ContextVar
 from datetime import datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -22,52 +22,45 @@ from typing import Any
 
 import yaml
 
-from vldebias.errors import InvalidInputError, PromptSetError, did_you_mean, warn
+from vldebias.errors import InvalidInputError, did_you_mean, warn
 
 LOCK = ".vldebias.lock"  # of a folder that a run writes
-MAX_BYTES = 1_000_000  # of a YAML file, which people write
-_MAX_JSON = 50_000_000  # of a JSON file, which programs write: results of a large suite have 3 MB
+_MAX_YAML = 1_000_000  # bytes of a file that people write
+_MAX_JSON = 50_000_000  # bytes of a file that programs write: results of a large suite have 3 MB
 _MAX_DEPTH = 32  # of lists and mappings in each other
-_MAX_DIGITS = 19  # of an integer: any int64
 
-_FORMULA = "'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"  # what a spreadsheet runs, full-width signs among it
+_FORMULA = "'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"  # what a spreadsheet runs, with full-width signs
 SHIELDED = f"^'({_FORMULA})"  # a cell of `shielded` that has its apostrophe
 
 _PACKAGE = Path(__file__).resolve().parent
 
 
-# ---- what comes with the package ---------------------------------------------------------------------------
-
-_KINDS = {"prompt set": ("prompts", "prompts", PromptSetError), "suite": ("suites", "eval/suites", InvalidInputError)}
+# ---- files of the package --------------------------------------------------------------------------------------
 
 
-def _packaged(kind: str) -> dict[str, Path]:
-    """Return name -> YAML file: inside the package in a wheel, next to it in a checkout or an editable install."""
-    packed, beside, error = _KINDS[kind]
+def _packaged(kind: str, packed: str, beside: str, name: str | None = None) -> Any:
+    """Return the names of packaged YAML files, or the path of one: inside the package in a wheel, else next to it."""
     places = (_PACKAGE / "_resources" / packed, _PACKAGE.parent / beside)
-    for place in places:
-        if found := sorted(place.glob("*.yaml"), key=lambda path: path.stem):
-            return {path.stem: path for path in found}
-    raise error(f"got no {kind}s (*.yaml) in {places[0]} or {places[1]}; expected them in one; reinstall vldebias.")
+    files = next(filter(None, ({path.stem: path for path in place.glob("*.yaml")} for place in places)), None)
+    if files is None:
+        raise InvalidInputError(f"got no {kind}s (*.yaml) in {places[0]} or {places[1]}; reinstall vldebias.")
+    if name is None:
+        return sorted(files)
+    if name not in files:
+        known, hint = ", ".join(sorted(files)), did_you_mean(name, files)
+        raise InvalidInputError(
+            f"got the {kind} {name!r}; expected one of {known}, or the path of a .yaml file; {hint}"
+        )
+    return files[name]
 
 
-def _names(kind: str) -> list[str]:
-    return list(_packaged(kind))
+prompt_names: Callable[[], list[str]] = partial(_packaged, "prompt set", "prompts", "prompts")
+prompt_file: Callable[[str], Path] = partial(_packaged, "prompt set", "prompts", "prompts")
+suite_names: Callable[[], list[str]] = partial(_packaged, "suite", "suites", "eval/suites")
+suite_file: Callable[[str], Path] = partial(_packaged, "suite", "suites", "eval/suites")
 
 
-def _file(kind: str, name: str) -> Path:
-    files = _packaged(kind)
-    if name in files:
-        return files[name]
-    listed, hint = ", ".join(files), did_you_mean(name, files)
-    raise _KINDS[kind][2](f"got the {kind} {name!r}; expected one of {listed}, or the path of a .yaml file; {hint}")
-
-
-prompt_names, prompt_file = partial(_names, "prompt set"), partial(_file, "prompt set")
-suite_names, suite_file = partial(_names, "suite"), partial(_file, "suite")
-
-
-# ---- writing -----------------------------------------------------------------------------------------------
+# ---- writing ---------------------------------------------------------------------------------------------------
 
 
 def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], object]) -> Path:
@@ -75,9 +68,6 @@ def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], o
 
     content: text (as UTF-8), bytes, or a function that writes to a given path. Missing folders are created; an
     existing file keeps its mode.
-
-    Raises:
-        OSError: it cannot be written; nothing is left behind.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -138,15 +128,14 @@ def add_tensors(state: Any, tensors: Iterable[tuple[str, Any]]) -> None:
         state.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
 
 
-# ---- one writer --------------------------------------------------------------------------------------------
+# ---- one writer ------------------------------------------------------------------------------------------------
 
-_held: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())
-_ours: set[Path] = set()  # folders that some thread of this process writes
+_held: dict[Path, int] = {}  # folder -> thread of this process that writes it
 
 
 @contextlib.contextmanager
 def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iterator[None]:
-    """Lock a folder for writing against other processes and other threads; the lock is reentrant.
+    """Lock a folder for writing against other processes and other threads; a thread may enter again.
 
     The lock is a POSIX record lock: it ends with the process that holds it and is not inherited by forks.
     say: called with a message if an earlier run was killed, or if the file system has no locks.
@@ -155,22 +144,20 @@ def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iter
         InvalidInputError: another run writes there; the message says which, since when, and what to do.
         OSError: the folder cannot be written.
     """
-    folder, process = Path(folder).resolve(), os.getpid()
-    if folder in _held.get():
+    folder, process, thread = Path(folder).resolve(), os.getpid(), threading.get_ident()
+    if _held.get(folder) == thread:
         yield
         return
     folder.mkdir(parents=True, exist_ok=True)
-    if folder in _ours:  # to open and close the file once more would end the lock
+    if folder in _held:  # to open and close the file once more would end the lock
         raise _second_run(folder, f"process {process}")
     file = _locked(folder, say)
-    _ours.add(folder)
-    outer = _held.set(_held.get() | {folder})
+    _held[folder] = thread
     try:
         yield
     finally:
         if os.getpid() == process:  # a fork has no part in it
-            _held.reset(outer)
-            _ours.discard(folder)
+            del _held[folder]
             with contextlib.suppress(OSError):  # Windows removes no open file
                 (folder / LOCK).unlink()
             file.close()
@@ -178,50 +165,41 @@ def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iter
 
 def _second_run(folder: Path, who: str) -> InvalidInputError:
     return InvalidInputError(
-        f"{folder}: got a second run; expected one at a time: {who or 'another process'} writes there; wait until it "
-        "has ended, stop it, or choose another folder (--out)."
+        f"{folder}: {who or 'another process'} writes there; expected one run at a time. Wait until it has ended, stop "
+        "it, or choose another folder (--out)."
     )
 
 
 def _locked(folder: Path, say: Callable[[str], object]) -> Any:
     """Return the open lock file of a folder, which names this process as its holder."""
-    path = folder / LOCK
+    path, free = folder / LOCK, True
     file = open(path, "a+b", buffering=0)  # noqa: SIM115
-    try:
-        free = _lock(file, folder, say)
-        if free and not (path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())):
-            file.close()  # whoever had it has just ended, and taken the file away
-            return _locked(folder, say)
-        file.seek(0)
-        before = " ".join(file.read(300).decode(errors="replace").split())
-        if not free:
-            raise _second_run(folder, before)
-        if before:
-            say(f"{folder}: {before} did not come to its end there (killed?); this run takes over what it left")
-        now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}, since {now}\n".encode())
-        return file
-    except BaseException:
-        file.close()
-        raise
-
-
-def _lock(file: Any, folder: Path, say: Callable[[str], object]) -> bool:
-    """Whether the file is this process's now; a system without locks is told of, and does without."""
     try:
         import fcntl
 
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
-        return False
+        free = False
     except (ImportError, OSError) as error:
         why = getattr(error, "strerror", None) or error
-        say(f"{folder}: cannot be locked ({why}); start no second run there while this one lasts")
-    return True
+        say(f"{folder}: cannot be locked ({why}); do not start a second run there before this one has ended")
+    if free and not (path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())):
+        file.close()  # its holder has just ended and deleted it
+        return _locked(folder, say)
+    file.seek(0)
+    before = " ".join(file.read(300).decode(errors="replace").split())
+    if not free:
+        file.close()
+        raise _second_run(folder, before)
+    if before:
+        say(f"{folder}: {before} did not finish there (killed?); this run continues from its files")
+    now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {socket.gethostname()}, since {now}\n".encode())
+    return file
 
 
-# ---- reading what people write -----------------------------------------------------------------------------
+# ---- reading what people write ---------------------------------------------------------------------------------
 
 
 def read_yaml(path: str | Path) -> dict[Any, Any]:
@@ -233,18 +211,16 @@ def read_yaml(path: str | Path) -> dict[Any, Any]:
         InvalidInputError: the file cannot be read, is too large or too deep, is no mapping, or has one of those; the
             message names the file and the line.
     """
-    content = parse_yaml(read_bytes(path, max_bytes=MAX_BYTES), str(path))
+    content = parse_yaml(read_bytes(path, max_bytes=_MAX_YAML), str(path))
     if not isinstance(content, dict):
-        raise InvalidInputError(f"{path}: expected a mapping of keys to values, 'key: value', got {content!r:.60}")
+        raise InvalidInputError(f"{path}: got {content!r:.60}; expected a mapping of keys to values, 'key: value'")
     return content
 
 
 def parse_yaml(text: str | bytes, where: str) -> Any:
     """Return the content of a YAML text, under the rules of `read_yaml`; messages name its origin `where`."""
-    try:
+    with _told(where, "YAML"):
         return _Yaml(text.decode("utf-8-sig") if isinstance(text, bytes) else text).get_single_data()
-    except (yaml.YAMLError, ValueError, RecursionError) as reason:
-        raise _not(where, reason, "YAML") from None
 
 
 def read_json(path: str | Path) -> Any:
@@ -258,16 +234,18 @@ def read_json(path: str | Path) -> Any:
 
 def parse_json(text: str | bytes, where: str) -> Any:
     """Return the content of a JSON text, under the rules of `read_json`; messages name its origin `where`."""
-    try:
+    with _told(where, "JSON"):
         text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
         return json.loads(text, parse_float=_finite, parse_constant=_finite, object_pairs_hook=_each_once)
-    except (ValueError, RecursionError) as reason:
-        raise _not(where, reason, "JSON") from None
 
 
-def _not(where: str, reason: Exception, what: str) -> InvalidInputError:
-    said = " ".join(str(reason).split())[:300]
-    return InvalidInputError(f"{where}: got {said}; expected {what} in UTF-8; correct the file at that place")
+@contextlib.contextmanager
+def _told(where: str, what: str) -> Iterator[None]:
+    try:
+        yield
+    except (yaml.YAMLError, ValueError, RecursionError) as reason:
+        said = " ".join(str(reason).split())[:300]
+        raise InvalidInputError(f"{where}: got {said}; expected {what} in UTF-8; correct the file there") from None
 
 
 def _finite(text: str) -> float:
@@ -284,11 +262,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_bytes(path: str | Path, *, max_bytes: int = _MAX_JSON) -> bytes:
-    """Return the content of an untrusted file, after checking its size.
-
-    Raises:
-        InvalidInputError: the file cannot be read, or has more than `max_bytes`; the message names it.
-    """
+    """Return the content of an untrusted file; raise InvalidInputError if it is unreadable or has over `max_bytes`."""
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -330,11 +304,7 @@ class _Yaml(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def construct_yaml_int(self, node: Any) -> Any:
-        if ":" in node.value:  # to YAML 1.1, 12:30 is 750
-            return node.value
-        if len(node.value.lstrip("+-").replace("_", "")) > _MAX_DIGITS:
-            raise _refused(f"a number of {len(node.value)} digits; put quotes around what is text", node)
-        return super().construct_yaml_int(node)
+        return node.value if ":" in node.value else super().construct_yaml_int(node)  # to YAML 1.1, 12:30 is 750
 
 
 def _refused(problem: str, place: Any) -> yaml.MarkedYAMLError:
@@ -343,13 +313,10 @@ def _refused(problem: str, place: Any) -> yaml.MarkedYAMLError:
 
 _Yaml.add_constructor("tag:yaml.org,2002:int", _Yaml.construct_yaml_int)
 # "2020-01-01" is text: as a date it would surprise, and "2020-13-45" would raise.
-_Yaml.yaml_implicit_resolvers = {
-    first: [(tag, form) for tag, form in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
+_Yaml.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: node.value)
 
 
-# ---- what ran ----------------------------------------------------------------------------------------------
+# ---- what ran --------------------------------------------------------------------------------------------------
 
 
 def versions() -> dict[str, str]:
@@ -367,13 +334,12 @@ def commit() -> str | None:
     Files in eval/results are ignored, because earlier results do not change what is measured.
     """
     root = _PACKAGE.parent
-    git = ["git", "-C", str(root)]
+    if not (root / ".git").exists():
+        return None
+    run = partial(subprocess.run, cwd=root, capture_output=True, text=True, check=False)
     try:
-        named = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
-        changed = [*git, "diff", "--quiet", "HEAD", "--", ".", ":(exclude)eval/results"]
-        clean = subprocess.run(changed, capture_output=True, check=False).returncode == 0
+        named = run(["git", "rev-parse", "--short=12", "HEAD"])
+        changed = run(["git", "diff", "--quiet", "HEAD", "--", ".", ":(exclude)eval/results"])
     except OSError:  # no git
         return None
-    if named.returncode or not (root / ".git").exists():  # nothing was committed yet, or this is no checkout
-        return None
-    return named.stdout.strip() + ("" if clean else "-dirty")
+    return None if named.returncode else named.stdout.strip() + ("-dirty" if changed.returncode else "")

@@ -222,7 +222,7 @@ def test_a_made_set_from_a_file(tmp_path: Path) -> None:
         ("? [a, b]\n: c", "as a key"),
         ("null: 2", "Keys"),
         ("{description: 2020-13-45}", "pairs: "),
-        ("{groups: [[2020-01-01, 99999999999999999999999]]}", "digits"),
+        ("{groups: [[2020-01-01, 99999999999999999999999]]}", r"groups\[0\]\[1\]: "),
         ("{parts: ['../gender']}", "got the prompt set"),
         ("{attribute: {a: [x], b: [y]}, groups: [[.inf, .nan]]}", r"groups\[0\]\[0\]: "),
     ],

@@ -354,7 +354,8 @@ def _stated(own: _Stated) -> tuple[str, ...]:
 
 @cache  # what comes with the package does not change
 def _packaged(name: str) -> PromptSet:
-    return load_prompts(prompt_file(name))
+    with _naming("prompts"):
+        return load_prompts(prompt_file(name))
 
 
 # ---- what users call -----------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import sys
 import sysconfig
+import traceback
 import warnings
 from collections.abc import Iterable
 from importlib import import_module
@@ -16,8 +17,7 @@ _EXTRAS = {
     "clip": "open_clip regex torchvision transformers",
     "diffusers": "diffusers",
     "eval": "PIL datasets jinja2 markupsafe matplotlib pandas pyarrow scipy sklearn torchmetrics",
-    **{"train": "accelerate", "demo": "gradio", "lora": "peft", "ray": "ray"},
-    "track": "tensorboard",
+    **{"train": "accelerate", "demo": "gradio", "lora": "peft", "ray": "ray", "track": "tensorboard"},
 }
 EXTRA_OF = {package: extra for extra, packages in _EXTRAS.items() for package in packages.split()}
 
@@ -88,11 +88,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def need(module: str) -> Any:
-    """Import and return `module` of an optional package.
-
-    Raises:
-        MissingPackageError: its package is not installed; the message is the command that installs it.
-    """
+    """Import an optional module; if it is missing, raise MissingPackageError with the command that installs it."""
     package = module.partition(".")[0]
     try:
         return import_module(module)
@@ -100,9 +96,7 @@ def need(module: str) -> Any:
         if (error.name or "").partition(".")[0] != package:  # it is there, and lacks something itself
             raise
         extra = f"'vldebias[{EXTRA_OF[package]}]'" if package in EXTRA_OF else package
-        raise MissingPackageError(
-            f"{package} is needed for this and not installed: pip install {extra}", name=package
-        ) from None
+        raise MissingPackageError(f"{package} is not installed: pip install {extra}", name=package) from None
 
 
 class Lazily:
@@ -130,12 +124,8 @@ def warn(message: str, category: type[Warning] = VldebiasWarning) -> None:
 
     If there is none (a library calls this package), use the innermost frame outside of this package.
     """
-    frames = [sys._getframe(1)]
-    while (outer := frames[-1].f_back) is not None:
-        frames.append(outer)
-    outside = [one for one in frames if not one.f_code.co_filename.startswith((_PACKAGE, "<frozen"))]
-    users = (one for one in outside if not one.f_code.co_filename.startswith(_LIBRARIES))
-    at = next(users, (outside or frames)[0])
-    registry = at.f_globals.setdefault("__warningregistry__", {})
-    module = at.f_globals.get("__name__", "unknown")
-    warnings.warn_explicit(message, category, at.f_code.co_filename, at.f_lineno, module, registry)
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_stack(sys._getframe(1))]
+    files = [file for file in files if not file.startswith("<frozen importlib")]  # as `warnings` counts them
+    outside = [level for level, file in enumerate(files) if not file.startswith(_PACKAGE)]
+    users = [level for level in outside if not files[level].startswith(_LIBRARIES)]
+    warnings.warn(message, category, stacklevel=(users or outside or [0])[0] + 2)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress as RichProgress
 
 T = TypeVar("T")
 
@@ -18,12 +17,9 @@ _LINE_EVERY = 60.0  # seconds between two lines of one bar in a log, where no ba
 
 
 class Progress:
-    """Show bars with the time left, or nothing without `bars`.
+    """Show bars with the time left, or nothing without `bars` (a `rich.progress.Progress`); it may be entered again."""
 
-    It is a reentrant context manager, so functions can pass it on to the functions that they call.
-    """
-
-    def __init__(self, bars: RichProgress | None = None) -> None:
+    def __init__(self, bars: Any = None) -> None:
         self.bars, self._entered = bars, 0
 
     @classmethod
@@ -40,7 +36,7 @@ class Progress:
         return cls(progress.Progress(*columns, *clock, console=console, speed_estimate_period=120))
 
     def __enter__(self) -> Progress:
-        if self.bars is not None and not self._entered:
+        if self.bars is not None:
             self.bars.start()
         self._entered += 1
         return self
@@ -67,8 +63,7 @@ class Progress:
             total = done = 1  # nothing left to do: a full bar
         bar = Bar(self, title, total, done)
         yield bar
-        if total is None:
-            bar.update(total=bar.done)
+        bar.show(total=bar.done if total is None else total)
 
     @contextmanager
     def step(self, title: str) -> Iterator[Bar]:
@@ -77,7 +72,7 @@ class Progress:
         try:
             yield bar
         finally:
-            bar.update(visible=False)
+            bar.show(visible=False)
 
     def track(self, items: Iterable[T], title: str, total: int | None = None) -> Iterator[T]:
         """Yield the items and show a bar; `total` is their number if they have no length."""
@@ -91,9 +86,9 @@ class Bar:
     """Update one line of a `Progress`; made by `Progress.bar`."""
 
     def __init__(self, progress: Progress, title: str, total: float | None, done: int) -> None:
-        self._progress, self._title, self._total, self.done = progress, title, total, done
-        self._written, self._note, bars = time.monotonic(), "", progress.bars
-        self._task = None if bars is None else bars.add_task(title, total=total, completed=done)
+        self._progress, self._title, self._note, self.total, self.done = progress, title, "", total, done
+        self._written = time.monotonic()
+        self._task = progress.bars and progress.bars.add_task(title, total=total, completed=done)
 
     def advance(self, count: int = 1) -> None:
         """Show that `count` more steps are done."""
@@ -105,17 +100,17 @@ class Bar:
 
     def to(self, done: int, note: str | None = None) -> None:
         """Set the number of steps done, and show a note such as the loss."""
-        self.done, self._note = done, self._note if note is None else note
-        text, bars = f"{self._title}: {self._note}" if self._note else self._title, self._progress.bars
-        self.update(completed=done, description=text)
+        self.done, self._note, bars = done, self._note if note is None else note, self._progress.bars
+        text = f"{self._title}: {self._note}" if self._note else self._title
+        self.show(completed=done, description=text)
         if bars is not None and time.monotonic() - self._written >= _LINE_EVERY:
             self._written = time.monotonic()
             if not (bars.console.is_terminal or bars.console.is_jupyter):
-                self._progress.say(f"{text}: {done}{'' if self._total is None else f' of {self._total:.0f}'}")
+                self._progress.say(f"{text}: {done}{'' if self.total is None else f' of {self.total:.0f}'}")
 
-    def update(self, **fields: Any) -> None:
+    def show(self, **fields: Any) -> None:
         """Update fields of the underlying task of rich."""
-        if self._progress.bars is not None and self._task is not None:
+        if self._progress.bars is not None:
             self._progress.bars.update(self._task, **fields)
 
 

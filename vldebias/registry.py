@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from vldebias.errors import InvalidInputError, did_you_mean, warn
 
@@ -28,28 +28,23 @@ class Registry(Mapping[str, T]):
         self._searched = False
 
     def register(self, given: Any) -> T:
-        """Register `given` under its name, and return the stored object.
-
-        Raises:
-            InvalidInputError: it is of the wrong kind, or its name is taken.
-        """
+        """Register `given` and return what is stored; raise InvalidInputError for a wrong kind or a taken name."""
         accept = self._accept
-        if isinstance(accept, type) and not (isinstance(given, accept) and hasattr(given, "name")):
-            expected = f"{accept.__module__.rpartition('.')[0]}.{accept.__name__}"
-            raise InvalidInputError(f"{self.kind}: expected a {expected} with a name, got {given!r}")
-        name, item = (given.name, given) if isinstance(accept, type) else accept(given)
-        there = self._items.get(name)
-        if there is not None and there != item:
-            raise InvalidInputError(f"{self.kind} {name!r}: there is one of this name, {there!r}; choose another name")
-        self._items[name] = item
+        if isinstance(accept, type):
+            if not (isinstance(given, accept) and hasattr(given, "name")):
+                raise InvalidInputError(f"{self.kind}: got {given!r}; expected a {accept.__name__} with a name")
+            name, item = given.name, cast(T, given)
+        else:
+            name, item = accept(given)
+        if (there := self._items.setdefault(name, item)) != item:
+            raise InvalidInputError(f"{self.kind} {name!r}: this name is taken by {there!r}; choose another name")
         return item
 
     def named(self, name: Any) -> T:
         """Return the object of this name, or raise InvalidInputError with the known names."""
         if not isinstance(name, str) or name not in self:
-            raise InvalidInputError(
-                f"{self.kind}: expected one of {', '.join(self)}, got {name!r}; {did_you_mean(name, self)}"
-            )
+            hint = did_you_mean(name, self)
+            raise InvalidInputError(f"{self.kind}: expected one of {', '.join(self)}, got {name!r}; {hint}")
         return self[name]
 
     def _all(self) -> dict[str, T]:

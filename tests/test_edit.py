@@ -9,8 +9,9 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import huggingface_hub
 import pytest
@@ -20,11 +21,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import vldebias
-from vldebias.edit import Edit, _digest
+from vldebias.edit import Edit, Fingerprint, Provenance, _digest
 from vldebias.errors import InvalidInputError
 from vldebias.methods import load_edit, load_edits
 from vldebias.projection import CalibratedProjection
-from vldebias.provenance import Fingerprint, Provenance
 
 FILES = {"projection.safetensors", "config.json", "README.md"}
 
@@ -102,27 +102,36 @@ def test_values_that_are_not_finite_are_refused(bad: float, tmp_path: Path, monk
         vldebias.load_edit(tmp_path)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Move(Edit):
+    kind = "test-move"
+    axes: ClassVar = {"left": "d rank", "right": "d rank", "by": "d"}
+
+    left: torch.Tensor
+    right: torch.Tensor
+    by: torch.Tensor
+    provenance: Provenance
+
+    def __call__(self, z: torch.Tensor, strength: float = 1.0) -> torch.Tensor:
+        raise NotImplementedError
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (
-            {"image_right": (3, 2)},
-            r"image_right: expected a tensor \(d, images\) with d = 3, images = 1, got \(3, 2\)$",
-        ),
-        ({"text_shift": (2,)}, r"text_shift: expected a tensor \(d\) with d = 3, got \(2,\)$"),
-        ({"image_left": (4, 1)}, r"image_left: expected a tensor \(d, images\) with d = 3.*, got \(4, 1\)$"),
-        ({"image_left": None}, r"^expected the tensors text_left, text_right, .*, got text_left, .*image_shift$"),
-        ({"bias": (3,)}, r"^expected the tensors .*, got .*bias$"),
+        ({"right": (3, 1)}, r"^right: .* \(d, rank\) with d = 3, rank = 2.* got \(3, 1\)"),
+        ({"by": (2,)}, r"^by: .* \(d\) with d = 3.* got \(2,\)"),
+        ({"by": (3, 1)}, r"^by: .* got \(3, 1\)"),
+        ({"left": None}, r"expected the tensors left, right, by, got right, by"),
+        ({"bias": (3,)}, r"expected the tensors .*, got .*bias"),
     ],
 )
 def test_axes_have_one_size(change: dict[str, Any], text: str) -> None:
-    shapes = {"text_left": (3, 2), "text_right": (3, 2), "text_shift": (3,)}
-    shapes |= {"image_left": (3, 1), "image_right": (3, 1), "image_shift": (3,)}
+    shapes: dict[str, Any] = {"left": (3, 2), "right": (3, 2), "by": (3,)}
+    assert Move.build({name: torch.ones(shape) for name, shape in shapes.items()}, {}, Provenance("move")).dim == 3
     tensors = {name: torch.ones(shape) for name, shape in (shapes | change).items() if shape is not None}
     with pytest.raises(InvalidInputError, match=text):
-        Edit.kinds["two-towers"].build(tensors, {}, Provenance("both"))
-    tensors = {name: torch.ones(shape) for name, shape in shapes.items()}
-    assert Edit.kinds["two-towers"].build(tensors, {}, Provenance("both")).dim == 3
+        Move.build(tensors, {}, Provenance("move"))
 
 
 def test_nothing_in_the_package_unpickles() -> None:

@@ -9,27 +9,159 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Self, get_type_hints
 
+import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from torch import Tensor
 
 from vldebias import __version__
 from vldebias.errors import InvalidInputError, VldebiasError
 from vldebias.files import add_tensors, parse_json, write_atomically
-from vldebias.hub import asked_once, card, reason
-from vldebias.provenance import Choice as Choice
-from vldebias.provenance import Fingerprint as Fingerprint
-from vldebias.provenance import Provenance as Provenance
+from vldebias.hub import card, find_folder, push_to_hub
 
 WEIGHTS, CONFIG = "projection.safetensors", "config.json"
 _NOTHING = {"nothing": torch.zeros(1)}  # in the place of tensors where an edit has none: the file asks for some
+_TOLERANCE = 5e-3  # rounding to bfloat16 moves a tensor by 1.6e-3 of its norm; fine-tuning by a per cent or more
+_TOLERANCE_OF_ONE = 1.5e-2  # for a single tensor: rounding reaches it in none of a million
+_TOLERANCE_OF_TEXTS = 4e-2  # bfloat16 moves what an encoder makes of a text by 1 to 2 per cent of its length
+
+_Lam = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_strict = with_config(ConfigDict(extra="forbid", strict=True))
+_adapter = cache(TypeAdapter)
+
+
+# ---- where an edit comes from ----------------------------------------------------------------------------------
+
+
+@_strict
+@dataclass(frozen=True)
+class Fingerprint:
+    """Identify weights by two numbers for each tensor (`vldebias.hosts.fingerprint`).
+
+    structure: hash of names and shapes. norms, waves: length, and product with a fixed vector, of up to 16 tensors.
+    tensors: the same for every tensor, compared if both fingerprints have it.
+    adapters: norm of all LoRA weights added to them, 0 without; they do not make the weights differ.
+    texts: a few numbers of the embeddings of each of three texts; empty if no text could be embedded.
+    """
+
+    structure: str
+    norms: tuple[float, ...]
+    waves: tuple[float, ...]
+    adapters: float = 0.0
+    tensors: tuple[tuple[float, float], ...] = ()
+    texts: tuple[tuple[float, ...], ...] = ()
+
+    def matches(self, other: Fingerprint | None) -> bool:
+        """Return whether both could be of the same weights; True if the other fingerprint is None."""
+        if other is None:
+            return True
+        whole = bool(self.tensors and other.tensors)
+        pairs = (one.tensors if whole else zip(one.norms, one.waves, strict=True) for one in (self, other))
+        mine, others = (np.array(list(own)).reshape(-1, 2) for own in pairs)
+        if self.structure != other.structure or len(mine) != len(others):
+            return False
+        off = np.abs(mine - others) / np.maximum(np.maximum(mine, others)[:, :1], 1e-3)
+        if np.linalg.norm(off, axis=0).max() > _TOLERANCE * math.sqrt(len(off)):
+            return False
+        if whole and off.max() > _TOLERANCE_OF_ONE:
+            return False
+        if not self.texts or len(self.texts) != len(other.texts) or not self.same_adapters(other):
+            return True
+        moved = (math.dist(a, b) / max(math.hypot(*a), 1e-6) for a, b in zip(self.texts, other.texts, strict=True))
+        return max(moved) < _TOLERANCE_OF_TEXTS
+
+    def same_adapters(self, other: Fingerprint | None) -> bool:
+        """Return whether both have the same adapters, or none; True if the other is None."""
+        return other is None or math.isclose(self.adapters, other.adapters, rel_tol=_TOLERANCE)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        plain: dict[str, Any] = _adapter(Fingerprint).dump_python(self, mode="json", exclude_defaults=True)
+        return plain
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any] | None) -> Fingerprint | None:
+        """Return the fingerprint that `to_dict` was called on; None stays None."""
+        return None if given is None else _adapter(Fingerprint).validate_json(json.dumps(given))
+
+
+@_strict
+@dataclass(frozen=True)
+class Choice:
+    """Hold what "auto" chose for one role and why: `method` and `lam`, "none" if no method is predicted to help.
+
+    candidates: the prediction for each method and lam: "gap", as a share of the gap without an edit (1 is no
+    change), "gaps" by kind of evidence, "change" with its 95 % interval, "loss" of cosine of the neutral texts, and
+    "refused", why it could not be chosen, or "".
+    evidence: kind ("texts", "images") -> its numbers of rows and folds. settings: of the bound and the resamples.
+    """
+
+    prompts: str
+    method: str
+    lam: _Lam | tuple[_Lam, ...]
+    reason: str
+    candidates: tuple[Mapping[str, Any], ...]
+    evidence: Mapping[str, Mapping[str, int]]
+    settings: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        plain: dict[str, Any] = _adapter(Choice).dump_python(self, mode="json")
+        return plain
+
+    def __str__(self) -> str:
+        """Return the decision and the table of candidates, best first."""
+        lines = [f"{self.prompts}: auto: {self.method}. {self.reason}"]
+        for c in sorted(self.candidates, key=lambda c: (bool(c["refused"]), c["gap"])):
+            change = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*c["change"])
+            name = f"{c['method']} lam={c['lam']}"
+            lines.append(
+                f"{name:<32}gap {c['gap']:.3f}, change {change}, loss {c['loss']:.3f}  {c['refused']}".rstrip()
+            )
+        return "\n".join(lines)
+
+
+@_strict
+@dataclass(frozen=True)
+class Provenance:
+    """Record how and on which model an edit was fitted; attaching compares it with the host.
+
+    Attributes:
+        method: name of the method, such as "cali+equalise". lam: its weight, or one per prompt set.
+        space: which tensor of which host. model_id: name of the model, such as a hub id or a checkpoint.
+        fingerprint, image_fingerprint: of the text encoders, and of the image encoder.
+        prompts, prompts_hash: names and hashes of the prompt sets, joined by "+". stated_words: their words.
+        uses_images: fitted on images as well, so the image encoder is compared.
+        labels: "given" or "zero-shot", where the labels of those images come from; None for a method without labels.
+        max_loss: the bound on the loss that it satisfies (`vldebias.Bound`), or None.
+        choice: what "auto" chose and why, or None.
+    """
+
+    method: Annotated[str, Field(min_length=1, max_length=200)]
+    lam: _Lam | tuple[_Lam, ...] = 0.0
+    space: str | None = None
+    model_id: str | None = None
+    fingerprint: Fingerprint | None = None
+    image_fingerprint: Fingerprint | None = None
+    prompts: str | None = None
+    prompts_hash: str | None = None
+    stated_words: tuple[str, ...] = ()
+    uses_images: bool = False
+    labels: str | None = None
+    max_loss: Annotated[float, Field(gt=0, lt=1)] | None = None
+    choice: Choice | None = field(default=None, repr=False)
+
+
+# ---- an edit ---------------------------------------------------------------------------------------------------
 
 
 class Edit(ABC):
@@ -50,9 +182,11 @@ class Edit(ABC):
     ...         return z + strength * self.by.to(z)
 
     Attributes:
-        provenance: method, weights and prompts that it was fitted with.
+        provenance: method, weights and prompts that it was fitted with; method, lam, space, model_id, stated_words
+            are read from it.
         axes: field -> axes of its tensor, as {"left": "d rank"}: a letter has one size, "d" is the width.
         dtype: of all its tensors, or None.
+        side: which embeddings of an image-text model it changes by default: "text", "image" or "both".
     """
 
     kind: ClassVar[str]
@@ -60,11 +194,12 @@ class Edit(ABC):
     axes: ClassVar[Mapping[str, str]] = {}
     dtype: ClassVar[torch.dtype | None] = None
     provenance: Provenance
-
-    @property
-    def side(self) -> str:
-        """Return which embeddings of an image-text model it changes by default: "text", "image" or "both"."""
-        return "text"
+    side: Any = "text"
+    method: Any = property(attrgetter("provenance.method"))
+    lam: Any = property(attrgetter("provenance.lam"))
+    space: Any = property(attrgetter("provenance.space"))
+    model_id: Any = property(attrgetter("provenance.model_id"))
+    stated_words: Any = property(attrgetter("provenance.stated_words"))
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -75,36 +210,26 @@ class Edit(ABC):
         self.check_tensors()
 
     def check_tensors(self) -> None:
-        """Refuse tensors with wrong axes, dtype or values; called when an edit is made, saved or loaded.
-
-        Raises:
-            InvalidInputError: axes or a dtype that do not fit, NaN or infinite values; the message names the tensor.
-        """
+        """Raise InvalidInputError for wrong axes, dtypes or values; called when an edit is made, saved or loaded."""
         sizes: dict[str, int] = {}
         for name, tensor in self.tensors().items():
-            shape, axes = tuple(tensor.shape), self.axes[name].split() if name in self.axes else None
-            if axes is not None:
-                known = ", ".join(f"{axis} = {sizes[axis]}" for axis in axes if axis in sizes)
-                fits = len(axes) == len(shape)
-                fits = fits and all(sizes.setdefault(axis, n) == n for axis, n in zip(axes, shape, strict=True))
-                if not fits or self.dtype not in (None, tensor.dtype):
-                    wanted = f"({', '.join(axes)}){f' with {known}' if known else ''}"
-                    kind = "" if self.dtype is None else f" of {self.dtype}"
-                    raise InvalidInputError(
-                        f"{name}: expected a tensor {wanted}{kind}, got {shape}{f' of {tensor.dtype}' if kind else ''}"
-                    )
-            if not bool(tensor.isfinite().all()):
+            shape, axes = tuple(tensor.shape), self.axes.get(name, " ".join("?" * tensor.ndim)).split()
+            known = ", ".join(f"{axis} = {sizes[axis]}" for axis in axes if axis in sizes)
+            fits = len(axes) == len(shape) and self.dtype in (None, tensor.dtype)
+            if not fits or any(a != "?" and sizes.setdefault(a, n) != n for a, n in zip(axes, shape, strict=True)):
+                wanted = f"({', '.join(axes)}){f' with {known}' if known else ''} of {self.dtype or 'any dtype'}"
+                raise InvalidInputError(f"{name}: expected a tensor {wanted}, got {shape} of {tensor.dtype}")
+            if bad := int((~tensor.isfinite()).sum()):
                 raise InvalidInputError(
-                    f"{type(self).__name__} ({self.method}): {name!r} {shape} holds {int((~tensor.isfinite()).sum())} "
-                    "NaN or infinite values; expected finite ones: look for rows that are zero or not finite in what "
-                    "it was fitted to"
+                    f"{type(self).__name__} ({self.method}): {name!r} {shape} holds {bad} NaN or infinite values; "
+                    "expected finite ones; look for rows of zeros or NaN in what it was fitted to"
                 )
 
     @property
     def dim(self) -> int:
         """Return the width d of the embeddings it acts on."""
-        specs = ((name, spec.split()) for name, spec in self.axes.items())
-        return next(int(getattr(self, name).shape[axes.index("d")]) for name, axes in specs if "d" in axes)
+        name, axes = next((name, spec.split()) for name, spec in self.axes.items() if "d" in spec.split())
+        return int(getattr(self, name).shape[axes.index("d")])
 
     @abstractmethod
     def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
@@ -121,7 +246,7 @@ class Edit(ABC):
     def settings(self) -> dict[str, Any]:
         """Return the settings that are saved with the tensors, as plain values for JSON."""
         types = _settings_of(type(self))
-        return {name: one.dump_python(getattr(self, name), mode="json") for name, one in types.items()}
+        return {name: _adapter(one).dump_python(getattr(self, name), mode="json") for name, one in types.items()}
 
     @classmethod
     def build(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], provenance: Provenance) -> Self:
@@ -133,7 +258,7 @@ class Edit(ABC):
         if tensors.keys() != cls.axes.keys():
             raise InvalidInputError(f"expected the tensors {', '.join(cls.axes)}, got {', '.join(tensors)}")
         types = _settings_of(cls)
-        own = {name: one.validate_python(settings[name]) for name, one in types.items() if name in settings}
+        own = {name: _adapter(one).validate_python(settings[name]) for name, one in types.items() if name in settings}
         maker: Any = getattr(cls, "of", cls)  # of what is made by something else than its constructor
         made: Self = maker(**tensors, **own, provenance=provenance)
         return made
@@ -152,31 +277,6 @@ class Edit(ABC):
     def stamped(self, **fields: Any) -> Self:
         """Return a copy of the edit with some fields of its provenance replaced."""
         return replace(self, provenance=replace(self.provenance, **fields))  # type: ignore[type-var]
-
-    @property
-    def method(self) -> str:
-        """Return the name of the method that fitted it."""
-        return self.provenance.method
-
-    @property
-    def lam(self) -> float | tuple[float, ...]:
-        """Return the weight of the prompt pairs (or image means): one value, or one per prompt set."""
-        return self.provenance.lam
-
-    @property
-    def space(self) -> str | None:
-        """Return the space of the embeddings that it was fitted in, such as "open_clip.joint"."""
-        return self.provenance.space
-
-    @property
-    def model_id(self) -> str | None:
-        """Return the name of the model that it was fitted on, such as a hub id or a checkpoint."""
-        return self.provenance.model_id
-
-    @property
-    def stated_words(self) -> tuple[str, ...]:
-        """Return the words by which a prompt states the attribute."""
-        return self.provenance.stated_words
 
     def check_strength(self, strength: float) -> None:
         """Refuse a strength that is not a number in [0, 1]."""
@@ -211,11 +311,7 @@ class Edit(ABC):
         write_atomically(folder / CONFIG, json.dumps(plain, ensure_ascii=False, indent=2) + "\n")
         return folder
 
-    def push_to_hub(self, repo_id: str, *, private: bool | None = None, token: str | None = None) -> str:
-        """Upload the edit to the Hugging Face hub with a model card; return the URL of the commit."""
-        from vldebias.hub import push_to_hub
-
-        return push_to_hub(self, repo_id, private=private, token=token)
+    push_to_hub = push_to_hub
 
     @classmethod
     def from_pretrained(
@@ -226,7 +322,7 @@ class Edit(ABC):
         Raises:
             InvalidInputError: no such folder or repository, damaged files, or an edit of another kind.
         """
-        folder = find_folder(directory_or_repo, revision, token)
+        folder = find_folder(directory_or_repo, (WEIGHTS, CONFIG), revision, token)
         config, tensors = _read(folder / WEIGHTS)
         kind = Edit.kinds.get(config.kind)
         if kind is None or not issubclass(kind, cls):
@@ -244,11 +340,10 @@ class Edit(ABC):
 
 
 @cache
-def _settings_of(kind: type[Edit]) -> dict[str, TypeAdapter[Any]]:
-    """Return a type adapter for each field of a dataclass that is neither a tensor nor the provenance."""
+def _settings_of(kind: type[Edit]) -> dict[str, Any]:
+    """Return the types of the fields of a dataclass that are neither tensors nor the provenance."""
     own: list[str] = [one.name for one in fields(kind) if one.init] if is_dataclass(kind) else []
-    types = get_type_hints(kind) if own else {}
-    return {name: TypeAdapter(types[name]) for name in own if name not in {*kind.axes, "provenance"}}
+    return {name: get_type_hints(kind)[name] for name in own if name not in {*kind.axes, "provenance"}}
 
 
 # ---- the folder ------------------------------------------------------------------------------------------------
@@ -289,42 +384,9 @@ def _read(weights: Path) -> tuple[_Config, dict[str, Tensor]]:
         raise InvalidInputError(f"{weights}: missing or unreadable ({error}); save the projection again") from None
     plain = parse_json(header.get("config", ""), f"{weights}: config")
     if not isinstance(plain, dict) or _digest(plain, tensors) != plain.get("sha256"):
-        raise InvalidInputError(
-            f"{weights}: damaged: its content has not the digest that was saved with it; save or fetch it again"
-        )
+        raise InvalidInputError(f"{weights}: damaged: content and digest do not match; save or download it again")
     try:
         config = _Config.model_validate_json(json.dumps(plain))
     except (ValidationError, RecursionError) as error:
         raise InvalidInputError(f"{weights}: not the config of a projection: {error}") from None
     return config, {} if tensors.keys() == _NOTHING.keys() else tensors
-
-
-def find_folder(
-    directory_or_repo: str | Path,
-    revision: str | None = None,
-    token: str | None = None,
-    patterns: Sequence[str] = (WEIGHTS, CONFIG),
-) -> Path:
-    """Return a local folder, or download a hub repository and return its folder; `patterns` selects the files.
-
-    Raises:
-        InvalidInputError: no such folder, and no repository of this name that can be read.
-    """
-    folder, name = Path(directory_or_repo), str(directory_or_repo)
-    if len(name) < 4000 and folder.is_dir():
-        return folder
-    if folder.is_absolute() or name.startswith(".") or name.count("/") > 1:
-        raise InvalidInputError(f"{name[:200]}: no such folder; expected one written by save_pretrained")
-    import huggingface_hub
-
-    try:
-        with asked_once():
-            fetched = huggingface_hub.snapshot_download(
-                name, revision=revision, token=token, allow_patterns=list(patterns)
-            )
-    except (OSError, ValueError) as error:  # every error of the hub is one of the two
-        raise InvalidInputError(
-            f"{name[:200]}: neither a folder nor a repository that can be read ({reason(error)[:300]}); "
-            "expected a folder written by save_pretrained or the name of a hub repository"
-        ) from error
-    return Path(fetched)

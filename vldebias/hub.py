@@ -1,6 +1,6 @@
-"""Access the Hugging Face hub: check once whether it answers, describe errors, and upload edits.
+"""Access the Hugging Face hub: check once whether it answers, describe errors, upload and download edits.
 
-Without a network huggingface_hub 2 tries every file six times, with pauses of 23 seconds, and prints each attempt.
+Without a network huggingface_hub tries every file six times, with pauses of 23 seconds, and prints each attempt.
 """
 
 from __future__ import annotations
@@ -28,30 +28,8 @@ NO_CODE: dict[str, Any] = {"trust_remote_code": False}
 """For every `from_pretrained`: left out, transformers asks on the terminal, and runs a folder's code at a "y"."""
 
 
-def _away() -> str:
-    """Return why the hub cannot be reached, in words; "" if it answers."""
-    from huggingface_hub import constants
-
-    if constants.HF_HUB_OFFLINE:
-        return "HF_HUB_OFFLINE is set"
-    server, answered = urlsplit(constants.ENDPOINT), threading.Event()
-    port = server.port or (80 if server.scheme == "http" else 443)
-
-    def ask() -> None:
-        with suppress(OSError):
-            socket.create_connection((server.hostname or "", port), timeout=_PATIENCE).close()
-            answered.set()
-
-    if urllib.request.getproxies().get("https"):  # a proxy knows names that this machine does not
-        return ""
-    thread = threading.Thread(target=ask, daemon=True)  # looking up a name has no time limit of its own
-    thread.start()
-    thread.join(_PATIENCE)
-    return "" if answered.is_set() else f"{server.hostname} does not answer"
-
-
-class _Told(logging.Handler):
-    """open_clip logs to the root, which would set it up and print what other libraries have printed once more."""
+class _Warned(logging.Handler):
+    """Turn records of the root logger into warnings: open_clip's, which would set the root up for other libraries."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.name == "root":  # libraries with a name print their own
@@ -69,16 +47,34 @@ def asked_once(name: str | Path | None = None) -> Iterator[str]:
         return
     from huggingface_hub import constants
 
-    root, told = logging.getLogger(), _Told(logging.WARNING)
-    why, before = _away(), constants.HF_HUB_OFFLINE
+    why, before = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else _silence(), constants.HF_HUB_OFFLINE
+    root, handler = logging.getLogger(), _Warned(logging.WARNING)
     constants.HF_HUB_OFFLINE = bool(why)  # read at every request
     if not root.handlers:
-        root.addHandler(told)
+        root.addHandler(handler)
     try:
         yield why
     finally:
-        root.removeHandler(told)
+        root.removeHandler(handler)
         constants.HF_HUB_OFFLINE = before
+
+
+def _silence() -> str:
+    """Return that the hub does not answer, or ""."""
+    from huggingface_hub import constants
+
+    server, answered = urlsplit(constants.ENDPOINT), threading.Event()
+    address = server.hostname or "", server.port or (80 if server.scheme == "http" else 443)
+
+    def ask() -> None:
+        with suppress(OSError):
+            socket.create_connection(address, timeout=_PATIENCE).close()
+            answered.set()
+
+    if urllib.request.getproxies().get("https"):  # a proxy knows names that this machine does not
+        return ""
+    threading.Thread(target=ask, daemon=True).start()  # looking up a name has no time limit of its own
+    return "" if answered.wait(_PATIENCE) else f"{server.hostname} does not answer"
 
 
 def reason(error: BaseException) -> str:
@@ -91,6 +87,31 @@ def reason(error: BaseException) -> str:
     first = (str(error).strip().splitlines() or [""])[0].rstrip(".:")
     understood = isinstance(error, (OSError, ValueError, RuntimeError)) and first
     return first if understood else f"{type(error).__name__}: {first}"
+
+
+def find_folder(
+    directory_or_repo: str | Path, patterns: Sequence[str], revision: str | None = None, token: str | None = None
+) -> Path:
+    """Return a local folder, or download the files of a hub repository that match `patterns` and return their folder.
+
+    Raises:
+        InvalidInputError: no such folder, and no repository of this name that can be read.
+    """
+    folder, name = Path(directory_or_repo), str(directory_or_repo)
+    if len(name) < 4000 and folder.is_dir():
+        return folder
+    if folder.is_absolute() or name.startswith(".") or name.count("/") > 1:
+        raise InvalidInputError(f"{name[:200]}: no such folder; expected one written by save_pretrained")
+    from huggingface_hub import snapshot_download
+
+    try:
+        with asked_once():
+            return Path(snapshot_download(name, revision=revision, token=token, allow_patterns=list(patterns)))
+    except (OSError, ValueError) as error:  # every error of the hub is one of the two
+        raise InvalidInputError(
+            f"{name[:200]}: neither a folder nor a repository that can be read ({reason(error)[:300]}); "
+            "expected a folder written by save_pretrained or the name of a hub repository"
+        ) from error
 
 
 def push_to_hub(
@@ -109,14 +130,11 @@ def push_to_hub(
     """
     import huggingface_hub
 
-    from vldebias.edit import Edit
     from vldebias.methods import load_edit, load_edits
 
     if isinstance(edits, str | Path):
         edits = load_edit(edits) if (Path(edits) / "config.json").is_file() else load_edits(edits)
-    given: Mapping[str, Edit] = {"": edits} if isinstance(edits, Edit) else edits
-    if not given or not all(isinstance(one, Edit) for one in given.values()):
-        raise InvalidInputError(f"edits: expected fitted edits, one or by role, got {edits!r}")
+    given: Mapping[str, Edit] = edits if isinstance(edits, Mapping) else {"": edits}
     hub = huggingface_hub.HfApi(token=token)
     with tempfile.TemporaryDirectory() as made:
         for role, edit in given.items():
@@ -129,8 +147,8 @@ def push_to_hub(
             return str(hub.upload_folder(repo_id=repo, folder_path=made, commit_message=message))
         except (OSError, huggingface_hub.errors.HfHubHTTPError) as error:
             raise InvalidInputError(
-                f"{repo_id}: not uploaded: {reason(error)}; expected the hub within reach and a token that may write "
-                "there (`hf auth login`, or token=)"
+                f"{repo_id}: not uploaded: {reason(error)}; expected a connection to the hub and a token with write "
+                "access (`hf auth login`, or token=)"
             ) from error
 
 

@@ -1,4 +1,4 @@
-"""Define the inputs of a suite once: the fields of `Options` in Python are the flags of `vldebias eval run`."""
+"""Define the inputs of a suite once: the fields of `Options` in Python are the flags of `vldebias eval`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Annotated
 
 @dataclass(frozen=True)
 class Flag:
-    """Describe a field as a flag of the command line: panel of the help, placeholder of its value, and help text.
+    """Describe a field as a flag of the command line; a text that ends with * means that it may be repeated.
 
-    value: None for a switch. name: of the flag, if not that of the field. least: smallest number allowed. A text that
-    ends with * means that the flag may be repeated.
+    panel: of the help. value: its placeholder, None for a switch. name: of the flag, if not that of the field.
     """
 
     panel: str
@@ -45,10 +44,6 @@ class Options:
         Path | None, Flag("Methods", "FILE", "Image features (with label.COLUMN) for methods that use them.")
     ] = None
     lam: Annotated[float | None, Flag("Methods", "X", "Lambda instead of the suite's.", least=0)] = None
-    max_loss: Annotated[
-        float | None, Flag("Methods", "X", "Most that a class prompt may lose of its cosine with itself.")
-    ] = None
-    side: Annotated[str | None, Flag("Methods", "SIDE", "What methods act on: text, image or both.")] = None
     data_root: Annotated[str | Path | None, Flag("Images", "DIR", "Folder of the data set (or a manifest file).")] = (
         None
     )
@@ -61,12 +56,10 @@ class Options:
     texts: Annotated[Path | None, Flag("Images", "FILE", "Text embeddings of your own (see eval show --texts).")] = None
     unknown: Annotated[tuple[str, ...], Flag("Images", "VALUE", "A label that means unknown, such as -1. *")] = ()
     cache: Annotated[Path | None, Flag("Images", "DIR", "Embedding cache. Default: ~/.cache/vldebias.")] = None
-    feature_dtype: Annotated[str, Flag("Images", "NAME", "How cached features are stored.")] = "float16"
     images: Annotated[int | None, Flag("Generated images", "N", "Images of each prompt and seed.", least=1)] = None
     seeds: Annotated[tuple[int, ...] | None, Flag("Generated images", "N", "Seed. *", "--seed")] = None
     steps: Annotated[int | None, Flag("Generated images", "N", "Denoising steps.", least=1)] = None
     prompts_file: Annotated[Path | None, Flag("Generated images", "FILE", "Prompts of your own, one a line.")] = None
     judge: Annotated[str | None, Flag("Generated images", "NAME", "Model that reads them, named as --model.")] = None
-    judge_pretrained: Annotated[str | None, Flag("Generated images", "TAG", "open_clip tag of the judge.")] = None
     labels: Annotated[tuple[Path, ...], Flag("Generated images", "FILE", "Answers of an annotator. *")] = ()
     drawn: Annotated[Path | None, Flag("Generated images", "DIR", "Folder of the images that were labelled.")] = None

@@ -221,14 +221,13 @@ def test_the_methods_and_saved_edits_of_the_user_are_variants(tmp_path: Path) ->
         out=tmp_path,
         methods=("none", "difference", "equalise", "orth-cali"),
         lam=7.0,
-        max_loss=0.1,
         projections=(folder,),
     )
     chosen = given.with_options(options)
     assert list(chosen.variants) == ["difference", "orth-cali", "mine"]
     for name in ("difference", "orth-cali"):
         variant = chosen.variants[name]
-        assert (variant.method, variant.lam, variant.max_loss, variant.strength) == (name, 7.0, 0.1, 0.5)
+        assert (variant.method, variant.lam, variant.strength) == (name, 7.0, 0.5)
     saved = chosen.variants["mine"].planned
     assert (saved["method"], saved["lam"], saved["sets"]) == ("cali", 3.0, {"professions-gender": HASH})
     assert given.with_options(Options(out=tmp_path)) == given
@@ -237,8 +236,6 @@ def test_the_methods_and_saved_edits_of_the_user_are_variants(tmp_path: Path) ->
         given.with_options(Options(out=tmp_path, methods=("calli",)))
     with pytest.raises(InvalidInputError, match="eval human --labels"):
         given.with_options(Options(out=tmp_path, labels=(tmp_path,)))
-    with pytest.raises(InvalidInputError, match="max_loss: Input should be less than 1"):
-        given.with_options(Options(out=tmp_path, max_loss=2.0))
 
 
 def test_several_processes_generate_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,7 +198,7 @@ class GenerationTask(Task):
         if options.methods is not None:
             named = [name for name in options.methods if name != NONE and is_for_pipelines(name)]
             variants = {name: _changed(first, method=name) for name in named} or variants
-        own = {key: value for key in ("lam", "max_loss") if (value := getattr(options, key)) is not None}
+        own = {} if options.lam is None else {"lam": options.lam}
         variants = {n: v if v.projection is not None else _changed(v, **own) for n, v in variants.items()}
         saved = {path.resolve().name: Variant(projection=path) for path in options.projections}
         return super().with_options(options).model_copy(update={"variants": variants | saved})
@@ -228,7 +228,7 @@ class GenerationTask(Task):
         own = self.judge if isinstance(self.judge, ClipJudge) else None
         model, pretrained = (None, None) if own is None else (own.model, own.pretrained)
         if session.options.judge is not None:
-            model, pretrained = session.options.judge, session.options.judge_pretrained
+            model, pretrained = session.options.judge, None
         if model is None:
             raise InvalidInputError(f"{self.name}: no image-text model for the judge or for CLIPScore; give --judge")
         return session.image_text(model, pretrained)

@@ -264,8 +264,8 @@ class Session:
     def _embed(self, data: ImageData) -> Embeddings:
         from vldebias.data import embed_images
 
-        how: dict[str, Any] = {"dtype": self.options.feature_dtype, "strict": self.options.strict}
-        return embed_images(data, self.encoder, self.options.cache, progress=self.progress, **how)
+        cache, strict = self.options.cache, self.options.strict
+        return embed_images(data, self.encoder, cache, progress=self.progress, strict=strict)
 
     def _given(self, name: str) -> Embeddings:
         """Return what Python gave under a name, with the labels that came for it beside those that it has."""

@@ -193,7 +193,7 @@ class Task(Strict, ABC):
 
     def with_options(self, options: Options) -> Self:
         """Return the task with the user's choices in place of its own, where they have the name of a field."""
-        names = ("resamples", "methods", "lam", "max_loss", "side", "images", "steps", "seeds", "prompts_file")
+        names = ("resamples", "methods", "lam", "images", "steps", "seeds", "prompts_file")
         chosen = {name: getattr(options, name) for name in names if name in type(self).model_fields}
         chosen = {name: value for name, value in chosen.items() if value not in (None, ())}
         return type(self).build({**dict(self), **chosen}) if chosen else self

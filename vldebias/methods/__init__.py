@@ -6,8 +6,9 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from vldebias.edit import CONFIG, WEIGHTS, Edit, find_folder
+from vldebias.edit import CONFIG, WEIGHTS, Edit
 from vldebias.errors import InvalidInputError
+from vldebias.hub import find_folder
 from vldebias.methods import auto as auto
 from vldebias.methods import baselines as baselines
 from vldebias.methods import presets as presets
@@ -51,7 +52,7 @@ def load_edits(
         InvalidInputError: no such folders.
     """
     patterns = [f"*/{WEIGHTS}", f"*/{CONFIG}"]
-    folder = find_folder(directory_or_repo, revision=revision, token=token, patterns=patterns)
+    folder = find_folder(directory_or_repo, patterns, revision, token)
     roles = sorted(path.parent for path in folder.glob(f"*/{WEIGHTS}"))
     if not roles:
         raise InvalidInputError(

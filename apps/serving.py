@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -35,6 +35,7 @@ POLICY = {
     "object-src": "'none'",
     "base-uri": "'self'",
     "form-action": "'self'",
+    "frame-ancestors": "'none'",
 }
 
 Message = MutableMapping[str, Any]
@@ -63,19 +64,11 @@ def credentials(*, public: bool) -> tuple[str, str] | None:
 
 
 class Headers:
-    """Add the headers that tell a browser what the page may load and who may show it in a frame.
+    """Add the headers that tell a browser what the page may load, and that no site may show it in a frame."""
 
-    Args:
-        app: the ASGI application behind it.
-        frames: sites that may show the page in a frame, such as "https://huggingface.co"; none by default.
-    """
-
-    def __init__(self, app: App, *, frames: Sequence[str] = ()) -> None:
-        policy = POLICY | {"frame-ancestors": " ".join(["'self'", *frames]) if frames else "'none'"}
-        own = {"content-security-policy": "; ".join(f"{name} {value}" for name, value in policy.items())}
-        own |= {"x-content-type-options": "nosniff", "referrer-policy": "same-origin"}
-        if not frames:  # this older header knows no list of sites
-            own["x-frame-options"] = "DENY"
+    def __init__(self, app: App) -> None:
+        own = {"content-security-policy": "; ".join(f"{name} {value}" for name, value in POLICY.items())}
+        own |= {"x-content-type-options": "nosniff", "referrer-policy": "same-origin", "x-frame-options": "DENY"}
         self.app, self.own = app, [(name.encode(), value.encode()) for name, value in own.items()]
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:

@@ -157,17 +157,6 @@ class Labelling:
             following += 1
         return self._at(place.annotator, following if following < self._steps else self._next_open(place.annotator, 0))
 
-    def at(self, name: str, step: int) -> Place:
-        """Return the place of a program that remembers the step by itself.
-
-        Raises:
-            InvalidInputError: a name that cannot be used, or no question of that number.
-        """
-        annotator = self.start(name).annotator
-        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < self._steps:
-            raise InvalidInputError(f"step: expected a number from 0 to {self._steps - 1}, got {step!r:.80}")
-        return self._at(annotator, step)
-
     # ---- looking ---------------------------------------------------------------------------------------------
 
     def view(self, place: Place) -> View:

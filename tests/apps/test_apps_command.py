@@ -66,15 +66,6 @@ def test_without_gradio_the_remedy_is_named(command: list[str], monkeypatch: pyt
 # ---- where the pages lie -------------------------------------------------------------------------------------
 
 
-def test_pages_are_imported_from_where_they_lie() -> None:
-    before = list(sys.path)
-    study = apps.page("label.study")
-    assert study.__name__ == "vldebias.cli.apps.label.study"
-    assert study is apps.page("label.study")
-    assert any(Path(study.__file__).is_relative_to(place) for place in apps.__path__)
-    assert sys.path == before
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["wheel", "checkout"])
 def test_a_wheel_and_a_checkout_have_their_pages(where: str, tmp_path: Path) -> None:

@@ -117,27 +117,6 @@ def test_a_whole_session_by_keys(shared: tuple[str, Path], browser: Any, width: 
         assert sorted(last.values()) == sorted(["male", "young", *[NO_PERSON] * 22])
 
 
-def test_by_mouse_and_with_the_focus_on_a_button(folder: Path, tmp_path: Path, browser: Any) -> None:
-    with study_page(folder, tmp_path, "--annotator", "Ada", "--annotator", "Ben") as (address, out, _):
-        with opened(browser, address) as page:
-            page.get_by_label("Ben").check()
-            page.get_by_role("button", name="Start").click()
-            page.get_by_role("button", name="3 cannot tell").click()
-            page.get_by_role("button", name="1 young").click()
-            page.locator("#where").get_by_text("Image 2 of 12").wait_for()
-            page.get_by_role("button", name="2 female").focus()
-            press(page, "Enter")
-            page.get_by_role("button", name="Back").click()
-            page.get_by_text("you said: female").wait_for()
-            page.get_by_role("button", name="Next").click()
-            page.get_by_text("Age?").wait_for()
-        assert [(a.annotator, a.value) for a in answers(out)] == [
-            ("Ben", "cannot tell"),
-            ("Ben", "young"),
-            ("Ben", "female"),
-        ]
-
-
 def test_a_key_pressed_twice_answers_once(shared: tuple[str, Path], browser: Any) -> None:
     address, out = shared
     with opened(browser, address) as page:

@@ -80,20 +80,7 @@ def test_a_client_has_five_wrong_passwords_a_minute(monkeypatch: pytest.MonkeyPa
     assert ask(guard, **login) == 400
 
 
-def test_a_password_without_an_answer_is_counted() -> None:
-    async def gone(scope: Any, receive: Any, send: Any) -> None:
-        if receive is not None:
-            await send({"type": "http.response.start", "status": 400, "headers": []})
-
-    guard = serving.Guard(gone)
-    for _ in range(5):
-        with pytest.raises(IndexError):  # nothing was sent
-            ask(guard, path="/login", method="POST", host="localhost")
-    assert ask(guard, path="/login", method="POST", host="localhost") == 429
-
-
-@pytest.mark.parametrize("frames", [(), ("https://huggingface.co",)])
-def test_a_page_is_framed_by_the_sites_that_are_named_alone(frames: tuple[str, ...]) -> None:
+def test_no_site_may_show_a_page_in_a_frame() -> None:
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -103,14 +90,13 @@ def test_a_page_is_framed_by_the_sites_that_are_named_alone(frames: tuple[str, .
         headers = [(b"X-Frame-Options", b"ALLOWALL"), (b"content-security-policy", b"default-src *"), (b"etag", b"1")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
 
-    asyncio.run(serving.Headers(framing, frames=frames)({"type": "http"}, None, send))
+    asyncio.run(serving.Headers(framing)({"type": "http"}, None, send))
     names = [name.lower() for name, _ in sent[0]["headers"]]
     policy = dict(sent[0]["headers"])[b"content-security-policy"].decode()
     assert names.count(b"content-security-policy") == 1
     assert b"etag" in names
-    assert ("frame-ancestors 'none'" in policy) == (not frames)
-    assert all(f"'self' {site}" in policy for site in frames)
-    assert (b"x-frame-options" in names) == (not frames)
+    assert "frame-ancestors 'none'" in policy
+    assert b"x-frame-options" in names
 
 
 def test_no_page_takes_uploads() -> None:

@@ -15,13 +15,6 @@ def test_ours_gives_what_the_plain_way_gives() -> None:
     assert speed.reference(1000, repetitions=1)["difference"] == 0
 
 
-def test_calls_are_timed_in_turn_after_one_each() -> None:
-    seen: list[str] = []
-    times = speed.medians({"a": lambda: seen.append("a"), "b": lambda: seen.append("b")}, 2)
-    assert seen == ["a", "b"] * 3
-    assert set(times) == {"a", "b"}
-
-
 def test_rows_are_written_as_a_result(tmp_path: Path) -> None:
     write_records(tmp_path / "made.json", "words", [{"what": "fit", "size": "d 3", "ours": 0.5}], "what", ("size",))
     (row,) = Result.read(tmp_path / "made.json").rows

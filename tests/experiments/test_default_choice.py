@@ -24,19 +24,6 @@ def places(scores: dict[str, list[float]], harm: dict[str, int] | None = None) -
     ]
 
 
-def test_the_highest_mean_wins_unless_it_does_harm_somewhere() -> None:
-    scores = {"a": [0.5, 0.5], "b": [0.9, 0.3], "c": [0.2, 0.2]}
-    assert choose(places(scores)) == "b"
-    assert choose(places(scores, {"b": 1})) == "a"
-    assert choose(places(scores, {"a": 0, "b": 1, "c": 0})) is None
-    assert choose([]) is None
-
-
-def test_of_those_that_are_as_good_the_one_whose_worst_table_is_best() -> None:
-    assert choose(places({"a": [0.9, 0.1], "b": [0.5, 0.5 - NEAR]})) == "b"
-    assert choose(places({"a": [0.9, 0.1], "b": [0.5, 0.5 - 3 * NEAR]})) == "a"
-
-
 def test_a_form_that_a_table_lacks_is_not_chosen() -> None:
     assert choose([*places({"a": [0.1, 0.1]}), Place("t0", "b", 1.0, 0.0, False)]) == "a"
 

@@ -76,10 +76,6 @@ def known(words: list[str]) -> click.Command:
     return command
 
 
-def test_blocks_of_each_kind_are_there() -> None:
-    assert min(len(fenced("python")) - 20, len(fenced("bash")) - 4, len(fenced("console")) - 8) >= 0
-
-
 @pytest.mark.parametrize("name", [*list_suites(), *list_data()])
 def test_suites_and_data_sets_are_documented(name: str) -> None:
     assert f"`{name}`" in (ROOT / "eval" / "README.md").read_text(encoding="utf-8")

@@ -55,9 +55,3 @@ def test_a_changed_figure_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(("wrong", "said"), [({"n": {}}, "how many"), ({"task": "else"}, "provenance")])
 def test_a_figure_without_n_or_provenance_is_found(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
     assert any(said in text for text in real.problems(contributed(tmp_path / "rn50", **wrong)))
-
-
-def test_a_folder_without_a_manifest_is_found(tmp_path: Path) -> None:
-    folder = contributed(tmp_path / "rn50")
-    (folder / "manifest.json").unlink()
-    assert any("manifest.json" in text for text in real.problems(folder))

@@ -36,9 +36,6 @@ class TestIntervals:
         half = stats.t.ppf(0.975, len(values) - 1) * error
         assert found == pytest.approx({"value": mean, "low": mean - half, "high": mean + half})
 
-    def test_all_alike_leave_no_width(self) -> None:
-        assert interval([0.5, 0.5, 0.5]) == {"value": 0.5, "low": 0.5, "high": 0.5}
-
 
 class TestImages:
     def test_what_each_scored_comes_back_and_does_not_become_a_row(self) -> None:
@@ -127,14 +124,6 @@ class TestCells:
         monkeypatch.setattr(run, "commit", lambda: "another")
         run_cells(work, self.plan, tmp_path, processes=1, title="")
         assert len(seen) == 9, "cells of another commit are done again"
-
-    def test_what_was_done_before_an_error_is_kept(self, tmp_path: Path) -> None:
-        def failing(one: Mapping[str, Any]) -> dict[str, float]:
-            return {"inverse": 1 / (one["x"] - 1)}
-
-        with pytest.raises(ZeroDivisionError):
-            run_cells(failing, self.plan, tmp_path, processes=1, title="")
-        assert len(list(tmp_path.iterdir())) == 1
 
     @pytest.mark.slow
     def test_do_not_depend_on_the_number_of_processes(self, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.robust.budgets import BUDGETS, ROOT, count, over, seconds_of, tightened
+from tests.robust.budgets import BUDGETS, ROOT, count, over
 
 
 def test_the_checkout_keeps_its_budgets() -> None:
@@ -12,20 +12,9 @@ def test_the_checkout_keeps_its_budgets() -> None:
     assert over(count(ROOT), budgets) == []
 
 
-def test_every_room_of_tests_has_a_budget_of_seconds() -> None:
-    budgets = yaml.safe_load((ROOT / BUDGETS).read_text(encoding="utf-8"))
-    rooms = {f"seconds {file.parent.relative_to(ROOT).as_posix()}" for file in (ROOT / "tests").glob("*/test_*.py")}
-    assert rooms <= set(budgets)
-
-
 def test_what_is_over_its_budget_or_has_none_is_named() -> None:
     wrong = over({"lines a": 3, "lines b": 2, "lines c": 1}, {"lines a": 2, "lines b": 2})
     assert [line.split(":")[0] for line in wrong] == ["lines a", "lines c"]
-
-
-def test_tightening_only_lowers_and_leaves_seconds() -> None:
-    budgets = {"lines a": 5, "lines gone": 4, "lines b": 1, "seconds tests": 9}
-    assert tightened({"lines a": 3, "lines b": 2}, budgets) == {"lines a": 3, "lines b": 1, "seconds tests": 9}
 
 
 def test_counts_of_a_small_checkout(tmp_path: Path) -> None:
@@ -40,11 +29,3 @@ def test_counts_of_a_small_checkout(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     lines = {"lines eval/miniature": 1, "lines tests": 2, "lines vldebias": 4, "lines vldebias/hosts": 3}
     assert count(tmp_path) == {"exported names": 2, "files vldebias": 2, "public definitions": 2} | lines
-
-
-def test_seconds_are_added_up_by_room(tmp_path: Path) -> None:
-    path = tmp_path / "junit.xml"
-    case = '<testcase classname="tests.{}" time="{}"/>'
-    cases = [("hosts.test_seam", 1.5), ("hosts.test_table.TestA", 0.5), ("test_api", 2)]
-    path.write_text(f"<testsuites>{''.join(case.format(*one) for one in cases)}</testsuites>")
-    assert seconds_of(path) == {"seconds tests": 4.0, "seconds tests/hosts": 2.0}

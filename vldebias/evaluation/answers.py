@@ -80,7 +80,7 @@ class Answer(BaseModel):
 # ---- the log -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass
 class AnnotationLog:
     """Append answers to a file; every answer is on the disk when `append` returns.
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from vldebias.hosts import Attachment, attachment_of, attachments
     from vldebias.hub import push_to_hub
     from vldebias.loading import load_host
-    from vldebias.methods import Bound, Reference, load_edit
+    from vldebias.methods import Reference, load_edit
     from vldebias.projection import CalibratedProjection
     from vldebias.prompts import (
         BalancedPrompts,
@@ -28,7 +28,7 @@ _HOMES = {
     **dict.fromkeys(("debias", "fit_projection", "fit_projections", "fit_shares", "inspect"), "api"),
     **dict.fromkeys(("audit", "compare", "diagnose", "evaluate", "grid"), "evaluation"),
     **dict.fromkeys(("Attachment", "attachment_of", "attachments"), "hosts"),
-    **dict.fromkeys(("Bound", "Reference", "load_edit"), "methods"),
+    **dict.fromkeys(("Reference", "load_edit"), "methods"),
     **dict.fromkeys(("PromptSet", "list_prompts", "load_prompts", "make_prompt_set"), "prompts"),
     **dict.fromkeys(("BalancedPrompts", "balance_prompts"), "prompts"),
     "push_to_hub": "hub",
@@ -40,7 +40,6 @@ _MODULES = ("losses", "methods", "metrics")
 __all__ = [
     "Attachment",
     "BalancedPrompts",
-    "Bound",
     "CalibratedProjection",
     "PromptSet",
     "Reference",

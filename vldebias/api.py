@@ -11,7 +11,7 @@ from typing import Any
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.hosts import Attachment, gate_of, placed, refuse_second, resolve
-from vldebias.methods import Balanced, Bound, Diagnostics, Method, Problem, Prompts, RankShares, TargetShares, resolved
+from vldebias.methods import Balanced, Diagnostics, Method, Problem, Prompts, RankShares, TargetShares, resolved
 from vldebias.prompts import PromptSet, load_prompts
 
 
@@ -26,7 +26,7 @@ def debias(
     negative: bool = False,
     tokenizer: Any = None,
     reference: Any = None,
-    max_loss: float | Bound | None = None,
+    max_loss: float | None = None,
     side: str | None = None,
 ) -> Attachment:
     """Attach an edit to the embeddings of `host` that mitigates the bias which `prompts` describe.
@@ -51,8 +51,7 @@ def debias(
         tokenizer: the model's tokenizer, where it cannot be found from the model.
         reference: image features (n, d) of this model, or a `Reference` with settings around them and perhaps labels. A
             closed form is equalised against the means of their zero-shot groups as well (`vldebias.methods.equalise`).
-        max_loss: most that a neutral text may lose: 1 - its cosine with itself afterwards, in (0, 1). By default the
-            class prompts of the set are neutral; a `Bound` names others.
+        max_loss: the most that a class prompt of the set may lose: 1 - its cosine with itself afterwards, in (0, 1).
         side: of an image-text model, "text", "image" (the image embeddings instead) or "both": one edit, fitted
             once, attached where they come out. Default: what the edit is for, texts for all closed forms.
 
@@ -85,7 +84,7 @@ def debias(
         problem = Problem.of(target, prompts, lam=lam, reference=reference, max_loss=max_loss)
         chosen, label, words = resolved(method, lam=lam, reference=reference), problem.label, problem.stated_words
         rewrite = None if method is None and target.edits_images else chosen.selected(problem)
-        if isinstance(rewrite, Balanced) and problem.bound is None:  # a bound is of an edit
+        if isinstance(rewrite, Balanced) and problem.max_loss is None:  # a bound is of an edit
             if negative:
                 raise InvalidInputError(f"method {rewrite.name!r} rewrites no negative prompts; leave negative= out")
             sampler = rewrite.balancer(problem.sets[0] if len(problem.sets) == 1 else problem.sets)
@@ -130,7 +129,7 @@ def fit_projections(
     lam: float | Sequence[float] | None = None,
     tokenizer: Any = None,
     reference: Any = None,
-    max_loss: float | Bound | None = None,
+    max_loss: float | None = None,
 ) -> dict[str, Edit]:
     """Return the edits that `debias` would attach, by role, without attaching them."""
     problem = Problem.of(host, prompts, lam=lam, reference=reference, max_loss=max_loss, tokenizer=tokenizer)
@@ -147,7 +146,7 @@ def fit_projection(
     tokenizer: Any = None,
     role: str | None = None,
     reference: Any = None,
-    max_loss: float | Bound | None = None,
+    max_loss: float | None = None,
 ) -> Any:
     """Return the edit for one role of `host`; `role` may be omitted if the host has only one."""
     target = resolve(host, tokenizer=tokenizer)
@@ -167,7 +166,7 @@ def inspect(
     lam: float | None = None,
     tokenizer: Any = None,
     reference: Any = None,
-    max_loss: float | Bound | None = None,
+    max_loss: float | None = None,
 ) -> dict[str, Diagnostics]:
     """Return diagnostics, by role, of what a method does to the texts of one prompt set (Tables 7.1 and 7.6).
 
@@ -200,8 +199,7 @@ def fit_shares(
         model: an open_clip or transformers image-text model, or a mapping from prompt to embedding.
         prompts: a prompt set with words for each value of its attribute, or several for combinations, "female/Black".
         shares, top: see `vldebias.methods.RankShares`.
-        reference: unlabelled image features (n, d) of this model, or a `vldebias.Reference` with settings around
-            them, of which `confidence` and `logit_scale` count; images like those that will be ranked.
+        reference: unlabelled image features (n, d) of this model, of images like those that will be ranked.
         lam: weight of the differences between the groups.
         tokenizer: where it cannot be found from the model.
 

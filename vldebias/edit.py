@@ -142,7 +142,7 @@ class Provenance:
         prompts, prompts_hash: names and hashes of the prompt sets, joined by "+". stated_words: their words.
         uses_images: fitted on images as well, so the image encoder is compared.
         labels: "given" or "zero-shot", where the labels of those images come from; None for a method without labels.
-        max_loss: the bound on the loss that it satisfies (`vldebias.Bound`), or None.
+        max_loss: the bound on the loss that it satisfies (`debias(max_loss=)`), or None.
         choice: what "auto" chose and why, or None.
     """
 

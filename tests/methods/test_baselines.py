@@ -14,27 +14,20 @@ from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
 import vldebias
+from tests.methods.made import normal, unit
 from tests.refusals import refused
 from vldebias.errors import InvalidInputError
 from vldebias.methods import Problem, Reference
-from vldebias.methods.baselines.bend import Bend, without
 from vldebias.methods.baselines.erasure import TwoTowers, fair_pca, leace, null_space_probes, replacing, roboshot
-from vldebias.methods.baselines.half_way import HalfWay, Lian
-from vldebias.methods.labelled import Labelled, labelled, stated_texts
+from vldebias.methods.baselines.queries import Bend, HalfWay, Lian, without
+from vldebias.methods.reference import Labelled, labelled, stated_texts
 from vldebias.projection import span_of
 
 PUBLISHED = json.loads((Path(__file__).parent / "published" / "published.json").read_text())
 JOBS = ("doctor", "nurse", "pilot", "clerk", "cook", "judge")
 GENDER = vldebias.make_prompt_set("g", {"male": ["male"], "female": ["female"]}, JOBS)
 DIM, TOLD = 16, (2, 5)  # the attribute lies in two dimensions
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def unit(*shape: int, seed: int = 0) -> Tensor:
-    return normalize(normal(*shape, seed=seed), dim=-1)
+EYE = torch.eye(DIM, dtype=torch.float64)
 
 
 def problem(labels: bool = True) -> tuple[Problem, Tensor, Tensor]:
@@ -159,7 +152,7 @@ def test_spd_sets_what_probes_read_to_the_neutral_mean_and_nothing_else() -> Non
     basis = torch.linalg.qr(null_space_probes(labelled(given, "joint").known()).T).Q
     assert ((moved @ basis).std(0) < 1e-10).all()
     assert ((moved @ basis).mean(0).abs() > 1e-4).any()  # a mean is put back, as it is not in nullspace projection
-    rest = torch.eye(DIM, dtype=torch.float64) - basis @ basis.T
+    rest = EYE - basis @ basis.T
     torch.testing.assert_close(moved @ rest, images @ rest)
     assert probe(images, gender) > 0.9
     assert probe(moved, gender) < 0.6
@@ -195,9 +188,9 @@ def test_roboshot_is_its_algorithm_vector_by_vector() -> None:
     for rows, sign in ((harmful, -1), (helpful, 1)):
         for vector in torch.linalg.qr(rows.T)[0].T:
             slow = normalize(slow + sign * (slow @ vector)[:, None] * vector, dim=1)
-    torch.testing.assert_close(normalize(images @ roboshot(harmful, helpful).T, dim=1), slow)
-    assert (roboshot(harmful) @ harmful.T).abs().max() < 1e-12
-    torch.testing.assert_close(roboshot(harmful[:0], helpful) @ helpful.T, 2 * helpful.T)
+    whole, alone = (TwoTowers.of_maps(roboshot(harmful, rows)).image for rows in (helpful, helpful[:0]))
+    torch.testing.assert_close(normalize(whole(images), dim=1), slow)
+    assert alone(harmful).abs().max() < 1e-12
 
 
 # --- Lian et al.
@@ -322,12 +315,10 @@ def test_fair_imagen_projects_states_of_a_pipeline_and_takes_one_attribute() -> 
 
 
 def test_an_affine_map_scales_with_what_it_is_given() -> None:
-    replaced = replacing(torch.tensor([[0.0], [1.0], [0.0]]), torch.tensor([9.0, 0.5, 9.0]))
-    edit = TwoTowers.of_maps(replaced).image
-    torch.testing.assert_close(edit(torch.tensor([0.6, 0.8, 0.0])), torch.tensor([0.6, 0.5, 0.0]))
-    torch.testing.assert_close(edit(torch.tensor([6.0, 8.0, 0.0])), torch.tensor([6.0, 5.0, 0.0]))
-    torch.testing.assert_close(edit(torch.tensor([0.6, 0.8, 0.0]), 0.5), torch.tensor([0.6, 0.65, 0.0]))
-    assert edit(torch.ones(2, 3, dtype=torch.bfloat16)).dtype == torch.bfloat16
+    edit = TwoTowers.of_maps(replacing(EYE[:3, 1:2], torch.tensor([9.0, 0.5, 9.0], dtype=torch.float64)))
+    torch.testing.assert_close(edit.image(torch.tensor([6.0, 8.0, 0.0])), torch.tensor([6.0, 5.0, 0.0]))
+    torch.testing.assert_close(edit.image(torch.tensor([0.6, 0.8, 0.0]), 0.5), torch.tensor([0.6, 0.65, 0.0]))
+    assert edit.image(torch.ones(2, 3, dtype=torch.bfloat16)).dtype == torch.bfloat16
 
 
 def test_what_acts_on_images_is_refused_for_texts_alone() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vldebias.hosts import TextTable
-from vldebias.methods import METHODS, Bound, Problem, auto
+from vldebias.methods import METHODS, Problem
 from vldebias.methods.closed_form import BOTH, CALI, DIFFERENCE, EQUALISE, ORTH, ClosedForm, class_texts, pair_scatter
 from vldebias.methods.equalise import image_scatter
 from vldebias.projection import CalibratedProjection
@@ -67,7 +67,9 @@ def dense_p0(method: ClosedForm, problem: Problem) -> Tensor:
 def test_every_sum_levels_the_image_means_as_equalising_alone_does(problem: Problem) -> None:
     """sqrt(lam w) |D^T P z| <= |z| / 2 for every z: the gap goes to zero as lam grows, at the same rate."""
     rows, lam = image_rows(problem)
-    parts = auto._parts(problem, "joint", SUMS)  # rows that are shared over methods and lam
+    parts = {
+        term: term.rows(problem, "joint") for form in SUMS for term in form.terms
+    }  # rows that are shared over methods and lam
     for method in SUMS:
         for P in (problem.fit(method, "joint"), method.fit(problem, "joint", parts)):
             assert isinstance(P, CalibratedProjection)
@@ -83,7 +85,7 @@ def test_what_a_bound_leaves_of_a_sum_is_between_it_and_nothing(problem: Problem
     neutral = [text for group in problem.sets[0].groups for text in group]
     for method in SUMS[2:]:
         whole = problem.fit(method, "joint")
-        kept = replace(problem, bound=Bound(0.1, neutral=tuple(neutral))).fit(method, "joint")
+        kept = replace(problem, max_loss=0.1, neutral=tuple(neutral)).fit(method, "joint")
         assert isinstance(whole, CalibratedProjection)
         assert isinstance(kept, CalibratedProjection)
         t = float(kept.left.norm() / whole.left.norm())

@@ -30,7 +30,7 @@ from vldebias.evaluation.task import Data, Lam, Number, Share, Task
 from vldebias.hosts.base import IMAGE, TEXT, roles_of
 from vldebias.methods import METHODS, Method, Need, get_method
 from vldebias.methods.diagnostics import spread_along
-from vldebias.methods.labelled import place_of
+from vldebias.methods.reference import place_of
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, load_prompts
 

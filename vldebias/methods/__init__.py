@@ -11,14 +11,10 @@ from vldebias.errors import InvalidInputError
 from vldebias.hub import find_folder
 from vldebias.methods import auto as auto
 from vldebias.methods import baselines as baselines
-from vldebias.methods import presets as presets
-from vldebias.methods.balanced import Balanced as Balanced
-from vldebias.methods.baselines.half_way import Lian as Lian
-from vldebias.methods.bounded import Bound as Bound
+from vldebias.methods.baselines.queries import Lian as Lian
 from vldebias.methods.closed_form import ClosedForm as ClosedForm
 from vldebias.methods.closed_form import Term as Term
 from vldebias.methods.diagnostics import Diagnostics as Diagnostics
-from vldebias.methods.labelled import labelled as labelled
 from vldebias.methods.method import METHODS as METHODS
 from vldebias.methods.method import Method as Method
 from vldebias.methods.method import Need as Need
@@ -27,7 +23,9 @@ from vldebias.methods.method import Prompts as Prompts
 from vldebias.methods.method import get_method as get_method
 from vldebias.methods.method import register_method as register_method
 from vldebias.methods.method import resolved as resolved
+from vldebias.methods.presets import Balanced as Balanced
 from vldebias.methods.reference import Reference as Reference
+from vldebias.methods.reference import labelled as labelled
 from vldebias.methods.target_shares import RankShares as RankShares
 from vldebias.methods.target_shares import TargetShares as TargetShares
 

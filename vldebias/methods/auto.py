@@ -34,16 +34,16 @@ from torch.nn.functional import normalize
 
 from vldebias.edit import Choice, Edit
 from vldebias.errors import AutoDeclinedWarning, InvalidInputError, ReferenceWarning, warn
-from vldebias.methods.bounded import Bound, losses
+from vldebias.methods.bounded import bounded, losses
 from vldebias.methods.closed_form import ClosedForm, Parts, class_texts
 from vldebias.methods.equalise import UnusableReferenceError, foreign
-from vldebias.methods.labelled import stating
 from vldebias.methods.method import Method, Need, Problem, get_method, register_method
+from vldebias.methods.reference import stating, zero_shot
 from vldebias.metrics.bootstrap import recentred_interval, resampled_counts
 from vldebias.projection import CalibratedProjection, NothingToRemoveError
 from vldebias.prompts import PromptSet
 
-BOUND = Bound(0.05, over="mean")
+MAX_LOSS = 0.05  # of the mean of the neutral texts, where no other bound is given
 CANDIDATES = ("cali", "orth-cali", "difference", "equalise", "difference+equalise", "cali+equalise")
 LAMS = (10.0, 100.0, 1000.0, 10_000.0)
 FOLDS = 5
@@ -70,16 +70,15 @@ class Auto(Method):
             AutoDeclinedWarning: no method is predicted to help.
             ReferenceWarning: the reference images cannot be split, and are left out.
         """
-        problem = replace(problem, bound=problem.bound or BOUND)
         lacks = {Need.LABELS} | (set() if all(s.spurious for s in problem.attributes) else {Need.SPURIOUS})
         methods = [one for one in map(get_method, CANDIDATES) if not one.needs & lacks]
         from_texts = [one for one in methods if not one.uses_images]
         try:
-            best, choice = _decide(problem, role, methods if problem.reference is not None else from_texts, LAMS)
+            best, choice = _decide(problem, role, from_texts if problem.reference is None else methods)
         except UnusableReferenceError as error:
             reason = str(error).removeprefix("reference: ").partition("; ")[0]
             warn(f"{problem.label}: auto: the reference is left out: {reason}", ReferenceWarning)
-            best, choice = _decide(replace(problem, reference=None), role, from_texts, LAMS)
+            best, choice = _decide(replace(problem, reference=None), role, from_texts)
         if choice.method == "none":
             remedy = "Give reference images, or a set with more concepts, and measure; or choose a method yourself."
             warn(f"{problem.label}: auto: none. {choice.reason} {remedy}", AutoDeclinedWarning)
@@ -92,12 +91,11 @@ def expected_from_texts(problem: Problem, role: str, method: Method) -> Choice |
 
     Texts suffice if there are neutral texts and every set has at least `FEWEST` groups that state two values.
     """
-    problem = replace(problem, reference=None)
     try:
         problem.neutral_prompts()
     except InvalidInputError:
         return None
-    choice = _decide(problem, role, [method], [problem.lam])[1]
+    choice = _decide(replace(problem, reference=None), role, [method], [problem.lam], most=problem.max_loss)[1]
     return choice if choice.evidence else None
 
 
@@ -200,14 +198,19 @@ class _Evidence:
         UnusableReferenceError: images that cannot be split, or of another space.
     """
 
-    def __init__(self, problem: Problem, role: str, methods: Sequence[Method]) -> None:
-        self.role, self.neutral = role, problem.embed(problem.neutral_prompts(), role)
-        self._drawn, self.folds, self._parts = _draws(len(self.neutral)), list[_Fold](), list[Parts]()
+    def __init__(self, problem: Problem, role: str, methods: Sequence[ClosedForm], most: float | None) -> None:
+        self.problem, self.role, self.methods, self.most = problem, role, methods, most
+        self.neutral, self.folds, self._parts = (
+            problem.embed(problem.neutral_prompts(), role),
+            list[_Fold](),
+            list[Parts](),
+        )
+        self._drawn = _draws(len(self.neutral))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ReferenceWarning)  # half of the images are less certain than all of them
             for fold in chain(_text_folds(problem, role), _image_folds(problem, role)):
                 self.folds.append(fold)
-                self._parts.append(_parts(fold.problem, role, methods))
+                self._parts.append(self.parts(fold.problem))
         self.kinds = tuple(dict.fromkeys(fold.kind for fold in self.folds))
         if self.kinds:
             self._before = self._means(None, None)
@@ -216,17 +219,30 @@ class _Evidence:
             precision = 1 / (self.without[:, 1:].var(1) + errors**2)
             self.weights = precision / precision.sum()
 
-    def gaps(self, method: Method, lam: Any) -> Tensor:
+    def parts(self, problem: Problem) -> Parts:
+        """Return the rows of all terms of the methods; they do not depend on lam, so they are computed once."""
+        terms = dict.fromkeys(term for method in self.methods for term in method.terms)
+        return {term: term.rows(problem, self.role) for term in terms}
+
+    def solve(self, problem: Problem, method: ClosedForm, lam: Any, parts: Parts) -> CalibratedProjection:
+        """Fit one candidate within the bound; the identity if it finds nothing to remove."""
+        try:
+            edit = method.fit(replace(problem, lam=lam), self.role, parts)
+        except NothingToRemoveError:  # the model embeds the texts of all values alike
+            return CalibratedProjection.identity(problem.host.dim(self.role), method.name)
+        if self.most is None:
+            return edit
+        return bounded(edit, self.neutral, self.most, mean=problem.max_loss is None)
+
+    def gaps(self, method: ClosedForm, lam: Any) -> Tensor:
         """Return predicted gaps (kinds, 1 + b) as shares of the sample's without an edit, means over attributes."""
         return self._shares(self._means(method, lam))
 
-    def _means(self, method: Method | None, lam: Any) -> list[Tensor]:
+    def _means(self, method: ClosedForm | None, lam: Any) -> list[Tensor]:
         """Return the mean gap (folds, attributes, 1 + b) of the neutral texts, resampled with the rows, by kind."""
         found: dict[str, list[Tensor]] = {kind: [] for kind in self.kinds}
         for (kind, problem, gaps), parts in zip(self.folds, self._parts, strict=True):
-            texts = self.neutral
-            if method is not None:
-                texts = _solve(replace(problem, lam=lam), self.role, method, parts)(texts)
+            texts = self.neutral if method is None else self.solve(problem, method, lam, parts)(self.neutral)
             each = torch.stack([gap.squares(texts) if kind == "images" else gap.of_texts(texts) for gap in gaps])
             found[kind].append((each * self._drawn).sum(2) / self._drawn.sum(1))
         return [torch.stack(means) for means in found.values()]
@@ -246,19 +262,23 @@ class _Evidence:
 
 
 def _decide(
-    problem: Problem, role: str, methods: Sequence[Method], lams: Sequence[Any]
+    problem: Problem, role: str, methods: Sequence[Any], lams: Sequence[Any] = LAMS, *, most: float | None = MAX_LOSS
 ) -> tuple[CalibratedProjection, Choice]:
-    """Judge every method at every lam; return the chosen projection, and what was chosen and why."""
-    evidence, bound = _Evidence(problem, role, methods), problem.bound
-    edits, told = [CalibratedProjection.identity(problem.host.dim(role))], list[dict[str, Any]]()
+    """Judge every closed form at every lam; return the chosen projection, and what was chosen and why.
+
+    most: the bound on the mean loss of the neutral texts; that of the problem, on every text, goes before it.
+    """
+    most = problem.max_loss or most
+    evidence = _Evidence(problem, role, methods, most)
+    edits, told, gaps = [CalibratedProjection.identity(problem.host.dim(role))], list[dict[str, Any]](), list[Tensor]()
     chosen, reason = 0, f"Fewer than {FEWEST} groups of prompts state two values, and no images can be used."
     if evidence.kinds:
-        parts, gaps, on_images = _parts(problem, role, methods), [evidence.without], [False]
+        parts, gaps, on_images = evidence.parts(problem), [evidence.without], [False]
         for method in methods:
             for lam in lams if method.has_lam else lams[:1]:
-                edit = _solve(replace(problem, lam=lam), role, method, parts)
+                edit = evidence.solve(problem, method, lam, parts)
                 if any(edit.method == one.method and np.allclose(edit.lam, one.lam, 1e-6, 0) for one in edits):
-                    continue  # the bound made one of several lam
+                    continue  # the bound lowers several lam to one
                 after = evidence.gaps(method, edit.lam)
                 change = _change(after, evidence.without, evidence.weights)
                 told.append(
@@ -280,21 +300,13 @@ def _decide(
     if chosen:
         gap, loss = told[chosen - 1]["gap"], told[chosen - 1]["loss"]
         reason = f"The predicted gap is {gap:.0%} of that without an edit, at a mean loss of cosine of {loss:.3f}."
-    about = {}
+    found = {}
     for kind in evidence.kinds:
         own = [fold.gaps for fold in evidence.folds if fold.kind == kind]
         rows = sum(len(gap.centred) for gaps in own for gap in gaps)
-        about[kind] = {"neutral texts": len(evidence.neutral), "folds": len(own), "rows": rows}
-    settings = {} if bound is None else {"max_loss": bound.loss, "over": bound.over}
-    return edits[chosen], Choice(
-        prompts=problem.label,
-        method=edits[chosen].method,
-        lam=edits[chosen].lam,
-        reason=reason,
-        candidates=tuple(told),
-        evidence=about,
-        settings=settings | {"resamples": RESAMPLES, "level": 0.95},
-    )
+        found[kind] = {"neutral texts": len(evidence.neutral), "folds": len(own), "rows": rows}
+    best, settings = edits[chosen], {"max_loss": most, "resamples": RESAMPLES, "level": 0.95}
+    return best, Choice(problem.label, best.method, best.lam, reason, tuple(told), found, settings)
 
 
 def _choose(gaps: Sequence[Tensor], on_images: Sequence[bool], evidence: _Evidence) -> int:
@@ -325,22 +337,6 @@ def _change(after: Tensor, before: Tensor, weights: Tensor, level: float = 0.95)
     """Return the weighted mean over the kinds of one gap minus another, with its centred interval."""
     change = weights @ (after - before)
     return float(change[0]), *recentred_interval(float(change[0]), change[1:].numpy(), level=level)
-
-
-def _parts(problem: Problem, role: str, methods: Sequence[Method]) -> Parts:
-    """Return the rows of all terms of closed forms; they do not depend on lam, so they are computed once."""
-    terms = dict.fromkeys(term for method in methods if isinstance(method, ClosedForm) for term in method.terms)
-    return {term: term.rows(problem, role) for term in terms}
-
-
-def _solve(problem: Problem, role: str, method: Method, parts: Parts) -> CalibratedProjection:
-    """Fit one candidate at the problem's lam, within its bound; the identity if it finds nothing to remove."""
-    assert isinstance(method, ClosedForm)
-    try:
-        edit = method.fit(problem, role, parts)
-        return edit if problem.bound is None else problem.bounded(edit, role)
-    except NothingToRemoveError:  # texts that the model does not tell apart
-        return CalibratedProjection.identity(problem.host.dim(role), method.name)
 
 
 def _text_folds(problem: Problem, role: str) -> Iterator[_Fold]:
@@ -395,11 +391,10 @@ def _image_folds(problem: Problem, role: str) -> Iterator[_Fold]:
         learn, predict = rows[k::2], rows[1 - k :: 2]
         predict, gaps = predict[:: -(-len(predict) // _MOST_ROWS)], []
         for prompts in problem.attributes:
-            value, probability = reference.read(predict, problem.zero_shot(prompts, role))
-            sure = probability >= reference.confidence
+            value, _ = zero_shot(predict, problem.zero_shot(prompts, role))
             texts = class_texts(problem, prompts, role) if reference.within_classes else None
-            label = None if texts is None else (predict @ texts.T).argmax(1)[sure]
-            gaps.append(PredictedGap.of(predict[sure], value[sure], label, seed=k))
+            label = None if texts is None else (predict @ texts.T).argmax(1)
+            gaps.append(PredictedGap.of(predict, value, label, seed=k))
         yield _Fold("images", replace(problem, reference=replace(reference, features=learn)), gaps)
 
 

@@ -15,47 +15,15 @@ bound), and the strength is lowered instead: along z0 + t (P z0 - z0) the angle 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError
 from vldebias.projection import CalibratedProjection
 
 _STEPS = 60  # halvings: the multiplier to the precision of a double
-
-
-@dataclass(frozen=True)
-class Bound:
-    """Allow neutral texts a loss of at most `loss` = 1 - cosine of a text with its projection.
-
-    Attributes:
-        loss: in [1e-6, 1); float32 embeddings cannot resolve less. 0.02 keeps a cosine of 0.98.
-        over: "every": for every neutral text; "mean": for their mean.
-        neutral: prompts that do not state the attribute. None given: the class prompts of the prompt sets.
-
-    Raises:
-        InvalidInputError: a value outside its range.
-    """
-
-    loss: float
-    over: str = "every"
-    neutral: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        number = isinstance(self.loss, (int, float)) and not isinstance(self.loss, bool)
-        if not number or not 1e-6 <= self.loss < 1:
-            raise InvalidInputError(f"max_loss: expected a loss of cosine in [1e-6, 1), as 0.02 is, got {self.loss!r}")
-        if self.over not in ("every", "mean"):
-            raise InvalidInputError(f"over: expected 'every' or 'mean', got {self.over!r}")
-        if isinstance(self.neutral, str):
-            raise InvalidInputError(f"neutral: expected a list of prompts, got the text {self.neutral!r}")
-        object.__setattr__(self, "neutral", tuple(self.neutral))
-
-    def value(self, losses: Tensor) -> float:
-        """Return the bounded quantity: the largest or the mean of the losses (n,) of the neutral texts."""
-        return float(losses.max() if self.over == "every" else losses.mean())
 
 
 def losses(projection: CalibratedProjection, neutral: Tensor) -> Tensor:
@@ -63,17 +31,29 @@ def losses(projection: CalibratedProjection, neutral: Tensor) -> Tensor:
     return 1 - torch.cosine_similarity(neutral.double(), projection(neutral.double()), dim=1)
 
 
-def bounded(projection: CalibratedProjection, neutral: Tensor, bound: Bound) -> CalibratedProjection:
-    """Return `projection` if it satisfies the bound on `neutral` (n, d), else one with a smaller lam or strength.
+def bounded(edit: Edit, neutral: Tensor, most: float, *, mean: bool = False) -> CalibratedProjection:
+    """Return an edit under which no text of `neutral` (n, d) loses more than `most`, or their mean does not.
 
-    Without P0 ("cali", "equalise", and both) the result is the same method at a smaller lam. With P0 it is
-    I - t (I - P), 0 < t < 1, and its method says "bounded".
+    That is `edit` if it satisfies the bound. Else without P0 ("cali", "equalise", and both) it is the same method at a
+    smaller lam. With P0 it is I - t (I - P), 0 < t < 1, and its method says "bounded".
+
+    Raises:
+        InvalidInputError: the edit is not a projection.
     """
-    if bound.value(losses(projection, neutral)) <= bound.loss:
-        return projection
-    weaker = projection.at_strength if projection.spurious_rank else projection.at_multiple
-    kept = weaker(largest(lambda t: bound.value(losses(weaker(t), neutral)) <= bound.loss))
-    return kept.stamped(method=f"{kept.method}, bounded") if projection.spurious_rank else kept
+    if not isinstance(edit, CalibratedProjection):
+        raise InvalidInputError(
+            f"max_loss: expected a method that fits a projection, got {edit!r}; leave max_loss out and lower strength="
+        )
+
+    def holds(one: CalibratedProjection) -> bool:
+        found = losses(one, neutral)
+        return float(found.mean() if mean else found.max()) <= most
+
+    if holds(edit):
+        return edit
+    weaker = edit.at_strength if edit.spurious_rank else edit.at_multiple
+    kept = weaker(largest(lambda t: holds(weaker(t))))
+    return kept.stamped(method=f"{kept.method}, bounded") if edit.spurious_rank else kept
 
 
 def largest(holds: Callable[[float], bool]) -> float:

@@ -35,7 +35,7 @@ from torch.nn.functional import normalize
 from vldebias.errors import InvalidInputError, ReferenceWarning, warn
 from vldebias.methods.diagnostics import spread_along
 from vldebias.methods.method import Problem
-from vldebias.methods.reference import Reference
+from vldebias.methods.reference import Reference, zero_shot
 from vldebias.prompts import PromptSet
 
 _FEWEST = 2  # rows of a part whose mean is used
@@ -55,27 +55,25 @@ class ImageSplit:
     Attributes:
         texts: (a, d), a unit row for each value. classes: (k, d) texts, or None for one class.
         counts, sums: (2, k, a) and (2, k, a, d), even and odd rows apart.
-        left_out: number of rows below the confidence. sample: the first rows.
         doubt: (a,) expected number of wrong rows of each value, by the model's own probabilities.
+        sample: the first rows.
     """
 
     def __init__(self, texts: Tensor, classes: Tensor | None, reference: Reference) -> None:
-        self.texts, self.sample, self.left_out, seen = texts, texts[:0], 0, 0
+        self.texts, self.sample, seen = texts, texts[:0], 0
         shape = (2, 1 if classes is None else len(classes), len(texts))
         self.counts = torch.zeros(shape, dtype=torch.float64)
         self.sums = torch.zeros((*shape, texts.shape[1]), dtype=torch.float64)
         self.doubt = torch.zeros(shape[2], dtype=torch.float64)
         for rows in reference.batches():
-            value, probability = reference.read(rows, texts)
+            value, probability = zero_shot(rows, texts)
             label = torch.zeros_like(value) if classes is None else (rows @ classes.T).argmax(1)
             half = (torch.arange(len(rows)) + seen) % 2
-            sure = probability >= reference.confidence
-            cell = ((half * shape[1] + label) * shape[2] + value)[sure]
+            cell = (half * shape[1] + label) * shape[2] + value
             self.counts.view(-1).index_add_(0, cell, torch.ones(len(cell), dtype=torch.float64))
-            self.sums.view(-1, rows.shape[1]).index_add_(0, cell, rows[sure])
-            self.doubt.index_add_(0, value[sure], 1 - probability[sure])
+            self.sums.view(-1, rows.shape[1]).index_add_(0, cell, rows)
+            self.doubt.index_add_(0, value, 1 - probability)
             self.sample = torch.cat([self.sample, rows[: max(0, _SAMPLE - seen)]])
-            self.left_out += int((~sure).sum())
             seen += len(rows)
 
     def compared(self) -> tuple[Tensor, Tensor]:
@@ -96,8 +94,8 @@ class ImageSplit:
         if not pairs:
             seen = self.counts.sum((0, 1)).int().tolist()
             raise UnusableReferenceError(
-                f"reference: expected at least {_FEWEST} images of two attribute values, got {seen} of the values "
-                f"and {self.left_out} below the confidence; give more images, or a lower confidence"
+                f"reference: expected at least {_FEWEST} images of two attribute values, got {seen} images of the "
+                "values; give more images"
             )
         n, parts = float(counts.sum()), int((counts > 0).sum())
         explained = float((sums.square().sum(-1) / counts.clamp(min=1)).sum())

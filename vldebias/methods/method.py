@@ -20,7 +20,7 @@ from torch.nn.functional import normalize
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts import Host, resolve
-from vldebias.methods.bounded import Bound, bounded
+from vldebias.methods.bounded import bounded
 from vldebias.methods.diagnostics import warn_of_what_is_lost
 from vldebias.methods.reference import Reference
 from vldebias.projection import CalibratedProjection
@@ -156,7 +156,8 @@ class Problem:
         host: the model or pipeline; it embeds every prompt once.
         sets: prompt sets, solved jointly.
         lam: weight of the prompt pairs, one or one per set; None: the method's default.
-        reference: images, with labels or without. bound: largest loss allowed for neutral texts.
+        reference: images, with labels or without.
+        max_loss: the most that a neutral text may lose, 1 - its cosine with itself afterwards.
         neutral: texts that do not state the attribute; none: the class prompts of the sets.
     """
 
@@ -164,7 +165,7 @@ class Problem:
     sets: tuple[PromptSet, ...]
     lam: float | tuple[float, ...] | None = None
     reference: Reference | None = None
-    bound: Bound | None = None
+    max_loss: float | None = None
     neutral: tuple[str, ...] = ()
 
     @classmethod
@@ -175,14 +176,14 @@ class Problem:
         *,
         lam: float | Sequence[float] | None = None,
         reference: Any = None,
-        max_loss: float | Bound | None = None,
+        max_loss: float | None = None,
         neutral: Sequence[str] = (),
         tokenizer: Any = None,
     ) -> Problem:
         """Make a problem from a model, a pipeline, a `Host` or a mapping from prompt to embedding.
 
         Raises:
-            InvalidInputError: no prompt set, or images that the host cannot use.
+            InvalidInputError: no prompt set, images that the host cannot use, or a bound outside [1e-6, 1).
         """
         target = resolve(host, tokenizer=tokenizer)
         if reference is not None and target.generative:
@@ -198,8 +199,9 @@ class Problem:
         lam = tuple(lam) if isinstance(lam, Sequence) and not isinstance(lam, str) else lam
         if not (reference is None or isinstance(reference, Reference)):
             reference = Reference(reference, labels=getattr(reference, "labels", {}))
-        bound = max_loss if max_loss is None or isinstance(max_loss, Bound) else Bound(max_loss)
-        return cls(target, sets, lam, reference, bound, tuple(neutral))
+        if max_loss is not None and not (isinstance(max_loss, float) and 1e-6 <= max_loss < 1):
+            raise InvalidInputError(f"max_loss: expected a number in [1e-6, 1), such as 0.02, got {max_loss!r}")
+        return cls(target, sets, lam, reference, max_loss, tuple(neutral))
 
     @property
     def label(self) -> str:
@@ -217,18 +219,14 @@ class Problem:
         return tuple(dict.fromkeys(w for s in self.sets for w in s.stated_words))
 
     def neutral_prompts(self) -> tuple[str, ...]:
-        """Return the neutral texts: those of the bound, else those given, else the class prompts of all sets.
+        """Return the neutral texts: those given, else the class prompts of all sets.
 
         Raises:
             InvalidInputError: none are given and the sets have none.
         """
-        classes = dict.fromkeys(p for s in self.sets for p in (*s.classes, *s.held_out_classes))
-        texts = (self.bound.neutral if self.bound is not None else ()) or self.neutral or tuple(classes)
+        texts = self.neutral or tuple(dict.fromkeys(p for s in self.sets for p in (*s.classes, *s.held_out_classes)))
         if not texts:
-            raise InvalidInputError(
-                f"{self.label}: expected neutral texts and the set has no class prompts; name some, "
-                "max_loss=Bound(0.02, neutral=['A photo of a doctor.', ...])"
-            )
+            raise InvalidInputError(f"{self.label}: expected a prompt set with class prompts, the texts to leave alone")
         return texts
 
     def embed(self, prompts: Iterable[str], role: str) -> Tensor:
@@ -257,9 +255,9 @@ class Problem:
         host, edit, origin = self.host, chosen.fit(self, role), dict[str, Any]()
         if not chosen.delegates:
             edit = edit.stamped(method=chosen.name)
-        if self.bound is not None:
-            edit = self.bounded(edit, role)
-            origin["max_loss"] = self.bound.loss
+        if self.max_loss is not None:
+            edit = bounded(edit, self.embed(self.neutral_prompts(), role), self.max_loss)
+            origin["max_loss"] = self.max_loss
         if Need.LABELS in chosen.needs and self.reference is not None:
             origin |= {"uses_images": True, "labels": "given" if self.reference.labels else "zero-shot"}
         edit = edit.stamped(
@@ -275,17 +273,3 @@ class Problem:
         if isinstance(edit, CalibratedProjection) and edit.rank:
             warn_of_what_is_lost(edit, self.sets, role, host)
         return edit
-
-    def bounded(self, edit: Edit, role: str) -> CalibratedProjection:
-        """Return the edit, weakened until it satisfies the bound on the neutral texts.
-
-        Raises:
-            InvalidInputError: the edit is not a projection, or there are no neutral texts.
-        """
-        assert self.bound is not None
-        if not isinstance(edit, CalibratedProjection):
-            raise InvalidInputError(
-                f"max_loss: expected a method that fits a projection, got {edit!r}; leave max_loss out and lower "
-                "strength= instead"
-            )
-        return bounded(edit, self.embed(self.neutral_prompts(), role), self.bound)

@@ -1,21 +1,35 @@
-"""Define the presets `default` and `paper`: a method and its lam by kind of host and available inputs."""
+"""Define balanced prompts, and the presets `default` and `paper`: a method and its lam by host and inputs."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import NoReturn
 
 from vldebias.edit import Edit
-from vldebias.errors import AutoDeclinedWarning, warn
+from vldebias.errors import AutoDeclinedWarning, InvalidInputError, warn
 from vldebias.methods.auto import FEWEST, expected_from_texts
-from vldebias.methods.balanced import NO_EDIT
 from vldebias.methods.bounded import largest
 from vldebias.methods.closed_form import CALI
-from vldebias.methods.method import LAM_OF_MODELS, LAM_OF_PIPELINES, Method, Need, Problem, get_method, register_method
+from vldebias.methods.method import (
+    LAM_OF_MODELS,
+    LAM_OF_PIPELINES,
+    Method,
+    Need,
+    Problem,
+    Prompts,
+    get_method,
+    register_method,
+)
 from vldebias.projection import CalibratedProjection
-from vldebias.prompts import can_balance
+from vldebias.prompts import Balancer, can_balance
 
+NO_EDIT = (
+    "balanced prompts are prompts, not an edit of embeddings, so there is nothing to fit, inspect, save or merge; "
+    "method='cali' fits an edit, and vldebias.balance_prompts writes the prompts"
+)
 SPARES = 100  # the default of pipelines removes at most one direction in so many of the space
 LAM_OF_DEFAULT = 100.0  # does on real embeddings what the paper's 1000 does, and keeps more of what a text says
 
@@ -31,6 +45,36 @@ PRESETS: dict[tuple[str, str], tuple[str, float | None]] = {
     ("default", "pipeline"): ("balanced-prompts", None),
     ("default", "pipeline that prompts cannot be balanced for"): ("cali", None),
 }
+
+
+class Balanced(Method):
+    """State a sampled value of the attribute in the prompt of each image of a pipeline.
+
+    Args:
+        shares: value -> share of the images; None: even shares. seed: of the sampling.
+        find: prompt -> character offset at which the words are written, or None to leave it alone; by default the
+            subject is found by grammar (`vldebias.balance_prompts`).
+    """
+
+    name, title, source = "balanced-prompts", "values stated in the prompts", "prompt augmentation; this package"
+    color, needs, models, rewrites = "#31708f", frozenset({Need.VALUES}), False, True
+
+    def __init__(
+        self,
+        *,
+        shares: Mapping[str, float] | None = None,
+        seed: int = 0,
+        find: Callable[[str], int | None] | None = None,
+    ) -> None:
+        self.shares, self.seed, self.find = shares, seed, find
+
+    def balancer(self, prompts: Prompts) -> Balancer:
+        """Return a `Balancer` that rewrites the prompts of successive calls."""
+        return Balancer(prompts, shares=self.shares, seed=self.seed, find=self.find)
+
+    def fit(self, problem: Problem, role: str) -> NoReturn:
+        """Raise an error, because balanced prompts have no edit to fit."""
+        raise InvalidInputError(f"method {self.name!r}: {NO_EDIT}")
 
 
 @dataclass(frozen=True, repr=False)
@@ -114,8 +158,9 @@ def _say_once(what: str) -> None:
     logging.getLogger("vldebias").warning(what)
 
 
-for _preset in (
+for _method in (
+    Balanced(),
     Preset("paper", "the paper's settings", "Chuang et al., 2023, Table 7.3 and section 7.5", "#d37295"),
     Preset("default", "the best label-free closed form", "this package", "#79706e"),
 ):
-    register_method(_preset)
+    register_method(_method)

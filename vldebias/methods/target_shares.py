@@ -26,12 +26,13 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 from torch.special import ndtri
 
-from vldebias.edit import Edit, Provenance
+from vldebias.edit import Provenance
 from vldebias.errors import InvalidInputError
 from vldebias.methods.method import LAM_OF_MODELS, Method, Need, Problem, register_method
+from vldebias.methods.reference import zero_shot
+from vldebias.methods.rowwise import Rowwise
 from vldebias.projection import CalibratedProjection
 
 _ROUNDS = 8  # of solving targets and spreads in turn
@@ -39,7 +40,7 @@ _FEWEST = 10  # images of a group, for a variance
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TargetShares(Edit):
+class TargetShares(Rowwise):
     """Move queries (..., d) so that the groups have the shares `shares` of the first results in expectation.
 
     Attributes:
@@ -69,31 +70,15 @@ class TargetShares(Edit):
     covariances: Tensor
     provenance: Provenance
 
-    def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
-        """Return the moved queries (..., d) in the shape, dtype and device of `z`.
-
-        Half precision is computed in float32 and rounded once.
-        """
-        self.check_strength(strength)
-        if z.ndim == 0 or z.shape[-1] != self.dim or not z.is_floating_point():
-            raise InvalidInputError(
-                f"expected float embeddings of queries (..., {self.dim}), got {z.dtype} {tuple(z.shape)}"
-            )
-        if strength == 0:
-            return z
-        unit = normalize(z.detach().cpu().double().reshape(-1, self.dim), dim=1)
-        plain = unit - (unit @ self.right) @ self.left.T
+    def turned(self, unit: Tensor, image: bool) -> Tensor:
+        """Return the moved queries."""
+        moved = plain = unit - (unit @ self.right) @ self.left.T
         i, j = torch.combinations(torch.arange(len(self.names))).T
-        moved = plain
         for _ in range(_ROUNDS):
             spread = torch.einsum("qd,gde,qe->qg", moved, self.covariances, moved).clamp(min=0).sqrt()
             means = -spread * self.quantiles
-            shift = (means[:, i] - means[:, j]) @ self.lift
-            moved = plain + shift
-        wide = z if z.dtype in (torch.float32, torch.float64) else z.float()
-        moved = wide.norm(dim=-1, keepdim=True) * shift.reshape(z.shape).to(wide)
-        turned = wide - (wide @ self.right.to(wide)) @ self.left.to(wide).T + moved
-        return torch.lerp(wide, turned, strength).to(z.dtype)
+            moved = plain + (means[:, i] - means[:, j]) @ self.lift
+        return moved
 
 
 class RankShares(Method):
@@ -124,27 +109,25 @@ class RankShares(Method):
         reference = problem.reference
         assert reference is not None  # `check` has refused that
         rows = torch.cat(list(reference.batches()))
-        group, sure = torch.zeros(len(rows), dtype=torch.long), torch.ones(len(rows), dtype=torch.bool)
+        group = torch.zeros(len(rows), dtype=torch.long)
         for prompts in problem.attributes:
-            value, probability = reference.read(rows, problem.zero_shot(prompts, role))
-            group, sure = group * len(prompts.attributes) + value, sure & (probability >= reference.confidence)
+            group = group * len(prompts.attributes) + zero_shot(rows, problem.zero_shot(prompts, role))[0]
         names = tuple(map("/".join, product(*(prompts.attributes for prompts in problem.attributes))))
-        own = [rows[sure & (group == g)] for g in range(len(names))]
-        count = torch.tensor(list(map(len, own)), dtype=torch.float64)
+        count = group.bincount(minlength=len(names)).double()
         if count.min() < _FEWEST:
             raise InvalidInputError(
                 f"reference: expected at least {_FEWEST} images of every group, got "
-                f"{dict(zip(names, map(len, own), strict=True))} and {int((~sure).sum())} below the confidence; give "
-                "more images, or a lower confidence"
+                f"{dict(zip(names, count.int().tolist(), strict=True))}; give more images"
             )
         shares = self._wanted(names)
-        among_all = group.bincount(minlength=len(names)) / len(rows)
+        among_all = count / len(rows)
         most = {n: round(float(x), 3) for n, x, s in zip(names, among_all / self.top, shares, strict=True) if s >= x}
         if most:
             raise InvalidInputError(
                 f"shares: too few images of {list(most)}: if all of them were among the first {self.top:.3g} of all "
                 f"images, their shares there would be {most}; ask for less, or for a smaller top"
             )
+        own = [rows[group == g] for g in range(len(names))]
         means = torch.stack([one.mean(0) for one in own])
         i, j = torch.combinations(torch.arange(len(names))).T
         precision = count[i] * count[j] / (count[i] + count[j])

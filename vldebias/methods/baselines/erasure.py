@@ -14,8 +14,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from vldebias.edit import Edit, Provenance
 from vldebias.errors import InvalidInputError, need
-from vldebias.methods.labelled import Labelled, labelled, stated_texts
 from vldebias.methods.method import Method, Need, Problem, register_method
+from vldebias.methods.reference import Labelled, labelled, stated_texts
+from vldebias.methods.rowwise import Rowwise
 from vldebias.projection import CalibratedProjection, span_of
 
 _SURE = 0.7  # probability of a value, of SFID's authors
@@ -39,7 +40,7 @@ def replacing(basis: Tensor, row: Tensor) -> Affine:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TwoTowers(Edit):
+class TwoTowers(Rowwise):
     """Apply one `Affine` map to texts and another to images; a map of zeros leaves its tower unchanged.
 
     left, right: (2, rank, d), transposed, of texts and of images. shift: (2, d).
@@ -65,22 +66,10 @@ class TwoTowers(Edit):
         """Return which towers it has a map for: "image" or "both"."""
         return "both" if self.left[0].any() else "image"
 
-    def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
-        """Return changed text embeddings (..., d)."""
-        return self._moved(z, strength, 0)
-
-    def image(self, x: Tensor, strength: float = 1.0) -> Tensor:
-        """Return changed image embeddings (..., d)."""
-        return self._moved(x, strength, 1)
-
-    def _moved(self, x: Tensor, strength: float, tower: int) -> Tensor:
-        self.check_strength(strength)
-        if strength == 0 or not self.left[tower].any():
-            return x
-        wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
-        left, right, shift = (one[tower].to(wide) for one in (self.left, self.right, self.shift))
-        change = wide.norm(dim=-1, keepdim=True) * shift - (wide @ right.T) @ left
-        return (wide + strength * change).to(x.dtype)
+    def turned(self, unit: Tensor, image: bool) -> Tensor | None:
+        """Return the rows under the map of their tower."""
+        left, right, shift = self.left[int(image)], self.right[int(image)], self.shift[int(image)]
+        return unit - (unit @ right.T) @ left + shift if left.any() else None
 
 
 @dataclass(frozen=True, repr=False)
@@ -118,9 +107,7 @@ def leace(given: Labelled, shrinkage: float | None = None) -> Affine:
     covariance = centred.T @ centred / n
     scale = covariance.diagonal().mean()
     if share is None:
-        apart = covariance.square().sum() - d * scale**2
-        noise = (centred.square().sum(1).square().mean() - covariance.square().sum()) / n
-        share = float((noise / apart).clamp(0, 1)) if apart > 0 else 1.0
+        share = float(need("sklearn.covariance").ledoit_wolf_shrinkage(x.numpy()))
     covariance = (1 - share) * covariance + share * scale * torch.eye(d, dtype=x.dtype)
     values, vectors = torch.linalg.eigh(covariance)
     kept = values > values[-1] * d * torch.finfo(x.dtype).eps
@@ -211,18 +198,14 @@ def _probe(rows: Tensor, codes: Tensor, decay: float = 1e-3) -> tuple[Tensor, fl
     return vh[s > s[0] * 1e-8], accuracy
 
 
-def roboshot(harmful: Tensor, helpful: Tensor | None = None) -> Tensor:
-    """Return the (d, d) matrix (I + T T^T)(I - Q Q^T) of insights, given as rows (m, d).
+def roboshot(harmful: Tensor, helpful: Tensor) -> Affine:
+    """Return the map (I + T T^T)(I - Q Q^T) of insights, given as rows (m, d).
 
     Q and T are orthonormal bases of the harmful and of the helpful insights. Adila et al. (2024, Algorithm 1) take the
     vectors one by one and normalise in between, which changes lengths alone, since each basis is orthonormal.
     """
-    matrix = torch.eye(harmful.shape[1], dtype=torch.float64)
-    for rows, sign in ((harmful, -1.0), (helpful, 1.0)):
-        if rows is not None and len(rows):
-            basis = span_of(rows.double())
-            matrix = matrix + sign * basis @ (basis.T @ matrix)
-    return matrix
+    q, t = span_of(harmful), span_of(helpful) if len(helpful) else harmful.T[:, :0]
+    return Affine(torch.cat([q, -t], 1), torch.cat([q, t - q @ (q.T @ t)], 1), 0 * harmful[0])
 
 
 class RoboShot(Method):
@@ -237,14 +220,13 @@ class RoboShot(Method):
 
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the linear map of images."""
-        harmful = []
+        harmful, helpful = [], [torch.zeros(0, problem.host.dim(role), dtype=torch.float64)]
         for prompts in problem.attributes:
             values = [problem.embed(texts, role) for texts in prompts.by_value().values()]
             harmful += [a[: len(b)] - b[: len(a)] for a, b in combinations(values, 2)]
-        classes = [problem.embed(s.classes, role) for s in problem.sets if len(s.classes) > 1]
-        helpful = torch.cat([rows[1:] - rows[:-1] for rows in classes]) if classes else None
-        matrix, eye = roboshot(torch.cat(harmful), helpful), torch.eye(problem.host.dim(role), dtype=torch.float64)
-        return TwoTowers.of_maps(Affine(eye - matrix, eye, 0 * eye[0]))
+        for classes in (s.classes for s in problem.sets if len(s.classes) > 1):
+            helpful.append(problem.embed(classes, role).diff(dim=0))
+        return TwoTowers.of_maps(roboshot(torch.cat(harmful), torch.cat(helpful)))
 
 
 def fair_pca(x: Tensor, z: Tensor, keep: int) -> Tensor:

@@ -1,9 +1,9 @@
-"""Implement BendVLM: debias each query separately, by its nearest texts and labelled images."""
+"""Debias each embedding by itself: Lian et al. (CVPR 2026) and BendVLM (Gerych et al., 2024)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -11,14 +11,79 @@ from torch.nn.functional import normalize
 from torch.nn.utils.rnn import pad_sequence
 
 from vldebias.edit import Edit, Provenance
-from vldebias.methods.labelled import labelled
+from vldebias.methods.closed_form import value_differences
 from vldebias.methods.method import Method, Need, Problem, register_method
+from vldebias.methods.reference import labelled
+from vldebias.methods.rowwise import Rowwise
+from vldebias.projection import span_of
 
+_NONE = 1e-12  # a part of a unit vector that is shorter is none
 _NEAR = 100  # images of each value that are relevant to a query, as the authors take for gender
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Bend(Edit):
+class HalfWay(Rowwise):
+    """Rotate each embedding towards the complement of a subspace until relative loss and relative bias are equal.
+
+    For a unit vector e let b = |B^T e| be its bias, and o = sqrt(1 - b^2) the length of the rest. Among unit vectors u
+    in the plane of the two parts, bias |B^T u| and loss 1 - <u, e> cannot both be smallest; the Chebyshev solution has
+
+        |B^T u| / b = (1 - <u, e>) / (1 - o),
+
+    both relative to their largest values: at u = e, and at e without its part in the subspace. With
+    E = b + (1 - o) / b that is |B^T u| = (E - o sqrt(E^2 - b^2)) / (E^2 + o^2). The length is kept.
+
+    Attributes:
+        basis: (d, r) orthonormal, the span of the differences of the groups' spherical means; that of "difference".
+        acts: "text", "image" or "both".
+    """
+
+    kind = "half-way"
+    axes: ClassVar = {"basis": "d r"}
+
+    basis: Tensor
+    acts: str = "both"
+    provenance: Provenance = field(default_factory=lambda: Provenance("lian"))
+
+    @property
+    def side(self) -> str:
+        """Return which embeddings it changes: "text", "image" or "both"."""
+        return self.acts
+
+    def turned(self, unit: Tensor, image: bool) -> Tensor | None:
+        """Return the rotated rows; a row that lies in the subspace or in its complement stays."""
+        if self.acts == ("text" if image else "image"):
+            return None
+        along = (unit @ self.basis) @ self.basis.T
+        rest = unit - along
+        b, o = along.norm(dim=1, keepdim=True), rest.norm(dim=1, keepdim=True)
+        e = b + (1 - o) / b.clamp(min=_NONE)
+        left = (e - o * (e * e - b * b).clamp(min=0).sqrt()) / (e * e + o * o)
+        turned = (1 - left * left).clamp(min=0).sqrt() * rest / o.clamp(min=_NONE) + left * along / b.clamp(min=_NONE)
+        return torch.where((b > _NONE) & (o > _NONE), turned, unit)
+
+
+class Lian(Method):
+    """Fit `HalfWay` to the texts of the set that name each value.
+
+    The authors let a language model paraphrase the text of each group, for each class of a classification; here the
+    texts of the set replace them, the same for all classes. side: "both" is what the authors recommend.
+    """
+
+    name, source = "lian", "Lian et al., 2026"
+    color, needs = "#1f9e89", frozenset({Need.VALUES})
+
+    def __init__(self, side: Literal["text", "image", "both"] = "both") -> None:
+        self.side = side
+        self.title = "half-way to the other groups" + ("" if side == "both" else f", {side}s alone")
+
+    def fit(self, problem: Problem, role: str) -> Edit:
+        """Fit the basis of the differences of all attributes; for a pipeline only texts are changed."""
+        return HalfWay(span_of(value_differences(problem, role)), "text" if problem.host.generative else self.side)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Bend(Rowwise):
     """Debias each text separately, in two steps.
 
     Step 1: project out the span of the spurious texts and of the differences between the nearest concept's texts of
@@ -43,18 +108,11 @@ class Bend(Edit):
     near: int
     provenance: Provenance = field(default_factory=lambda: Provenance("bend-vlm"))
 
-    def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
-        """Return texts (b, ..., d), each debiased separately."""
-        self.check_strength(strength)
-        if strength == 0:
-            return z
-        flat = z.reshape(-1, z.shape[-1])
-        bent = torch.stack([self._bent(row) for row in flat.detach().cpu().double()]).to(z.device)
-        moved = flat.norm(dim=1, keepdim=True) * bent.to(flat.dtype)
-        return torch.lerp(flat, moved, strength).reshape(z.shape)
+    def turned(self, unit: Tensor, image: bool) -> Tensor:
+        """Return the debiased rows."""
+        return torch.stack([self._bent(row) for row in unit])
 
-    def _bent(self, row: Tensor) -> Tensor:
-        unit = normalize(row, dim=0)
+    def _bent(self, unit: Tensor) -> Tensor:
         nearest = int((self.concepts @ unit).argmax())
         query = normalize(without(unit, torch.cat([self.spurious, self.differences[nearest]])), dim=0)
         scores, means = self.images @ query, []
@@ -100,3 +158,4 @@ class BendVLM(Method):
 
 
 register_method(BendVLM())
+register_method(Lian())

@@ -232,7 +232,7 @@ class Reader:
         prompts = load_prompts(ATTRIBUTES[attribute])
         values = tuple(prompts.attributes)
         if engine.pipeline_name == MINIATURE and attribute in MINIATURE_NAMES:
-            judge: Any = MiniatureJudge()
+            judge: Any = MiniatureJudge().ready()
             return cls(judge, MINIATURE_NAMES[attribute], tuple(judge.names[MINIATURE_NAMES[attribute]]))
         return cls(ClipJudge.about(prompts).on(engine.clip()), prompts.name, values)
 

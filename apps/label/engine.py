@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.answers import NO_PERSON, AnnotationLog, Answer
-from vldebias.evaluation.drawing import Drawn
+from vldebias.evaluation.plan import PlannedImage
 
 from .study import ImageFolder, Question, annotator_name
 
@@ -189,7 +189,7 @@ class Labelling:
         self._read()
         return {name: self._done(name) for name in sorted({one for one, _, _ in self._said} | {*self.annotators})}
 
-    def _picture(self, record: Drawn) -> bytes | None:
+    def _picture(self, record: PlannedImage) -> bytes | None:
         try:
             return self.folder.picture(record)
         except OSError:  # the page says so; its name would give it away
@@ -204,8 +204,8 @@ class Labelling:
     def _at(self, annotator: str, step: int | None) -> Place:
         return Place(annotator, step, time.monotonic())
 
-    def _shuffled(self, annotator: str) -> tuple[Drawn, ...]:
-        def key(record: Drawn) -> tuple[bool, bytes]:
+    def _shuffled(self, annotator: str) -> tuple[PlannedImage, ...]:
+        def key(record: PlannedImage) -> tuple[bool, bytes]:
             return record.path not in self._first, _hash(self.seed, annotator, record.path)
 
         return tuple(sorted(self.folder.records, key=key))
@@ -232,7 +232,7 @@ class Labelling:
         left = sum(self._is_open(annotator, step) for step in range(self._steps))
         return max(1, round(median(seconds) * left / 60))
 
-    def _asked(self, annotator: str, step: int) -> tuple[Drawn, Question]:
+    def _asked(self, annotator: str, step: int) -> tuple[PlannedImage, Question]:
         image, question = divmod(step, len(self.questions))
         return self._order(annotator)[image], self.questions[question]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.answers import AnnotationLog, LabelSample
-from vldebias.evaluation.drawing import PLAN, DrawnSet
-from vldebias.evaluation.judges import SURE, Kept
+from vldebias.evaluation.judges import SURE, Judgements
+from vldebias.evaluation.plan import PLAN, GeneratedImages
 from vldebias.files import write_atomically
 
 from .study import ImageFolder, Question
@@ -68,11 +68,10 @@ def _draw(images: ImageFolder, question: Question, labels: int, seed: int) -> La
     """Sample by the answers of the last judge; None if none answered, or if every image is asked about."""
     if not (images.root / PLAN).is_file() or labels >= len(images.records):
         return None
-    drawn = DrawnSet.open(images.root)
-    judges = Kept.all(drawn, question.attribute, question.values)
-    if not judges:
+    drawn = GeneratedImages.open(images.root)
+    judge = Judgements.last(drawn, question.attribute, question.values)
+    if judge is None:
         return None
-    judge = judges[-1]
     said, sure = judge.said(question.attribute, question.values, SURE)
     asked = {record.path for record in images.records}
     rows = [(i, image) for i, image in enumerate(drawn) if image.path in asked]

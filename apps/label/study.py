@@ -16,7 +16,7 @@ from PIL import Image
 from vldebias.data import decode
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON
-from vldebias.evaluation.drawing import PLAN, Drawn, DrawnSet
+from vldebias.evaluation.plan import PLAN, GeneratedImages, PlannedImage
 from vldebias.files import prompt_names
 from vldebias.prompts import load_prompts
 
@@ -24,7 +24,7 @@ SUFFIXES = {".png", ".jpg", ".jpeg", ".webp"}
 LARGEST = 1024  # pixels of the longer side: more than a page shows
 KEYS = "123456789abcdefghijk"  # the key of each choice; no attribute of the literature needs the letters
 LONGEST_NAME = 40
-Record = TypeVar("Record", bound=Drawn)
+Record = TypeVar("Record", bound=PlannedImage)
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class ImageFolder:
     """
 
     root: Path
-    records: tuple[Drawn, ...]
-    everything: tuple[Drawn, ...]
+    records: tuple[PlannedImage, ...]
+    everything: tuple[PlannedImage, ...]
     prompt_set: str | None = None
     missing: int = 0
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -66,9 +66,9 @@ class ImageFolder:
         if not folder.is_dir():
             raise InvalidInputError(f"{folder}: no such folder; expected one with images to label")
         root = _drawn_folder(folder)
-        return _of_files(folder, most) if root is None else _of_plan(DrawnSet.open(root), most)
+        return _of_files(folder, most) if root is None else _of_plan(GeneratedImages.open(root), most)
 
-    def picture(self, record: Drawn) -> bytes:
+    def picture(self, record: PlannedImage) -> bytes:
         """Return the pixels as a new PNG, without metadata such as the prompt.
 
         Raises:
@@ -93,7 +93,7 @@ def _drawn_folder(folder: Path) -> Path | None:
     return found[0] if found else None
 
 
-def _of_plan(drawn: DrawnSet, most: int | None) -> ImageFolder:
+def _of_plan(drawn: GeneratedImages, most: int | None) -> ImageFolder:
     plain = [image for image in drawn if image.stated is None]
     chosen = _in_turn([image for image in plain if image.part == "unseen"] or plain, most)
     there = [image for image in chosen if drawn.path(image).is_file()]
@@ -138,7 +138,7 @@ def _of_files(root: Path, most: int | None) -> ImageFolder:
     return ImageFolder(root, tuple(_in_turn(records, most)), records)
 
 
-def _recorded(paths: Sequence[str], name: str) -> Iterable[Drawn]:
+def _recorded(paths: Sequence[str], name: str) -> Iterable[PlannedImage]:
     """Yield records of plain files: the first folder is the variant, those below it the prompt, the file the seed.
 
     So "before/1.png" and "after/1.png" are compared with one another, and a flat folder is one variant.
@@ -149,7 +149,7 @@ def _recorded(paths: Sequence[str], name: str) -> Iterable[Drawn]:
     for path, parts, rest in zip(paths, split, inside, strict=True):
         variant = parts[0] if len(parts) > 1 else "images"
         prompt = "/".join(parts[1:-1]) or name
-        yield Drawn(path, variant, prompt, prompt, number[rest])
+        yield PlannedImage(prompt, prompt, path=path, variant=variant, seed=number[rest])
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from PIL import Image
 
 from vldebias.cli.apps import page
 from vldebias.evaluation.answers import AnnotationLog
-from vldebias.evaluation.drawing import DrawnSet, make_plan
-from vldebias.evaluation.variants import Variant
+from vldebias.evaluation.generation import GenerationTask
+from vldebias.evaluation.plan import GeneratedImages
 from vldebias.pictures import write_png
 from vldebias.prompts import PromptSet
 
@@ -37,15 +37,11 @@ PEOPLE = PromptSet(
 )
 
 
-def draw(folder: Path, images: int = 3, **changes: Any) -> DrawnSet:
+def draw(folder: Path, images: int = 3, **changes: Any) -> GeneratedImages:
     """Plain images of every prompt under "none" and "cali", each of a colour of its own, with its prompt inside."""
-    settings = {"concepts": "both", "stated": True, "images": images, "stated_images": 1, "seeds": [0], "steps": 1}
-    settings |= {"guidance": 1.0, "batch_size": 1, "options": {}} | changes
-    model = {"pipeline": "Painter", "id": "by hand", "fingerprints": {}}
-    plan = make_plan(model, PEOPLE, {"cali": Variant(prompts=(PEOPLE,))}, **settings)
-    folder.mkdir(parents=True, exist_ok=True)
-    plan.settle(folder)
-    drawn = DrawnSet.open(folder)
+    given = {"prompts": PEOPLE, "attributes": ["gender"], "variants": {"cali": {}}, "images": images}
+    task = GenerationTask.build(given | {"stated_images": 1, "steps": 1, "batch_size": 1} | changes)
+    drawn = task.plan({"pipeline": "Painter", "id": "by hand", "fingerprints": {}}).settle(folder)
     for i, image in enumerate(drawn):
         write_png(Image.new("RGB", (8, 8), (40 + i, 90, 160)), drawn.path(image), {"prompt": image.prompt})
     return drawn

@@ -18,7 +18,7 @@ from PIL import Image
 from tests.refusals import refused
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.answers import CANNOT_TELL, NO_PERSON, AnnotationLog, read_log
-from vldebias.evaluation.drawing import Drawn
+from vldebias.evaluation.plan import PlannedImage
 
 
 class Paper(studies.ImageFolder):
@@ -29,7 +29,7 @@ class Paper(studies.ImageFolder):
 
 
 def paper(*paths: str) -> Paper:
-    records = tuple(Drawn(path, "none", "p", "c", i) for i, path in enumerate(paths))
+    records = tuple(PlannedImage("p", "c", path=path, variant="none", seed=i) for i, path in enumerate(paths))
     return Paper(Path("nowhere"), records, records)
 
 

@@ -6,39 +6,31 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawn_by_hand import GENDERS, JOBS, PEOPLE, UNCLEAR, UNSEEN, Reader, Shows, chosen, paint
-from pydantic import ValidationError
+from painted_by_hand import GENDERS, JOBS, UNCLEAR, UNSEEN, Reader, Shows, chosen, paint, task
 
 from vldebias import fit_projection, load_prompts
 from vldebias.data import UNKNOWN
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.drawing import OTHERS, DrawnSet
-from vldebias.evaluation.generation import GenerationTask
-from vldebias.evaluation.grids import CELL, GAP, HEAD, LABEL
 from vldebias.evaluation.judges import MiniatureJudge
+from vldebias.evaluation.plan import OTHERS, GeneratedImages
 from vldebias.evaluation.result import Result, TaskResult
 from vldebias.evaluation.task import Options
-from vldebias.evaluation.variants import Variant
+from vldebias.evaluation.variants import CELL, GAP, HEAD, LABEL
+from vldebias.loading import Loaded
 from vldebias.metrics import discrepancy
-from vldebias.miniature import load_pipeline
+from vldebias.miniature import load_clip, load_pipeline
 from vldebias.prompts import PromptSet
 
 HASH = load_prompts("professions-gender").hash
-FAST: dict[str, Any] = {"resamples": 50, "seed": 0}
-
-
-def task(**fields: Any) -> GenerationTask:
-    given = {"prompts": PEOPLE, "variants": {"cali": Variant(prompts=(PEOPLE,))}, "attributes": ["gender"], **FAST}
-    return GenerationTask(**given | fields)
 
 
 @pytest.fixture(scope="module")
-def painted(tmp_path_factory: pytest.TempPathFactory) -> tuple[DrawnSet, Shows]:
+def painted(tmp_path_factory: pytest.TempPathFactory) -> tuple[GeneratedImages, Shows]:
     return paint(tmp_path_factory.mktemp("painted"), np.random.default_rng(5))
 
 
 @pytest.fixture(scope="module")
-def parts(painted: tuple[DrawnSet, Shows]) -> dict[str, TaskResult]:
+def parts(painted: tuple[GeneratedImages, Shows]) -> dict[str, TaskResult]:
     attributes = ["gender", "age", "gender x age"]
     found = task(attributes=attributes, noun="jobs").measure(painted[0].folder, Reader())
     return {part.provenance.task: part for part in found}
@@ -52,27 +44,15 @@ def value(parts: dict[str, TaskResult], block: str, metric: str, method: str, su
     return found[0].value
 
 
-def genders(painted: tuple[DrawnSet, Shows], variant: str, concept: str, stated: bool = False) -> np.ndarray:
+def genders(painted: tuple[GeneratedImages, Shows], variant: str, concept: str, stated: bool = False) -> np.ndarray:
     drawn, shows = painted
     found = np.array([shows[i.path][0] for i in chosen(drawn, variant=variant, concept=concept, stated=stated)])
     return np.where(found == UNCLEAR, UNKNOWN, found)
 
 
-def test_scores_are_measured_where_asked_for_and_need_a_model(
-    painted: tuple[DrawnSet, Shows], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(InvalidInputError, match="expected scorer="):
-        task(fid=True).measure(painted[0].folder, Reader())
-    scorer = SimpleNamespace(host=None, preprocess=None, name="m", tokenizer=None)
-    monkeypatch.setattr("vldebias.evaluation.generation.image_encoder", lambda *_, **__: None)
-    monkeypatch.setattr("vldebias.evaluation.generation.fid", lambda *_, **__: "measured")
-    assert "measured" in task(fid=True).measure(painted[0].folder, Reader(), scorer=scorer)
-    assert "measured" not in task().measure(painted[0].folder, Reader(), scorer=scorer)
-
-
 @pytest.mark.parametrize("method", ["none", "cali"])
 def test_bias_is_what_is_counted_by_hand(
-    painted: tuple[DrawnSet, Shows], parts: dict[str, TaskResult], method: str
+    painted: tuple[GeneratedImages, Shows], parts: dict[str, TaskResult], method: str
 ) -> None:
     block, subset = "generation gender", "unseen jobs"
     by_job = {job: genders(painted, method, job) for job in UNSEEN}
@@ -91,7 +71,7 @@ def test_bias_is_what_is_counted_by_hand(
 
 
 def test_intersections_are_counted_as_values_of_their_own(
-    painted: tuple[DrawnSet, Shows], parts: dict[str, TaskResult]
+    painted: tuple[GeneratedImages, Shows], parts: dict[str, TaskResult]
 ) -> None:
     drawn, shows = painted
     found = []
@@ -108,7 +88,7 @@ def test_intersections_are_counted_as_values_of_their_own(
 
 @pytest.mark.parametrize("method", ["none", "cali", "cali, stated not kept"])
 def test_stated_prompts_are_right_where_they_show_what_they_state(
-    painted: tuple[DrawnSet, Shows], parts: dict[str, TaskResult], method: str
+    painted: tuple[GeneratedImages, Shows], parts: dict[str, TaskResult], method: str
 ) -> None:
     drawn, shows = painted
     stated = chosen(drawn, variant=method, part="unseen", stated=True)
@@ -122,7 +102,7 @@ def test_stated_prompts_are_right_where_they_show_what_they_state(
     assert not any(f.metric.startswith("stated") for f in parts["generation age"].rows)
 
 
-def test_parts_methods_and_changes(painted: tuple[DrawnSet, Shows], parts: dict[str, TaskResult]) -> None:
+def test_parts_methods_and_changes(painted: tuple[GeneratedImages, Shows], parts: dict[str, TaskResult]) -> None:
     figures = parts["generation gender"].rows
     means = [f for f in figures if f.subset in ("train jobs", "unseen jobs")]
     assert {(f.metric, f.subset) for f in means if f.metric in ("discrepancy", "unknown")} == {
@@ -165,7 +145,7 @@ def test_prompts_of_which_nothing_can_be_told_count_most_and_are_counted(tmp_pat
     assert told["unseen professions"] == {"none": 4, "cali": 4}
 
 
-def test_prompts_of_one_concept_are_resampled_together(painted: tuple[DrawnSet, Shows]) -> None:
+def test_prompts_of_one_concept_are_resampled_together(painted: tuple[GeneratedImages, Shows]) -> None:
     """To see men everywhere is right for one prompt of every concept: half, without any doubt."""
 
     def men(images: Any) -> dict[str, np.ndarray]:
@@ -179,34 +159,39 @@ def test_prompts_of_one_concept_are_resampled_together(painted: tuple[DrawnSet, 
             assert figure.n == {"jobs": 4, "stated prompts": 8, "images each": 4}
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_drawn(painted: tuple[DrawnSet, Shows], tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="was drawn with another version of 'people'"):
+def test_what_does_not_fit_is_refused_before_anything_is_generated(
+    painted: tuple[GeneratedImages, Shows], tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInputError, match="another version of 'people'"):
         task(prompts=PromptSet("other", (("a man", "a woman"),))).measure(painted[0].folder, Reader())
+    with pytest.raises(InvalidInputError, match="scorer="):
+        task(fid=True).measure(painted[0].folder, Reader())
     ages = SimpleNamespace(names={"age": ("young", "old")}, name="ages", fingerprint="1")
     never = SimpleNamespace(components={}, scheduler=SimpleNamespace(config={}), name_or_path="")
-    with pytest.raises(
-        InvalidInputError, match=r"attributes: expected some of \['job', 'gender', 'age'\].*got \['race'\]"
-    ):
+    with pytest.raises(InvalidInputError, match=r"\['race'\]"):
         task(attributes=["race"]).measure(tmp_path, Reader(), pipe=never)
-    with pytest.raises(InvalidInputError, match=r"none of its attributes has the values \['male', 'female'\]"):
+    with pytest.raises(InvalidInputError, match=r"\['male', 'female'\]"):
         task(attributes=["age"]).measure(tmp_path, ages, pipe=never)
-    with pytest.raises(ValidationError, match="attributes"):
-        task(attributes="gender")
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.filterwarnings("ignore:FID of")
 def test_the_whole_way_on_the_miniature(tmp_path: Path) -> None:
-    """Draw, judge, measure, and again from what is there: the same result."""
+    """Generate, judge, measure, and again from what is there: the same result."""
     words = {"male": ("male",), "female": ("female",)}
     jobs = ("nurse", "plumber")
     groups = tuple((f"A photo of a male {job}.", f"A photo of a female {job}.") for job in jobs)
     classes = tuple(f"A photo of a {job}." for job in jobs)
     few = PromptSet("few", groups, classes=classes, class_names=jobs, attributes=words, stated_words=("male", "female"))
-    small = {"prompts": few, "variants": {"cali": Variant()}, "concepts": "train", "images": 2, "stated_images": 1}
-    drawing = task(**small, steps=4, guidance=3.0)
-    first, again = (drawing.measure(tmp_path, MiniatureJudge(), pipe=load_pipeline()) for _ in "12")
+    small = {"prompts": few, "concepts": "train", "images": 2, "stated_images": 1}
+    scored = {"clip_score": True, "fid": True}
+    model, preprocess, tokenizer = load_clip()
+    how = {"pipe": load_pipeline(), "scorer": Loaded(model, "miniature", tokenizer, preprocess)}
+    given = task(**small, **scored, steps=4, guidance=3.0)
+    first, again = (given.measure(tmp_path, MiniatureJudge().ready(), **how) for _ in "12")
     assert [part.rows for part in first] == [part.rows for part in again]
-    assert [part.provenance.task for part in first] == ["generation gender"]
+    names = ["generation gender", "generation: CLIPScore", "generation: FID"]
+    assert [part.provenance.task for part in first] == names
     recognised = [f for f in first[0].rows if (f.metric, f.method) == ("recognised", "none")]
     assert recognised[0].value > 0.5
     result = Result.of("t", first, seconds=0)
@@ -274,16 +259,14 @@ def test_prompts_as_people_write_them(tmp_path: Path) -> None:
         assert rows["unchanged", "cali", f"prompts {which}"].value == pytest.approx(same)
 
 
-def test_prompts_of_a_file_are_drawn_where_they_leave_the_value_open(tmp_path: Path) -> None:
+def test_prompts_of_a_file_are_generated_where_they_leave_the_value_open(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("A photo of a nurse.\nA photo of a plumber.\nA female chef.\nA red car.\n")
     options = Options(out=tmp_path, prompts_file=tmp_path / "mine.txt", images=2, steps=2)
-    given = task(
-        prompts="professions-gender", variants={"balanced-prompts": {"method": "balanced-prompts"}}, stated=True
-    )
-    (part,) = given.with_options(options).measure(tmp_path / "drawn", MiniatureJudge(), pipe=load_pipeline())
+    given = task(prompts="professions-gender", variants={"balanced-prompts": {"method": "balanced-prompts"}})
+    (part,) = given.with_options(options).measure(tmp_path / "drawn", MiniatureJudge().ready(), pipe=load_pipeline())
     shown = {row.subset for row in part.rows if row.metric == "share"}
     assert shown == {"A photo of a nurse.: male", "A photo of a plumber.: male"}
     assert part.provenance.settings["left out, by reason"] == {"stated": 1, "no person": 1}
     (tmp_path / "mine.txt").write_text("A red car.\n")
     with pytest.raises(InvalidInputError, match=r"no prompt leaves \['male', 'female'\] open"):
-        assert given.with_options(options).drawn_set
+        assert given.with_options(options).prompt_set

@@ -14,7 +14,7 @@ from diffusers_tiny import gender, sd
 
 import vldebias
 from vldebias.errors import AlreadyAttachedError, InvalidInputError
-from vldebias.evaluation.grids import CELL, GAP, HEAD, LABEL, grid
+from vldebias.evaluation.variants import CELL, GAP, HEAD, LABEL, grid
 from vldebias.hosts.attachment import attachment_of
 from vldebias.miniature import load_pipeline
 

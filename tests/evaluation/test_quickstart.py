@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from eval.miniature.birds import LEAN
 from vldebias.cli import app
-from vldebias.evaluation.drawing import identity, joint_fingerprint
+from vldebias.evaluation.plan import identity, joint_fingerprint
 from vldebias.evaluation.result import Result
 from vldebias.evaluation.session import Texts
 from vldebias.evaluation.task import load_suite
@@ -70,12 +70,14 @@ def test_what_is_called_default_is_what_debias_attaches() -> None:
         torch.testing.assert_close(measured.matrix(), attached.matrix(), rtol=0, atol=0)
     pipe = resolve(load_pipeline())
     balanced, paper = (v.on(load_prompts("professions-gender")) for v in generation.variants.values())
-    attached = debias(pipe, "professions-gender")  # the default of pipelines
     texts = ["A photo of a nurse.", "A photo of a plumber."] * 4
-    assert attached.rewrite(texts) == balanced.balanced(texts).prompts
-    attached.remove()
-    for role, attached in fit_projections(pipe, "professions-gender", method="paper").items():
-        torch.testing.assert_close(paper.fitted(pipe, role).matrix(), attached.matrix(), rtol=0, atol=0)
+    with debias(pipe, "professions-gender") as attached:  # the default of pipelines
+        expected = attached.rewrite(texts)
+    with balanced.attach(pipe) as measured:
+        assert measured.rewrite(texts) == expected
+    with paper.attach(pipe) as measured:
+        for role, edit in fit_projections(pipe, "professions-gender", method="paper").items():
+            torch.testing.assert_close(measured.projections[role].matrix(), edit.matrix(), rtol=0, atol=0)
 
 
 def test_committed_result_is_of_the_shipped_suite() -> None:

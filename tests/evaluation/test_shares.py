@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from drawn_by_hand import GENDERS, chosen, paint
+from painted_by_hand import GENDERS, chosen, paint
 from typer.testing import CliRunner
 
 from vldebias.cli import app

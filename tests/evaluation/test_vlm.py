@@ -13,10 +13,10 @@ from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.evaluation.judges import predict
+from vldebias.evaluation.judges import Judge, predict
 from vldebias.evaluation.session import Session
 from vldebias.evaluation.task import Options
-from vldebias.evaluation.vlm import NONE, VlmJudge, cyclic, question
+from vldebias.evaluation.vlm import NONE, VlmJudge, likelihoods, question
 
 TEMPLATE = (
     "{% for m in messages %}USER: {% for c in m['content'] %}{% if c['type'] == 'image' %}<image>\n"
@@ -53,8 +53,8 @@ def tiny(seed: int = 0) -> tuple[transformers.LlavaForConditionalGeneration, tra
     return model, processor
 
 
-def judge_of(model: Any, processor: Any, batch_size: int = 8, **values: tuple[str, ...]) -> VlmJudge:
-    return VlmJudge(model="tiny", questions=values or VALUES, batch_size=batch_size).on(model, processor)
+def judge_of(model: Any, processor: Any, **values: tuple[str, ...]) -> Judge:
+    return VlmJudge(model="tiny", questions=values or VALUES, batch_size=2).on(model, processor)
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +82,8 @@ def by_hand(parts, picture: Image.Image, text: str, answer: str) -> float:
 
 @pytest.mark.parametrize("answers", [["A", "B", "C"], ["red", "blue"], ["A", "Bo"]])
 def test_likelihoods_are_those_computed_by_hand(parts, answers: list[str]) -> None:
-    judge, images = judge_of(*parts), pictures(3)
-    text = question("gender", ["female", "male", NONE])
-    got = judge.likelihoods(images, text, answers)
+    images, text = pictures(3), question("gender", ["female", "male", NONE])
+    got = likelihoods(*parts, images, text, answers)
     expected = [[by_hand(parts, image, text, answer) for answer in answers] for image in images]
     np.testing.assert_allclose(got, expected, atol=1e-5)
 
@@ -108,27 +107,19 @@ def test_probabilities_are_the_average_over_orders_in_log_space(parts) -> None:
 @pytest.mark.parametrize("values", [("White", "Black", "Asian"), ("male", "female")])
 def test_the_order_of_values_does_not_change_the_answer(parts, values: tuple[str, ...]) -> None:
     images = pictures(2)
-    for other in cyclic(values) + cyclic(values[::-1]):
+    for other in (values, values[::-1]):
         first = judge_of(*parts, race=values).predict(images)["race"]
         again = judge_of(*parts, race=tuple(other)).predict(images)["race"]
         for value in values:
             np.testing.assert_allclose(first[:, values.index(value)], again[:, other.index(value)], rtol=1e-12)
 
 
-@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
-def test_order_bias_is_the_mean_over_all_images(parts) -> None:
-    images, whole, halves = pictures(4), judge_of(*parts), judge_of(*parts, batch_size=1)
-    together = whole.predict(images)["gender"]
-    apart = np.concatenate([halves.predict(images[:1])["gender"], halves.predict(images[1:])["gender"]])
-    np.testing.assert_allclose(apart, together, atol=1e-6)
-    assert 0 < whole.order_bias["gender"] <= 1
-    assert halves.order_bias["gender"] == pytest.approx(whole.order_bias["gender"], abs=1e-6)
-
-
 def test_pictures_of_several_sizes_are_read(parts) -> None:
-    mixed = [*pictures(1), *pictures(1, (24, 16)), *pictures(1)]
+    mixed = [*pictures(1), *pictures(1, (24, 16)), *pictures(2)]
     got = judge_of(*parts).predict(mixed)["gender"]
     np.testing.assert_allclose(got[0], got[2], atol=1e-7)
+    for image, row in zip(mixed, got, strict=True):
+        np.testing.assert_allclose(judge_of(*parts).predict([image])["gender"][0], row, atol=1e-6)
 
 
 def test_a_strong_order_bias_warns() -> None:
@@ -137,14 +128,13 @@ def test_a_strong_order_bias_warns() -> None:
         model.lm_head.weight.zero_()
         model.lm_head.weight[processor.tokenizer.convert_tokens_to_ids("A")] = 50.0
     judge = judge_of(model, processor)
-    rows = judge.likelihoods(pictures(1), question("gender", ["a", "b", NONE]), ["A", "B", "C"])
+    rows = likelihoods(model, processor, pictures(1), question("gender", ["a", "b", NONE]), ["A", "B", "C"])
     if rows[0, 0] < rows[0, 1]:  # the sign of a random hidden state
         with torch.no_grad():
             model.lm_head.weight.neg_()
     with pytest.warns(VldebiasWarning, match="depend on the order"):
         chances = judge.predict(pictures(2))["gender"]
     np.testing.assert_allclose(chances[:, 0], chances[:, 1], atol=0.01)
-    assert judge.order_bias["gender"] > 0.5
 
 
 def test_other_questions_have_other_fingerprints(parts) -> None:

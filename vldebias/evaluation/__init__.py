@@ -4,7 +4,6 @@ from vldebias.evaluation.auditing import audit
 from vldebias.evaluation.comparison import compare
 from vldebias.evaluation.diagnosis import diagnose
 from vldebias.evaluation.generation import GenerationTask
-from vldebias.evaluation.grids import grid
 from vldebias.evaluation.groups import GroupsTask
 from vldebias.evaluation.report import render
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
@@ -13,6 +12,7 @@ from vldebias.evaluation.run import evaluate, run_suite
 from vldebias.evaluation.session import Session, Texts
 from vldebias.evaluation.shares import SharesTask
 from vldebias.evaluation.task import TASKS, Suite, Task, list_suites, load_suite, register_task
+from vldebias.evaluation.variants import grid
 from vldebias.evaluation.vlm import VlmJudge
 from vldebias.options import Options
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from pydantic import Field, SerializeAsAny
 
-from vldebias.data import UNKNOWN, Labels, processes
+from vldebias.data import UNKNOWN, processes
 from vldebias.errors import InvalidInputError, need
 from vldebias.evaluation.auditing import read_prompts
-from vldebias.evaluation.drawing import Drawn, DrawnSet, draw, folder_slug, identity, make_plan
-from vldebias.evaluation.grids import COLUMNS, ROWS, compose
 from vldebias.evaluation.judges import (
     JUDGES,
     SURE,
@@ -28,72 +27,34 @@ from vldebias.evaluation.judges import (
     labels_of,
     stated_attribute,
 )
-from vldebias.evaluation.result import TaskResult
-from vldebias.evaluation.scores import clip_score, fid
+from vldebias.evaluation.plan import (
+    SEED_STEP,
+    GeneratedImages,
+    Plan,
+    folder_slug,
+    generate,
+    identity,
+    planned_prompts,
+)
+from vldebias.evaluation.result import NONE, TaskResult
+from vldebias.evaluation.scores import clip_score, features_of, fid
 from vldebias.evaluation.session import Session, Texts
 from vldebias.evaluation.shares import add_shares
 from vldebias.evaluation.task import Count, Name, Options, Prompts, Share, Task, one_of, register_task
-from vldebias.evaluation.variants import NONE, Variant, is_for_pipelines
+from vldebias.evaluation.variants import COLUMNS, ROWS, Variant, compose, is_for_pipelines
 from vldebias.hosts.images import image_encoder
 from vldebias.loading import Loaded
 from vldebias.methods import get_method
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, balance_prompts, fill, load_prompts
 
-Floats = NDArray[np.float64]
-Codes = NDArray[np.int64]
 SIDE = 128  # pixels to which larger images of a report are scaled: a page holds hundreds
 ABOUT = (
-    "Every prompt drawn from the same noise without and with the projection. Shares are those of the images that the "
-    "judge can tell; the others are counted. Discrepancy is the distance of the shares from uniform (eq. 7.2), "
+    "Every prompt generated from the same noise without and with the projection. Shares are those of the images that "
+    "the judge can tell; the others are counted. Discrepancy is the distance of the shares from uniform (eq. 7.2), "
     "averaged over prompts and resampled over prompts with all their images; few images per prompt bias it upwards, "
     "discrepancy_squared is corrected for that. The interval of one prompt is over its images."
 )
-
-
-@dataclass(frozen=True, eq=False)
-class Sheet:
-    """Hold the prompts of one part, all of which state their attribute or none do; a row of wordings is a concept.
-
-    first: an image of each row. rows: variant -> (rows, images), the index of each image in the set of images.
-    """
-
-    part: str
-    first: tuple[Drawn, ...]
-    rows: Mapping[str, Codes]
-
-    def subset(self, noun: str) -> str:
-        """Return the name of the rows about the whole sheet, such as "unseen professions"."""
-        return f"{noun}, as people write them" if self.part == "wordings" else f"{self.part} {noun}"
-
-    @property
-    def concepts(self) -> list[str]:
-        """Return the concept that each prompt asks for."""
-        return [image.concept for image in self.first]
-
-    def hits(self, codes: Codes, code_of: Mapping[str, int], asked: list[str]) -> dict[str, Floats] | None:
-        """Return variant -> share (rows,) of images with the code that is asked for; None if one asks for none."""
-        if not all(asked) or not code_of:
-            return None
-        wanted = np.array([code_of[one] for one in asked])[:, None]
-        return {name: (codes[rows] == wanted).mean(1) for name, rows in self.rows.items()}
-
-
-def sheets(drawn: DrawnSet, *, stated: bool) -> list[Sheet]:
-    """Return one sheet for each part that was generated: plain prompts, or those that state their attribute."""
-    places: dict[str, dict[str, dict[str, list[int]]]] = {}  # part -> variant -> row -> images
-    for i, image in enumerate(drawn):
-        if image.part != "others" and (image.stated is not None) == stated:
-            row = image.concept if image.part == "wordings" else image.prompt
-            places.setdefault(image.part, {}).setdefault(image.variant, {}).setdefault(row, []).append(i)
-    return [
-        Sheet(
-            part,
-            tuple(drawn.images[own[0]] for own in of[NONE].values()),
-            {v: np.array([*r.values()]) for v, r in of.items()},
-        )
-        for part, of in places.items()
-    ]
 
 
 @register_task
@@ -113,7 +74,7 @@ class GenerationTask(Task):
     concepts: "train" (the prompts that an edit is fitted on), "unseen" or "both".
     stated: also generate prompts that state their attribute, with and without leaving them unchanged.
     as_written: also generate five everyday wordings of each concept that is not fitted on, and prompts without a
-        person or with a named one, which no method should change (`vldebias.evaluation.drawing.WORDINGS`, `OTHERS`).
+        person or with a named one, which no method should change (`vldebias.evaluation.plan.WORDINGS`, `OTHERS`).
     stated_images: per stated prompt, wording and other prompt, and seed; at most `images`.
     noun: what concepts are called in a report. sure: smallest probability with which a judge's answer counts.
     steps, guidance, batch_size, options: of the pipeline; options are further arguments such as {"height": 512}.
@@ -128,7 +89,7 @@ class GenerationTask(Task):
     attributes: Annotated[tuple[str, ...], Field(min_length=1)]
     judge: Annotated[SerializeAsAny[JudgeSpec], one_of(JUDGES, "kind")] | None = None
     variants: Annotated[dict[str, Variant], Field(min_length=1)]
-    images: Count = 100
+    images: Annotated[Count, Field(le=SEED_STEP)] = 100  # more would have the seeds of the next run
     seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0,)
     concepts: Literal["train", "unseen", "both"] = "both"
     stated: bool = True
@@ -145,33 +106,14 @@ class GenerationTask(Task):
 
     @classmethod
     def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
-        """Return the task with the given methods as variants.
-
-        Raises:
-            InvalidInputError: no folder for the images.
-        """
+        """Return the task with the given methods as variants; InvalidInputError: no folder for the images."""
         if "images" not in session.given:
-            raise InvalidInputError("images: expected the folder that images are drawn into, or lie in")
-        given = dict(fields)
-        methods = given.pop("methods", ())
-        own = {"variants": {get_method(one).name: {"method": one} for one in methods if one != NONE}} if methods else {}
-        return super().of_given(session, {**own, **given})
+            raise InvalidInputError("images: expected the folder that images are generated into, or lie in")
+        methods = [one for one in fields.get("methods") or () if one != NONE]
+        named = {get_method(one).name: {"method": one} for one in methods}
+        return super().of_given(session, {"variants": named, **fields} if named else fields)
 
-    @property
-    def drawn_set(self) -> PromptSet:
-        """Return the prompt set to generate, with the task's own subjects or prompts where it names some."""
-        prompts = load_prompts(self.prompts)
-        if self.prompts_file is not None:
-            return _of_file(self.prompts_file, prompts)[0]
-        return _of_subjects(self.subjects, prompts) if self.subjects else prompts
-
-    @property
-    def drawing(self) -> dict[str, Any]:
-        """Return the arguments that `make_plan` takes from the task."""
-        names = ("concepts", "stated", "as_written", "images", "stated_images", "seeds", "steps", "guidance")
-        own = {name: getattr(self, name) for name in (*names, "batch_size", "options")}
-        of_file = {"concepts": "unseen", "stated": False, "as_written": False}
-        return own | of_file if self.prompts_file is not None else own
+    # ---- what is generated -------------------------------------------------------------------------------------
 
     @property
     def attribute(self) -> str:
@@ -179,9 +121,69 @@ class GenerationTask(Task):
         return self.attributes[0].split(" x ")[0]
 
     @property
-    def fitted(self) -> dict[str, Variant]:
-        """Return the variants, each with its prompt sets."""
-        return {name: variant.on(load_prompts(self.prompts)) for name, variant in self.variants.items()}
+    def prompt_set(self) -> PromptSet:
+        """Return the prompt set to generate, with the task's own subjects or prompts as its unseen concepts."""
+        prompts, groups = load_prompts(self.prompts), tuple[tuple[str, ...], ...]()
+        if self.prompts_file is not None:
+            kept = tuple(text for text, why in self._of_file.items() if why is None)
+            if not kept:
+                left = dict(Counter(self._of_file.values()))
+                raise InvalidInputError(
+                    f"{self.prompts_file}: no prompt leaves {list(prompts.attributes)} open, got {left}; add some"
+                )
+            name, names, classes = self.prompts_file.name, kept, kept
+        elif self.subjects:
+            # "a photo of a waterbird", and as pairs "a photo of a waterbird with water background", the same with land
+            if known := sorted(set(self.subjects) & set(prompts.class_names)):
+                raise InvalidInputError(f"subjects: got {known}; expected some that {prompts.name!r} is not fitted on")
+            name, names = ", ".join(self.subjects), self.subjects
+            classes = tuple(fill("a photo of a {concept}", concept=one) for one in names)
+            words, pair = [own[0] for own in prompts.attributes.values()], prompts.templates[0]
+            groups = tuple(tuple(fill(pair, concept=one, attribute=word) for word in words) for one in names)
+        else:
+            return prompts
+        own: dict[str, Any] = {"held_out_class_names": names, "held_out_classes": classes, "held_out_groups": groups}
+        return replace(prompts, name=f"{prompts.name}, {name}", **own)
+
+    @property
+    def _of_file(self) -> dict[str, str | None]:
+        """The prompts of the file, each with the reason why it is left out."""
+        texts = read_prompts(str(self.prompts_file))
+        return dict(zip(texts, balance_prompts(texts, load_prompts(self.prompts)).reasons, strict=True))
+
+    @property
+    def ways(self) -> dict[str, Variant]:
+        """Return the variants with their prompt sets; if `stated`, also without leaving stated prompts unchanged."""
+        ways = {name: variant.on(load_prompts(self.prompts)) for name, variant in self.variants.items()}
+        for name, variant in list(ways.items()) if self.stated else ():
+            if variant.keep_stated and not variant.rewrites:
+                bare = variant.model_copy(update={"keep_stated": False, "only_stated": True})
+                ways.setdefault(f"{name}, stated not kept", bare)
+        return ways
+
+    def plan(self, model: Mapping[str, Any]) -> Plan:
+        """Return the plan of the images; model: `vldebias.evaluation.plan.identity` of the pipeline.
+
+        Raises:
+            InvalidInputError: no prompts, a variant called "none", or two whose folders would have one name.
+        """
+        ways, prompts = self.ways, self.prompt_set
+        if len({folder_slug(name) for name in (NONE, *ways)} - {""}) < 1 + len(ways):
+            raise InvalidInputError(
+                f"variants: got {list(ways)}; expected names that stay different as names of folders, and not "
+                f"{NONE!r}, which is always generated"
+            )
+        planned = planned_prompts(prompts, self.concepts, stated=self.stated, as_written=self.as_written)
+        return Plan(
+            model=dict(model),
+            prompt_set=prompts.name,
+            prompt_set_hash=prompts.hash,
+            prompts=tuple(planned),
+            variants={NONE: {}, **{name: variant.planned for name, variant in ways.items()}},
+            seeds=tuple(dict.fromkeys(self.seeds)),
+            stated_images=min(self.images, self.stated_images),
+            **{name: getattr(self, name) for name in ("images", "steps", "guidance", "batch_size", "options")},
+        )
 
     # ---- in a suite --------------------------------------------------------------------------------------------
 
@@ -191,7 +193,7 @@ class GenerationTask(Task):
         A method that is not for pipelines is left to the other tasks of the suite.
         """
         if options.labels:
-            raise InvalidInputError("--labels: answers about drawn images go with vldebias eval human --labels FILE")
+            raise InvalidInputError("--labels: labels of generated images go with vldebias eval human --labels FILE")
         if processes().world > 1:
             raise InvalidInputError(f"{self.name}: one process generates images; launch one, or leave it out by --only")
         first, variants = next(iter(self.variants.values())), dict(self.variants)
@@ -201,37 +203,36 @@ class GenerationTask(Task):
         own = {} if options.lam is None else {"lam": options.lam}
         variants = {n: v if v.projection is not None else _changed(v, **own) for n, v in variants.items()}
         saved = {path.resolve().name: Variant(projection=path) for path in options.projections}
-        return super().with_options(options).model_copy(update={"variants": variants | saved})
+        changed: dict[str, Any] = {"variants": variants | saved}
+        if options.prompts_file is not None:
+            changed |= {"concepts": "unseen", "stated": False, "as_written": False}
+        return super().with_options(options).model_copy(update=changed)
 
     def inputs(self, session: Session) -> dict[str, Any]:
-        """Return the pipeline, the folder "<out>/images/<task>", the judge and, where needed, the scorer."""
+        """Return the pipeline, the plan, the folder "<out>/images/<task>", the judge and, where needed, the scorer."""
         given = session.given
         return {
             "images": given.get("images", session.options.out / "images" / folder_slug(self.name)),
             "judge": given.get("judge") or self._judge(session),
             "pipe": session.pipeline.host,
             "pipeline": session.pipeline,
-            "saved": {n: v.planned["projection"] for n, v in self.variants.items() if v.projection is not None},
-            "prompts_file": self.prompts_file,
+            "plan": self.plan({}).model_dump_json(),
             "scorer": given.get("scorer") or self._scorer(session),
             "progress": session.progress,
         }
 
     def _judge(self, session: Session) -> Judge:
-        """The judge that the suite names, or the model that the user names in its place."""
         if self.judge is None:
-            raise InvalidInputError(f"{self.name}: expected `judge:`, which reads the drawn images; add one")
+            raise InvalidInputError(f"{self.name}: expected `judge:`, which reads the generated images; add one")
         return self.judge.ready(self, session)
 
     def judging_model(self, session: Session) -> Loaded:
         """Return the image-text model behind the judge: the user's, else the suite's."""
         own = self.judge if isinstance(self.judge, ClipJudge) else None
-        model, pretrained = (None, None) if own is None else (own.model, own.pretrained)
-        if session.options.judge is not None:
-            model, pretrained = session.options.judge, None
+        model = session.options.judge or (None if own is None else own.model)
         if model is None:
             raise InvalidInputError(f"{self.name}: no image-text model for the judge or for CLIPScore; give --judge")
-        return session.image_text(model, pretrained)
+        return session.image_text(model, own.pretrained if own and model == own.model else None)
 
     def _scorer(self, session: Session) -> Loaded | None:
         """The model of CLIPScore and FID, as far as asked for: the user's, else that of the judge."""
@@ -239,7 +240,7 @@ class GenerationTask(Task):
             return None
         return session.model if session.options.model is not None else self.judging_model(session)
 
-    # ---- drawing and measuring ---------------------------------------------------------------------------------
+    # ---- measuring ---------------------------------------------------------------------------------------------
 
     def measure(
         self,
@@ -250,213 +251,182 @@ class GenerationTask(Task):
         scorer: Loaded | None = None,
         progress: Progress = SILENT,
     ) -> list[TaskResult]:
-        """Generate, judge and measure images; gives a result per attribute, and for pair distances, CLIPScore and FID.
+        """Generate, judge and measure images; gives a result per attribute, and for CLIPScore and FID.
 
         Args:
             images: the folder for the images; those that exist already are not generated again (see
-                `vldebias.evaluation.drawing.draw`). Without `pipe` all of them have to be there.
+                `vldebias.evaluation.plan.generate`). Without `pipe` all of them have to be there.
             judge: reads the images, see `vldebias.evaluation.judges`.
             pipe: a diffusers pipeline without an attachment.
             scorer: the image-text model of CLIPScore and FID, with its preprocessing.
 
         Raises:
-            AlreadyAttachedError, InvalidInputError: see `draw`, `make_plan`, `judge_images`; attributes
-                that the judge does not read, before anything is generated; images of another prompt set.
+            AlreadyAttachedError, InvalidInputError: see `generate`, `plan`, `judge_images`; attributes that the judge
+                does not read, before anything is generated; images of another prompt set.
         """
         if any(one not in judge.names for attribute in self.attributes for one in attribute.split(" x ")):
             raise InvalidInputError(
-                f"attributes: expected some of {list(judge.names)}, which judge {judge.name} reads, or intersections "
-                f"such as 'gender x race', got {list(self.attributes)}"
+                f"attributes: got {list(self.attributes)}; expected some of {list(judge.names)}, which judge "
+                f"{judge.name} reads, or intersections such as 'gender x race'"
             )
-        if pipe is None:
-            drawn = DrawnSet.open(images)
-        else:
-            if self.stated and self.prompts_file is None:
-                stated_attribute(self.drawn_set, judge)  # refused before anything is drawn
-            plan = make_plan(identity(pipe), self.drawn_set, self.fitted, **self.drawing)
-            drawn = draw(pipe, plan, self.fitted, images, progress=progress)
-        return self._judged(drawn, judge, progress) + self._scored(drawn, scorer, progress)
-
-    def _scored(self, drawn: DrawnSet, scorer: Loaded | None, progress: Progress) -> list[TaskResult]:
-        """CLIPScore and FID of the images of plain prompts, as far as the task asks for them."""
-        if not (self.clip_score or self.fid):
-            return []
-        if scorer is None:
+        if (self.clip_score or self.fid) and scorer is None:
             raise InvalidInputError(f"{self.name}: expected scorer=, the image-text model of CLIPScore and FID")
-        results, encoder = [], image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
-        with progress.step(f"{self.name}: CLIPScore, FID"):
-            if self.clip_score:
-                own: dict[str, Any] = {"resamples": self.resamples, "seed": self.seed}
-                texts = Texts(scorer.host, scorer.tokenizer)
-                results.append(clip_score(drawn, encoder, texts, task=f"{self.name}: CLIPScore", **own))
-            if self.fid:
-                results.append(fid(drawn, encoder, task=f"{self.name}: FID"))
+        if pipe is None:
+            made = GeneratedImages.open(images)
+        else:
+            if self.stated:
+                stated_attribute(self.prompt_set, judge)  # refused before anything is generated
+            made = generate(pipe, self.plan(identity(pipe)), self.ways, images, progress=progress)
+        results = self._judged(made, judge, progress)
+        if scorer is not None and (self.clip_score or self.fid):
+            encoder = image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
+            with progress.step(f"{self.name}: CLIPScore, FID"):
+                features = features_of(made, encoder)
+                if self.clip_score:
+                    about: dict[str, Any] = {"task": f"{self.name}: CLIPScore", **self._boot}
+                    texts = Texts(scorer.host, scorer.tokenizer)
+                    results.append(clip_score(made, features, encoder, texts, **about))
+                if self.fid:
+                    results.append(fid(made, features, encoder, task=f"{self.name}: FID"))
         return results
 
-    def _judged(self, drawn: DrawnSet, judge: Judge, progress: Progress) -> list[TaskResult]:
+    @property
+    def _boot(self) -> dict[str, Any]:
+        return {"resamples": self.resamples, "seed": self.seed}
+
+    def _judged(self, made: GeneratedImages, judge: Judge, progress: Progress) -> list[TaskResult]:
         """Return what a judge says of images that are there: a result for each attribute."""
-        prompts, boot = self.drawn_set, {"resamples": self.resamples, "seed": self.seed}
-        if prompts.hash != drawn.plan.prompt_set_hash:
+        prompts = self.prompt_set
+        if prompts.hash != made.plan.prompt_set_hash:
             raise InvalidInputError(
-                f"{drawn.folder}: was drawn with another version of {drawn.plan.prompt_set!r} than {prompts!r}"
+                f"{made.folder}: was generated with another version of {made.plan.prompt_set!r} than {prompts!r}"
             )
-        probabilities = judge_images(judge, drawn, progress=progress)
-        labels = labels_of(judge, probabilities, self.attributes, self.sure)
-        shows, shown_of = _shown(drawn, judge, probabilities)
-        plain, stated = sheets(drawn, stated=False), sheets(drawn, stated=True)
-        of_stated, code_of = stated_attribute(prompts, judge) if stated else ("", {})
-        facts = [(image.variant, drawn.about(image)) for image in drawn]
-        black, alone = (Counter(v for v, about in facts if about.get(key)) for key in ("flagged", "left_alone"))
-        results = []
+        probabilities = judge_images(judge, made, progress=progress)
+        table = pd.DataFrame(made.images).join(
+            pd.DataFrame([made.about(image) for image in made])[["flagged", "left_alone"]]
+        )
+        table["recognised"] = _recognised(table, judge, probabilities)
+        table["unit"] = table.concept.where(
+            table.part == "wordings", table.prompt
+        )  # a row of the result, with its images
+        stated, others = table[table.stated.notna()], table[table.part == "others"]
+        plain = table[table.stated.isna() & (table.part != "others")]
+        of_stated, code_of = stated_attribute(prompts, judge) if len(stated) else ("", {})
+        count = table.groupby("variant", sort=False)[["flagged", "left_alone"]].sum().to_dict()
+        results: list[TaskResult] = []
         for attribute in self.attributes:
-            task, own = self.name if self.name == attribute else f"{self.name} {attribute}", labels[attribute]
+            task = self.name if self.name == attribute else f"{self.name} {attribute}"
+            labels = labels_of(judge, probabilities, attribute, self.sure)
+            undecidable: dict[str, dict[str, int]] = {}
             settings = {
                 "judge": judge.name,
                 "judge fingerprint": judge.fingerprint,
                 "values": {one: list(judge.names[one]) for one in attribute.split(" x ")},
                 "sure": self.sure,
-                "images that the safety checker blackened": {name: black[name] for name in drawn.plan.variants},
-                "images left alone, copies of none": {name: alone[name] for name in drawn.plan.variants},
-            }
-            if self.prompts_file is not None:
-                left = _of_file(self.prompts_file, load_prompts(self.prompts))[1]
-                settings |= {"prompts of the file": self.prompts_file.name, "left out, by reason": left}
-            title, undecidable = f"Discrepancy of generated images, {attribute} (Table 7.7)", dict[str, Any]()
-            result = drawn.result(task=task, title=title, description=ABOUT, settings=settings)
-            codes = np.where(own.codes == UNKNOWN, len(own.names), own.codes)
-            for sheet in plain:
-                each = np.arange(len(own.names) + 1)
-                counts = {name: (codes[rows][..., None] == each).sum(1) for name, rows in sheet.rows.items()}
-                subset, suffix = sheet.subset(self.noun), ", as people write it" * (sheet.part == "wordings")
-                names = [f"{concept}{suffix}" for concept in sheet.concepts]
-                right = sheet.hits(shows, shown_of, sheet.concepts)
-                add_shares(result, own.names, counts, names, subset=subset, noun=self.noun, recognised=right, **boot)
-                undecidable[subset] = {name: int((of[:, :-1].sum(1) == 0).sum()) for name, of in counts.items()}
-                if attribute == self.attributes[0]:  # the images, which all attributes share
-                    how = "the same seeds column by column, as the pipeline is and debiased."
-                    picture = side_by_side(drawn, sheet, counts[NONE])
-                    name = f"{folder_slug(task)}-{sheet.part}-side-by-side"
-                    result.pictures[name] = (f"{subset.capitalize()}: {how}", picture)
-            for sheet in stated if attribute == of_stated else ():
-                self._add_fidelity(result, sheet, own, code_of, sheet.hits(shows, shown_of, sheet.concepts))
-            if attribute == self.attributes[0]:
-                _add_unchanged(result, drawn, **boot)
-            result.provenance.settings |= {
+                "images that the safety checker blackened": count["flagged"],
+                "images left alone, copies of none": count["left_alone"],
                 "prompts where nothing can be told, with the largest discrepancy": undecidable,
                 "resampled": "prompts with all their images; for one prompt its images",
-                **boot,
+                **self._boot,
             }
+            if self.prompts_file is not None:
+                left = dict(Counter(why for why in self._of_file.values() if why is not None))
+                settings |= {"prompts of the file": self.prompts_file.name, "left out, by reason": left}
+            title = f"Discrepancy of generated images, {attribute} (Table 7.7)"
+            result = made.result(task=task, title=title, description=ABOUT, settings=settings)
+            codes = np.where(labels.codes == UNKNOWN, len(labels.names), labels.codes)
+            each = np.arange(len(labels.names) + 1)
+            for part, own in plain.groupby("part", sort=False):
+                names = own[own.variant == NONE].drop_duplicates("unit").concept.tolist()
+                every = own.groupby("variant", sort=False)
+                places = {str(name): of.index.to_numpy().reshape(len(names), -1) for name, of in every}
+                counts = {name: (codes[of][..., None] == each).sum(1) for name, of in places.items()}
+                subset = self._subset(part)
+                undecidable[subset] = {name: int((of[:, :-1].sum(1) == 0).sum()) for name, of in counts.items()}
+                rows = [f"{name}, as people write it" for name in names] if part == "wordings" else names
+                right = None if own.recognised.isna().any() else _means(own, "recognised")
+                about: dict[str, Any] = {"subset": subset, "noun": self.noun, "recognised": right, **self._boot}
+                add_shares(result, labels.names, counts, rows, **about)
+                if not results:  # the images, which all attributes share
+                    how = "the same seeds column by column, as the pipeline is and debiased."
+                    picture = side_by_side(made, places, names, counts[NONE])
+                    stem = f"{folder_slug(task)}-{part}-side-by-side"
+                    result.pictures[stem] = (f"{subset.capitalize()}: {how}", picture)
+            if attribute == of_stated:
+                right = labels.codes[stated.index] == stated.stated.map(code_of)
+                self._add_fidelity(result, stated.assign(right=right))
+            if not results and len(others):
+                self._add_unchanged(result, made, others)
             results.append(result)
         return results
 
-    def _add_fidelity(
-        self,
-        result: TaskResult,
-        sheet: Sheet,
-        labels: Labels,
-        code_of: Mapping[str, int],
-        recognised: Mapping[str, Floats] | None,
-    ) -> None:
-        """Add how often prompts that state their attribute get it, over all and by value.
+    def _subset(self, part: Any) -> str:
+        """The name of rows about all prompts of a part, such as "unseen professions"."""
+        return f"{self.noun}, as people write them" if part == "wordings" else f"{part} {self.noun}"
 
-        code_of: stated value -> its code. Unknown counts as wrong. Resampled over concepts, which share their prompts.
+    def _add_fidelity(self, result: TaskResult, stated: pd.DataFrame) -> None:
+        """Add how often prompts that state their attribute get it, over all and by value; unknown counts as wrong.
+
+        Resampled over concepts, which share their prompts.
         """
-        said = [str(image.stated) for image in sheet.first]
-        stated, right = np.array([code_of[one] for one in said]), sheet.hits(labels.codes, code_of, said)
-        units = np.array([image.concept or image.prompt for image in sheet.first])
-        every = np.ones(len(stated), dtype=bool)
-        chosen = [("stated_right", right, every, ""), ("stated_recognised", recognised, every, "")]
-        chosen += [
-            ("stated_right", right, stated == code, f", stated {value}")
-            for code, value in enumerate(labels.names)
-            if (stated == code).any()
-        ]
-        for metric, hits, rows, which in chosen:
-            if hits is not None:
-                names, index, count = np.unique(units[rows], return_inverse=True, return_counts=True)
-                values = {name: np.bincount(index, weights=each[rows]) / count for name, each in hits.items()}
-                n = {self.noun: len(names), "stated prompts": int(rows.sum())}
-                n["images each"] = sheet.rows[NONE].shape[1]
-                boot: dict[str, Any] = {"resamples": self.resamples, "seed": self.seed}
-                result.add_resampled(metric, values, n=n, subset=f"{sheet.subset(self.noun)}{which}", **boot)
+        unit = stated.concept.where(stated.concept != "", stated.prompt)
+        stated = stated.assign(unit=unit).sort_values("unit", kind="stable")
+        for part, own in stated.groupby("part", sort=False):
+            shown = [("stated_right", "right", own, "")]
+            shown += [] if own.recognised.isna().any() else [("stated_recognised", "recognised", own, "")]
+            shown += [("stated_right", "right", of, f", stated {value}") for value, of in own.groupby("stated")]
+            for metric, column, of, which in shown:
+                each = int(of.groupby(["variant", "prompt"]).size().iloc[0])
+                n = {self.noun: of.unit.nunique(), "stated prompts": of.prompt.nunique(), "images each": each}
+                result.add_resampled(metric, _means(of, column), n=n, subset=self._subset(part) + which, **self._boot)
+
+    def _add_unchanged(self, result: TaskResult, made: GeneratedImages, others: pd.DataFrame) -> None:
+        """Add how many images of prompts that no method should change stay as they are, bit for bit."""
+        moved = others[others.variant != NONE]
+        pixels = [(made.read(one), made.read(one.under(NONE))) for one in (made.images[i] for i in moved.index)]
+        moved = moved.assign(same=[one.tobytes() == other.tobytes() for one, other in pixels])
+        for which, own in moved.groupby("concept", sort=False):
+            n = {"prompts": own.prompt.nunique()}
+            result.add_resampled("unchanged", _means(own, "same"), n=n, subset=f"prompts {which}", **self._boot)
 
 
-def _add_unchanged(result: TaskResult, drawn: DrawnSet, **boot: Any) -> None:
-    """Add how many images of prompts that no method should change stay as they are, bit for bit."""
-    kind = {p.prompt: p.kind for p in drawn.plan.prompts if p.part == "others"}
-    for which in dict.fromkeys(kind.values()):
-        same: dict[str, dict[str, list[bool]]] = {}
-        for image in (one for one in drawn if one.variant != NONE and kind.get(one.prompt) == which):
-            equal = np.array_equal(np.asarray(drawn.read(image)), np.asarray(drawn.read(image.under(NONE))))
-            same.setdefault(image.variant, {}).setdefault(image.prompt, []).append(bool(equal))
-        values = {name: np.array([np.mean(one) for one in by.values()]) for name, by in same.items()}
-        n = {"prompts": sum(one == which for one in kind.values())}
-        if values:
-            result.add_resampled("unchanged", values, n=n, subset=f"prompts {which}", **boot)
+def _means(table: pd.DataFrame, column: str) -> dict[str, NDArray[np.float64]]:
+    """Return variant -> mean of a column over the images of each unit, in the order of the table."""
+    every = table.groupby("variant", sort=False)
+    return {str(name): of.groupby("unit", sort=False)[column].mean().to_numpy(float) for name, of in every}
 
 
-def side_by_side(drawn: DrawnSet, sheet: Sheet, counts: NDArray[Any]) -> Any:
+def _recognised(table: pd.DataFrame, judge: Judge, probabilities: Probabilities) -> Any:
+    """Whether each image (n,) most likely shows its concept; NaN without one, or where no attribute knows all."""
+    concepts = table.concept.where(table.part != "others", "").str.casefold()
+    for attribute, names in judge.names.items():
+        codes = {name.casefold(): i for i, name in enumerate(names)}
+        if set(concepts) <= {"", *codes}:
+            right = probabilities[attribute].argmax(axis=1) == concepts.map(codes)
+            return right.astype(float).where(concepts != "")
+    return np.nan
+
+
+def side_by_side(
+    made: GeneratedImages, places: Mapping[str, NDArray[Any]], names: Sequence[str], counts: NDArray[Any]
+) -> Any:
     """Return a picture of prompts, sorted by their share of the first value, ascending; each column shares a seed.
 
-    counts: (prompts, values + 1) of "none".
+    places: variant -> (prompts, images), numbers of images. counts: (prompts, values + 1) of "none".
     """
     n = counts[:, :-1].sum(1)
     order = np.argsort(np.where(n > 0, counts[:, 0] / np.maximum(n, 1), 0.5), kind="stable")
     chosen = order[np.linspace(0, len(order) - 1, min(ROWS, len(order))).round().astype(int)]
-    images = {
-        name: [[_small(drawn.read(drawn.images[place])) for place in places[i][:COLUMNS]] for i in chosen]
-        for name, places in sheet.rows.items()
-    }
-    columns = len(next(iter(images.values()))[0])
-    return compose([sheet.concepts[i] for i in chosen], images, [str(i + 1) for i in range(columns)])
 
+    def small(place: int) -> Any:
+        image = made.read(made.images[place])
+        image.thumbnail((SIDE, SIDE), need("PIL.Image").Resampling.LANCZOS)
+        return image
 
-def _small(image: Any) -> Any:
-    image.thumbnail((SIDE, SIDE), need("PIL.Image").Resampling.LANCZOS)
-    return image
-
-
-def _of_file(path: Path, prompts: PromptSet) -> tuple[PromptSet, dict[str, int]]:
-    """Return the prompt set with the prompts of a file whose value is open in the place of its unseen concepts.
-
-    Also how many prompts state the value, name somebody or show nobody: why they are left out, and how many they are.
-    """
-    texts = read_prompts(path)
-    reasons = balance_prompts(texts, prompts).reasons
-    kept = tuple(text for text, reason in zip(texts, reasons, strict=True) if reason is None)
-    left = Counter(reason for reason in reasons if reason is not None)
-    if not kept:
-        raise InvalidInputError(f"{path}: no prompt leaves {list(prompts.attributes)} open, got {dict(left)}; add some")
-    own: dict[str, Any] = {"held_out_class_names": kept, "held_out_classes": kept, "held_out_groups": ()}
-    return replace(prompts, name=f"{prompts.name}, {path.name}", **own), dict(left)
-
-
-def _of_subjects(subjects: tuple[str, ...], prompts: PromptSet) -> PromptSet:
-    """Return the prompt set with these subjects in the place of its unseen concepts (section 7.6.4).
-
-    "a photo of a waterbird", and as unseen pairs "a photo of a waterbird with water background" and the same with land.
-    """
-    if known := sorted(set(subjects) & set(prompts.class_names)):
-        raise InvalidInputError(f"subjects: expected some that {prompts.name!r} does not fit on, got {known}")
-    values, pair = [words[0] for words in prompts.attributes.values()], prompts.templates[0]
-    return replace(
-        prompts,
-        name=f"{prompts.name}, {', '.join(subjects)}",
-        held_out_class_names=subjects,
-        held_out_classes=tuple(fill("a photo of a {concept}", concept=subject) for subject in subjects),
-        held_out_groups=tuple(tuple(fill(pair, concept=s, attribute=value) for value in values) for s in subjects),
-    )
+    images = {name: [list(map(small, row)) for row in of[chosen, :COLUMNS]] for name, of in places.items()}
+    columns = range(min(COLUMNS, places[NONE].shape[1]))
+    return compose([names[i] for i in chosen], images, [str(i + 1) for i in columns])
 
 
 def _changed(variant: Variant, **fields: Any) -> Variant:
     return Variant.build({key: getattr(variant, key) for key in variant.model_fields_set} | fields)
-
-
-def _shown(drawn: DrawnSet, judge: Judge, probabilities: Probabilities) -> tuple[Codes, dict[str, int]]:
-    """Return what every image shows most likely, and the code of each concept; no code where no attribute knows all."""
-    concepts = {prompt.concept for prompt in drawn.plan.prompts} - {""}
-    for attribute, names in judge.names.items():
-        codes = {name.casefold(): i for i, name in enumerate(names)}
-        if all(concept.casefold() in codes for concept in concepts):
-            return probabilities[attribute].argmax(axis=1), {one: codes[one.casefold()] for one in concepts}
-    return np.zeros(0, dtype=np.int64), {}

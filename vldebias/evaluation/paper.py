@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vldebias.errors import InvalidInputError, did_you_mean, need
-from vldebias.evaluation.drawing import make_plan
 from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.report import published, write_page
 from vldebias.evaluation.result import Result
@@ -173,7 +172,7 @@ def _tasks(part: str, root: Path | None) -> tuple[list[Task], list[int]]:
 
 def _generated(task: GenerationTask) -> int:
     """Return how many images a task generates."""
-    return len(make_plan({}, task.drawn_set, task.fitted, **task.drawing).all_images)
+    return len(task.plan({}).all_images)
 
 
 def estimate(run: Run, loaded: Loaded, options: Options) -> float:

@@ -12,62 +12,66 @@ A debiased pipeline should move away from images that have the bias, so a larger
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError, need, warn
-from vldebias.evaluation.drawing import Drawn, DrawnSet
+from vldebias.evaluation.plan import GeneratedImages
 from vldebias.evaluation.result import NONE, TaskResult
 from vldebias.evaluation.session import Texts
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-    from vldebias.hosts.images import ImageEncoder
+from vldebias.hosts.images import ImageEncoder
 
 BATCH = 64
 ENOUGH = 2048  # images for an FID that is read by itself
+Features = Mapping[str, tuple[list[str], Tensor]]
 
 
-def plain(drawn: DrawnSet) -> dict[str, list[Drawn]]:
-    """Return variant -> its images of prompts that state no value, in the same order of prompts and seeds."""
-    images: dict[str, list[Drawn]] = {}
-    for image in sorted(drawn, key=lambda one: (one.prompt, one.seed)):
-        if image.stated is None:
-            images.setdefault(image.variant, []).append(image)
-    return {name: images[name] for name in drawn.plan.variants if name in images}
+def features_of(made: GeneratedImages, encoder: ImageEncoder) -> Features:
+    """Return variant -> prompts (n,) and features (n, d) of the images of prompts that state no value.
+
+    They are in the same order of prompts and seeds under every variant, the first of which is "none".
+
+    Raises:
+        InvalidInputError: an image that cannot be read.
+    """
+    table = pd.DataFrame(made.images).assign(image=made.images)
+    plain = table[table.stated.isna()].sort_values(["prompt", "seed"], kind="stable")
+    found = {}
+    for variant, own in plain.groupby("variant", sort=False):
+        batches = []
+        for start in range(0, len(own), BATCH):
+            try:
+                batch = [made.read(image) for image in own.image.iloc[start : start + BATCH]]
+            except OSError as error:
+                raise InvalidInputError(f"{error}: cannot be read as an image; generate it again") from error
+            batches.append(encoder.encode(batch).double())
+        found[str(variant)] = own.prompt.tolist(), torch.cat(batches)
+    return found
 
 
-def _batches(drawn: DrawnSet, images: Sequence[Drawn]) -> Iterator[list[Image]]:
-    for start in range(0, len(images), BATCH):
-        try:
-            yield [drawn.read(image) for image in images[start : start + BATCH]]
-        except OSError as error:
-            raise InvalidInputError(f"{error}: cannot be read as an image; draw it again") from error
-
-
-def clip_score(drawn: DrawnSet, encoder: ImageEncoder, texts: Texts, *, task: str, **boot: Any) -> TaskResult:
+def clip_score(
+    made: GeneratedImages, features: Features, encoder: ImageEncoder, texts: Texts, *, task: str, **boot: Any
+) -> TaskResult:
     """Return `clip_score` of every variant, 100 max(cos(image, prompt), 0) (Hessel et al., section 3).
 
     torchmetrics cuts the mean off at zero and not each image. A projection attached to the model is ignored.
 
     encoder, texts: the image and the text side of the same model. boot: resamples, seed.
     """
-    images, values = plain(drawn), {}
-    prompts, index, sizes = np.unique([i.prompt for i in images[NONE]], return_inverse=True, return_counts=True)
-    rows = normalize(texts.embed(prompts.tolist()).double(), dim=1)[index]
-    for variant, own in images.items():
-        features = torch.cat([encoder.encode(batch) for batch in _batches(drawn, own)])
-        scores = 100 * (normalize(features.double(), dim=1) * rows).sum(1).clamp(min=0).numpy()
+    prompts, index, sizes = np.unique(features[NONE][0], return_inverse=True, return_counts=True)
+    rows, values = normalize(texts.embed(prompts.tolist()).double(), dim=1)[index], {}
+    for variant, (_, own) in features.items():
+        scores = 100 * (normalize(own, dim=1) * rows).sum(1).clamp(min=0).numpy()
         # Means of prompts are the units, or the images where there is one prompt.
         values[variant] = scores if len(sizes) == 1 else np.bincount(index, weights=scores) / sizes
     n = {"prompts": len(sizes), "images": len(index)}
-    result = drawn.result(
+    result = made.result(
         task=task,
         title="CLIPScore of generated images",
         description="CLIPScore of every image with the prompt that it was generated from, max(w cos, 0); the text is "
@@ -87,24 +91,24 @@ def clip_score(drawn: DrawnSet, encoder: ImageEncoder, texts: Texts, *, task: st
     return result
 
 
-def fid(drawn: DrawnSet, encoder: ImageEncoder, *, task: str) -> TaskResult:
+def fid(made: GeneratedImages, features: Features, encoder: ImageEncoder, *, task: str) -> TaskResult:
     """Return `fid` of the images of every variant to those of "none", on image-encoder features; no interval."""
-    images = plain(drawn)
-    metric = need("torchmetrics.image.fid").FrechetInceptionDistance(_Given(encoder.dim), reset_real_features=False)
-    n, enough = {"images": len(images[NONE]), "reference images": len(images[NONE])}, max(ENOUGH, encoder.dim + 1)
-    if n["images"] < enough:
+    count, dim = features[NONE][1].shape
+    metric = need("torchmetrics.image.fid").FrechetInceptionDistance(_Given(dim), reset_real_features=False)
+    if count < (enough := max(ENOUGH, dim + 1)):
         warn(
-            f"FID of {n['images']} images: fewer than {enough} bias it upwards; compare variants with the same "
-            "number of images, and do not compare with figures of others"
+            f"FID of {count} images: fewer than {enough} bias it upwards; compare variants with the same number of "
+            "images, and do not compare with figures of others"
         )
     values = {}
-    for variant, own in images.items():  # "none" first, which the metric keeps
+    for variant, (_, own) in features.items():  # "none" first, which the metric keeps
         metric.reset()
-        for batch in _batches(drawn, own):
-            metric.update(encoder.encode(batch).double(), real=variant == NONE)
+        for batch in own.split(BATCH):
+            metric.update(batch, real=variant == NONE)
         if variant != NONE:
             values[variant] = float(metric.compute())
-    result = drawn.result(
+    n = {"images": count, "reference images": count}
+    result = made.result(
         task=task,
         title="FID of generated images",
         description="Frechet distance between the features of generated images and of a reference, as Gaussians. Few "
@@ -112,7 +116,7 @@ def fid(drawn: DrawnSet, encoder: ImageEncoder, *, task: str) -> TaskResult:
         n=n,
         settings={
             "features": encoder.name,
-            "dimensions": encoder.dim,
+            "dimensions": dim,
             "feature weights": encoder.fingerprint,
             "reference": "the images of the pipeline without a method",
             "value": "torchmetrics FrechetInceptionDistance, in float64",

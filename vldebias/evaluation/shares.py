@@ -20,8 +20,8 @@ from vldebias.data import Labels, odd_values
 from vldebias.data.tables import as_labels, as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.evaluation.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON, NOT_ANSWERED, Votes, read_answers
-from vldebias.evaluation.drawing import DrawnSet
-from vldebias.evaluation.judges import NO_VALUE, SURE, Kept
+from vldebias.evaluation.judges import NO_VALUE, SURE, Judgements
+from vldebias.evaluation.plan import GeneratedImages
 from vldebias.evaluation.result import CHANCE, NONE, TaskProvenance, TaskResult
 from vldebias.evaluation.session import Session
 from vldebias.evaluation.task import Name, Task, register_task
@@ -270,13 +270,13 @@ class SharesTask(Task):
         """Measure the table, or people's answers about generated images; without answers there is no block."""
         if "labels" not in inputs:
             return super().measured(inputs)
-        results = self.labelled(DrawnSet.open(inputs["folder"]), inputs["labels"])
+        results = self.labelled(GeneratedImages.open(inputs["folder"]), inputs["labels"])
         if not results:
             inputs["progress"].say(f"{self.name}: nobody labelled {self.attribute}, so it is left out")
         return results
 
     def measure(
-        self, table: Path | str | Mapping[str, Sequence[Any]], *, drawn: DrawnSet | None = None
+        self, table: Path | str | Mapping[str, Sequence[Any]], *, drawn: GeneratedImages | None = None
     ) -> list[TaskResult]:
         """Measure a file, or columns by name such as those of a data frame; drawn: the folder of the images.
 
@@ -386,7 +386,7 @@ class SharesTask(Task):
             warn(f"{where}: {'; also '.join(problems)}", SuspectInputWarning)
         return labels
 
-    def labelled(self, drawn: DrawnSet, files: Sequence[Path]) -> list[TaskResult]:
+    def labelled(self, drawn: GeneratedImages, files: Sequence[Path]) -> list[TaskResult]:
         """Measure majority labels of images whose prompts state no value, and correct the last judge by them.
 
         A part of the plan without labels, such as the concepts that a projection was fitted on, is not corrected: the
@@ -402,7 +402,7 @@ class SharesTask(Task):
                 f"labels: none of {len(images)} generated images was labelled; they are about {answers[0].image}, the "
                 f"images are {images[0].path}: paths are below the folder of images"
             )
-        judge = next(iter(Kept.all(drawn, self.attribute, self.values)[::-1]), None)
+        judge = Judgements.last(drawn, self.attribute, self.values)
         seen = {} if judge is None else dict(zip(drawn, judge.said(self.attribute, self.values, SURE)[0], strict=True))
         table = need("pandas").DataFrame(
             {

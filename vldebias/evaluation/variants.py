@@ -1,44 +1,49 @@
-"""Define one way to debias a pipeline, with any method for pipelines or a saved edit, and its description in words."""
+"""Debias a pipeline with any method or a saved edit, and compare a few images of several methods in a grid."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from functools import cached_property
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from textwrap import wrap
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import torch
 from pydantic import Field, field_validator, model_validator
 
+from vldebias.api import debias
 from vldebias.edit import Edit
-from vldebias.evaluation.result import NONE as NONE  # the pipeline as it is
+from vldebias.errors import AlreadyAttachedError, InvalidInputError, need
+from vldebias.evaluation.result import NONE
 from vldebias.evaluation.task import Lam, Prompts, SeveralPrompts, Share, Strict
-from vldebias.methods import METHODS, Method, Need, Problem, get_method, load_edit, load_edits
-from vldebias.prompts import BalancedPrompts, Balancer, PromptSet, can_balance, load_prompts
+from vldebias.files import add_tensors
+from vldebias.hosts import Attachment, attachment_of
+from vldebias.methods import METHODS, Method, Need, get_method, load_edit, load_edits
+from vldebias.pictures import INK, font
+from vldebias.prompts import can_balance, load_prompts
 
 if TYPE_CHECKING:
-    from vldebias.hosts import Attachment, Host
+    from PIL.Image import Image
+
+COLUMNS, ROWS = 10, 4
+CELL, GAP, LABEL, HEAD = 192, 6, 150, 26  # pixels of a grid
 
 
-def is_for_pipelines(method: str | Method) -> bool:
-    """Return whether a method is for pipelines.
-
-    Raises:
-        InvalidInputError: no method of this name.
-    """
-    chosen = get_method(method)
-    return chosen.rewrites or (chosen.pipelines and not chosen.uses_images)
+def is_for_pipelines(method: str) -> bool:
+    """Return whether a method is for pipelines; InvalidInputError if no method has this name."""
+    return get_method(method).pipelines and not get_method(method).uses_images
 
 
 class Variant(Strict):
-    """Hold one way to debias the pipeline: the arguments of `vldebias.debias`, with any method for pipelines.
+    """Hold one way to debias a pipeline: the arguments of `vldebias.debias`, or a saved edit.
 
     prompts: sets that are solved jointly; none: the set that is generated. method: its name.
-    lam = 500 is the paper's (section 7.6); "default" chooses its own. max_loss: most that neutral texts may lose.
-    shares: value -> share of the images, of "balanced-prompts". strength: share of the edit, and of "balanced-prompts"
-    share of the images. projection: a folder that `save_pretrained` or `vldebias debias --out` wrote, in place of
-    prompts, method, lam and max_loss.
+    lam = 500 is the paper's (section 7.6); "default" chooses its own.
+    strength: share of the edit, and of "balanced-prompts" share of the images. projection: a folder that
+    `save_pretrained` or `vldebias debias --out` wrote, in place of prompts, method and lam.
+    only_stated: generate the prompts that state a value alone.
     """
 
     prompts: SeveralPrompts = ()
@@ -46,9 +51,8 @@ class Variant(Strict):
     lam: Annotated[Lam, Field(allow_inf_nan=False)] = 500.0
     strength: Share = 1.0
     keep_stated: bool = True
-    max_loss: Annotated[float, Field(gt=0, lt=1)] | None = None
-    shares: dict[str, float] | None = None
     projection: Path | None = None
+    only_stated: bool = False
 
     @field_validator("method")
     @classmethod
@@ -60,51 +64,29 @@ class Variant(Strict):
 
     @model_validator(mode="after")
     def _fits(self) -> Variant:
-        clash = self.model_fields_set & {"prompts", "method", "lam", "max_loss", "shares"}
+        clash = self.model_fields_set & {"prompts", "method", "lam"}
         if self.projection is not None and clash:
             raise ValueError(f"a saved projection carries its own {', '.join(sorted(clash))}; leave them out")
-        if self.projection is None and not self.rewrites:
-            if self.shares:
-                raise ValueError(f"shares are of the method 'balanced-prompts', got method {self.method!r}")
-            missing = bool(self.attributes) and not any(part.spurious for part in self.attributes)
-            if missing and Need.SPURIOUS in get_method(self.method).needs:
-                raise ValueError(
-                    f"method {self.method!r} needs spurious prompts and the sets have none; use method='cali'"
-                )
+        sets = [part for one in map(load_prompts, self.prompts) for part in one.parts or (one,)]
+        if sets and Need.SPURIOUS in get_method(self.method).needs and not any(part.spurious for part in sets):
+            raise ValueError(f"method {self.method!r} needs spurious prompts, the sets have none; use method='cali'")
         return self
-
-    @property
-    def sets(self) -> list[PromptSet]:
-        """Return the prompt sets, loaded."""
-        return [load_prompts(given) for given in self.prompts]
-
-    @property
-    def attributes(self) -> list[PromptSet]:
-        """Return one set per attribute."""
-        return [part for given in self.sets for part in (given.parts or (given,))]
 
     @property
     def rewrites(self) -> bool:
         """Return whether prompts are balanced, the default for sets about persons; the pipeline is then unchanged."""
         if self.projection is not None:
             return False
-        method = get_method(self.method)
-        stands_for = method.name == "default" and self.max_loss is None  # a bound is of an edit
-        return method.rewrites or (stands_for and bool(self.attributes) and all(map(can_balance, self.attributes)))
-
-    def balanced(self, prompts: Sequence[str]) -> BalancedPrompts:
-        """Return the prompts of a whole plan with values stated, in the shares of the variant."""
-        sets = self.sets[0] if len(self.prompts) == 1 else self.sets
-        return Balancer(sets, strength=self.strength, shares=self.shares).next(prompts)
+        sets = [part for one in map(load_prompts, self.prompts) for part in one.parts or (one,)]
+        stands_for = self.method == "default" and bool(sets) and all(map(can_balance, sets))
+        return stands_for or get_method(self.method).rewrites
 
     @property
-    def weight(self) -> float | None:
-        """Return lam, for methods that take one."""
-        return self.lam if not self.rewrites and get_method(self.method).has_lam else None
+    def _lam(self) -> float | None:
+        return self.lam if get_method(self.method).has_lam else None
 
-    @cached_property
-    def edits(self) -> Mapping[str, Edit] | Edit:
-        """Return the saved edits, one per role or a single one."""
+    @property
+    def _saved(self) -> Mapping[str, Edit] | Edit:
         assert self.projection is not None
         single = (self.projection / "config.json").is_file()
         return load_edit(self.projection) if single else load_edits(self.projection)
@@ -113,42 +95,172 @@ class Variant(Strict):
         """Return the variant for a task that generates `prompts`; it is fitted on them if it names no sets."""
         return self if self.prompts or self.projection is not None else self.model_copy(update={"prompts": prompts})
 
-    def attach(self, pipe: Any, *, keep_stated: bool) -> AbstractContextManager[Attachment]:
+    def attach(self, pipe: Any) -> Attachment:
         """Attach the variant to a pipeline."""
-        from vldebias.api import debias
-
-        common: dict[str, Any] = {"strength": self.strength, "keep_stated": keep_stated}
+        common: dict[str, Any] = {"strength": self.strength, "keep_stated": self.keep_stated}
         if self.projection is not None:
-            return debias(pipe, self.edits, **common)
-        return debias(pipe, self.sets, method=self.method, lam=self.weight, max_loss=self.max_loss, **common)
-
-    def fitted(self, host: Host, role: str) -> Edit:
-        """Return the edit for one role of a host."""
-        if self.projection is None:
-            problem = Problem.of(host, self.sets, lam=self.weight, max_loss=self.max_loss)
-            return problem.fit(self.method, role)
-        return self.edits[role] if isinstance(self.edits, Mapping) else self.edits
+            return debias(pipe, self._saved, **common)
+        return debias(pipe, list(self.prompts), method=self.method, lam=self._lam, **common)
 
     @property
     def planned(self) -> dict[str, Any]:
-        """Return the description of the variant that a plan stores.
-
-        sets: name of each prompt set -> its hash. projection: digest of the tensors of a saved edit.
-        """
-        keys = ("strength", "keep_stated", "max_loss", "shares")
-        told = {key: value for key in keys if (value := getattr(self, key)) is not None}
+        """Return the description of the variant in a plan; sets: name -> hash, projection: digest of its tensors."""
+        told: dict[str, Any] = {key: getattr(self, key) for key in ("strength", "keep_stated", "only_stated")}
         if self.projection is None:
+            sets = {one.name: one.hash for one in map(load_prompts, self.prompts)}
             name = "balanced-prompts" if self.rewrites else get_method(self.method).name
-            return told | {"sets": {one.name: one.hash for one in self.sets}, "method": name, "lam": self.weight}
-        edits = list(self.edits.values() if isinstance(self.edits, Mapping) else [self.edits])
-        first, tensors = edits[0].provenance, [t for edit in edits for _, t in sorted(edit.tensors().items())]
-        digests = "".join(hashlib.sha256(tensor.numpy().tobytes()).hexdigest() for tensor in tensors)
-        known = METHODS.get(first.method)
-        lam = first.lam if isinstance(first.lam, float) and (known is None or known.has_lam) else None
-        told |= {"sets": {first.prompts or "projection": first.prompts_hash or ""}, "method": first.method, "lam": lam}
-        return told | {"projection": hash_of(digests)}
+            return told | {"sets": sets, "method": name, "lam": self._lam}
+        edits, state = self._saved, hashlib.sha256()
+        every = list(edits.values()) if isinstance(edits, Mapping) else [edits]
+        for edit in every:
+            add_tensors(state, sorted(edit.tensors().items()))
+        of = every[0].provenance
+        lam = of.lam if isinstance(of.lam, float) and (of.method not in METHODS or METHODS[of.method].has_lam) else None
+        told |= {"sets": {of.prompts or "projection": of.prompts_hash or ""}, "method": of.method, "lam": lam}
+        return told | {"projection": state.hexdigest()[:16]}
 
 
-def hash_of(text: str) -> str:
-    """Return a short hash."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def hash_of(value: Any) -> str:
+    """Return a short hash of a JSON value; the order of keys counts."""
+    return hashlib.sha256(json.dumps(value, default=str).encode()).hexdigest()[:16]
+
+
+# ---- generating ----------------------------------------------------------------------------------------------
+
+
+def refuse_attached(pipe: Any) -> None:
+    """Raise AlreadyAttachedError where a pipeline carries an attachment, since "none" is generated without one."""
+    if attachment_of(pipe) is not None:
+        raise AlreadyAttachedError(f"{type(pipe).__name__} carries {attachment_of(pipe)!r}: call .remove() on it first")
+
+
+@contextmanager
+def without_own_bar(pipe: Any) -> Iterator[None]:
+    """Turn off the pipeline's own progress bar, one per batch, inside the context."""
+    before = dict(getattr(pipe, "_progress_bar_config", {}))
+    pipe.set_progress_bar_config(**before | {"disable": True})
+    try:
+        yield
+    finally:
+        pipe.set_progress_bar_config(**before)
+
+
+class Row(NamedTuple):
+    """Hold the text of an image, the value that was written into it, and whether it is as without a method."""
+
+    text: str
+    value: Any
+    alone: bool
+
+
+@contextmanager
+def rewritten(attachment: Attachment | None, prompts: Sequence[str]) -> Iterator[list[Row]]:
+    """Rewrite prompts all at once, so that their values are balanced over all; no batch of them is rewritten again."""
+    if attachment is None:
+        yield [Row(prompt, None, False) for prompt in prompts]
+    elif attachment.projections:
+        yield [Row(prompt, None, alone) for prompt, alone in zip(prompts, attachment.stated(prompts), strict=True)]
+    else:
+        written = zip(prompts, attachment.rewrite(prompts), attachment.sampled, strict=True)
+        rows = [Row(text, value, text == prompt) for prompt, text, value in written]
+        with attachment.disabled():
+            yield rows
+
+
+def through(
+    pipe: Any, texts: Sequence[str], noise: Sequence[int], options: Mapping[str, Any]
+) -> list[tuple[Image, bool]]:
+    """Return the image of each text, from its own generator, and whether the safety checker blackened it."""
+    # Pipelines want as many negative prompts as prompts.
+    own = {k: [v] * len(texts) if k.startswith("negative_prompt") else v for k, v in options.items()}
+    generators = [torch.Generator("cpu").manual_seed(seed) for seed in noise]
+    done = pipe(list(texts), generator=generators, output_type="pil", **own)
+    flagged = getattr(done, "nsfw_content_detected", None) or [False] * len(texts)
+    return [(image, bool(flag)) for image, flag in zip(done.images, flagged, strict=True)]
+
+
+def grid(
+    pipe: Any,
+    prompts: Any,
+    *,
+    methods: Sequence[str | Method | Edit] | Mapping[str, str | Method | Edit] = (NONE, "cali"),
+    seeds: Sequence[int] = (0, 1, 2, 3),
+    texts: Sequence[str] | None = None,
+    steps: int = 20,
+    guidance: float = 7.5,
+    batch_size: int = 8,
+    **options: Any,
+) -> Image:
+    """Return a picture with a row per text and method and a column per seed; a column shares the same noise.
+
+    Args:
+        pipe: a diffusers pipeline that `vldebias.debias` takes, without an attachment.
+        prompts: what is mitigated, as for `vldebias.debias`.
+        methods: names of `vldebias.methods.METHODS`, methods or fitted edits, or what to call them -> one of these;
+            "none" is the pipeline as it is. Balanced prompts are balanced over all images at once.
+        seeds: of the noise.
+        texts: prompts to generate; by default four class prompts of the set, held-out ones first.
+        steps, guidance, batch_size: of the pipeline.
+        options: further arguments of `vldebias.debias`: lam, strength, keep_stated, max_loss, negative.
+
+    Raises:
+        AlreadyAttachedError: the pipeline carries an attachment; see `vldebias.debias` for the others.
+        InvalidInputError: no text, method or seed.
+
+    >>> vldebias.grid(pipe, "professions-gender", methods=["none", "default"]).save("grid.png")  # doctest: +SKIP
+    """
+    refuse_attached(pipe)
+    if not texts:
+        several = prompts if isinstance(prompts, Sequence) and not isinstance(prompts, str) else [prompts]
+        sets = map(load_prompts, several)
+        texts = list(dict.fromkeys(p for one in sets for p in (*one.held_out_classes, *one.classes)))[:ROWS]
+    rows = [texts] if isinstance(texts, str) else list(texts)
+    named = dict(methods) if isinstance(methods, Mapping) else {_called(method): method for method in methods}
+    if not rows or not named or not len(seeds):
+        raise InvalidInputError(f"grid: expected texts, methods and seeds, got {rows}, {list(named)} and {list(seeds)}")
+    flat, noise = zip(*[(text, int(seed)) for text in rows for seed in seeds], strict=True)
+    how = {"num_inference_steps": steps, "guidance_scale": guidance}
+    images: dict[str, list[list[Image]]] = {}
+    with without_own_bar(pipe):
+        for name, method in named.items():
+            attached: AbstractContextManager[Any] = nullcontext()
+            if isinstance(method, (Edit, Mapping)):
+                attached = debias(pipe, method, **options)
+            elif method != NONE:
+                attached = debias(pipe, prompts, method=method, **options)
+            with attached as attachment, rewritten(attachment, flat) as told:
+                written = [row.text for row in told]
+                batches = [slice(start, start + batch_size) for start in range(0, len(flat), batch_size)]
+                made = [image for at in batches for image, _ in through(pipe, written[at], noise[at], how)]
+            images[name] = [made[i : i + len(seeds)] for i in range(0, len(made), len(seeds))]
+    return compose(rows, images, [f"seed {seed}" for seed in seeds])
+
+
+def _called(method: str | Method | Edit) -> str:
+    return method if isinstance(method, str) else method.name if isinstance(method, Method) else method.method
+
+
+def compose(texts: Sequence[str], images: Mapping[str, Sequence[Sequence[Image]]], heads: Sequence[str]) -> Image:
+    """Return a picture of images by name, text and column, stacked, with the names on the left."""
+    Image, ImageDraw = need("PIL.Image"), need("PIL.ImageDraw")
+    width, height = next(iter(images.values()))[0][0].size
+    scale = max(1, CELL // max(height, width)) if max(height, width) < CELL else CELL / max(height, width)
+    cell = round(width * scale), round(height * scale)
+    size = (LABEL + len(heads) * (cell[0] + GAP), HEAD + len(texts) * len(images) * (cell[1] + GAP))
+    sheet = Image.new("RGB", size, "white")
+    pen, face, bold = ImageDraw.Draw(sheet), font(13), font(13, bold=True)
+    for column, head in enumerate(heads):
+        pen.text((LABEL + column * (cell[0] + GAP), 5), head, INK, face)
+    kind = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.LANCZOS
+    for i, text in enumerate(texts):
+        for j, (name, shown) in enumerate(images.items()):
+            top = HEAD + (i * len(images) + j) * (cell[1] + GAP)
+            lines = wrap(name, (LABEL - 2 * GAP) // 9, max_lines=2, placeholder="…")
+            pen.multiline_text((GAP, top), "\n".join(lines), INK, bold)
+            if j == 0:
+                most = max(1, cell[1] // 16 - len(lines))
+                words = wrap(text, (LABEL - 2 * GAP) // 8, max_lines=most, placeholder="…")
+                pen.multiline_text((GAP, top + 17 * len(lines)), "\n".join(words), "#52606d", face)
+            for column, image in enumerate(shown[i]):
+                sheet.paste(image.resize(cell, kind), (LABEL + column * (cell[0] + GAP), top))
+    return sheet

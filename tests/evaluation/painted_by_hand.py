@@ -1,4 +1,4 @@
-"""A folder of images painted by hand, whose colours say what they show: red the gender, green the concept."""
+"""A folder of images painted by hand, whose colours say what they show: red the gender, green the age, blue the job."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vldebias.evaluation.drawing import Drawn, DrawnSet, make_plan
-from vldebias.evaluation.variants import Variant
+from vldebias.evaluation.generation import GenerationTask
+from vldebias.evaluation.plan import GeneratedImages, PlannedImage
 from vldebias.pictures import write_png
 from vldebias.prompts import PromptSet
 
@@ -16,18 +16,12 @@ TRAIN, UNSEEN = ("doctor", "nurse", "chef"), ("pilot", "clerk", "judge", "baker"
 JOBS = (*TRAIN, *UNSEEN)
 GENDERS, AGES = ("male", "female"), ("young", "old", "ageless")
 UNCLEAR = 2  # a gender that the judge below cannot tell
-
-
-def _groups(jobs: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    return tuple((f"a male {job}", f"a female {job}") for job in jobs)
-
-
 PEOPLE = PromptSet(
     "people",
-    groups=_groups(TRAIN),
+    groups=tuple((f"a male {job}", f"a female {job}") for job in TRAIN),
     classes=tuple(f"a {job}" for job in TRAIN),
     class_names=TRAIN,
-    held_out_groups=_groups(UNSEEN),
+    held_out_groups=tuple((f"a male {job}", f"a female {job}") for job in UNSEEN),
     held_out_classes=tuple(f"a {job}" for job in UNSEEN),
     held_out_class_names=UNSEEN,
     attributes={"male": ("male",), "female": ("female",)},
@@ -36,33 +30,33 @@ PEOPLE = PromptSet(
 Shows = dict[str, tuple[int, int, int]]  # path -> gender, age, job
 
 
-def paint(folder: Path, rng: np.random.Generator, **changes: Any) -> tuple[DrawnSet, Shows]:
+def task(**fields: Any) -> GenerationTask:
+    given = {"prompts": PEOPLE, "variants": {"cali": {}}, "attributes": ["gender"], "resamples": 50}
+    return GenerationTask.build(given | fields)
+
+
+def paint(folder: Path, rng: np.random.Generator, **changes: Any) -> tuple[GeneratedImages, Shows]:
     """Images of every prompt under "none" and "cali" that show this and that; returns what each shows."""
-    settings = {"concepts": "both", "stated": True, "images": 5, "stated_images": 2, "seeds": [0, 1], "steps": 1}
-    settings |= {"guidance": 1.0, "batch_size": 1, "options": {}} | changes
-    model = {"pipeline": "Painter", "id": "by hand", "fingerprints": {}}
-    plan = make_plan(model, PEOPLE, {"cali": Variant(prompts=(PEOPLE,))}, **settings)
-    folder.mkdir(parents=True, exist_ok=True)
-    plan.settle(folder)
-    drawn = DrawnSet.open(folder)
+    settings = {"images": 5, "stated_images": 2, "seeds": [0, 1], "steps": 1, "batch_size": 1} | changes
+    made = task(**settings).plan({"pipeline": "Painter", "id": "by hand", "fingerprints": {}}).settle(folder)
     shows = {}
-    for image in drawn:
-        shown = (int(rng.integers(3)), int(rng.integers(3)), int(rng.choice([JOBS.index(image.concept or JOBS[0]), 0])))
-        shows[image.path] = shown
-        repaint(drawn, image, shown)
-    return drawn, shows
+    for image in made:
+        job = JOBS.index(image.concept) if image.concept in JOBS else 0
+        shows[image.path] = (int(rng.integers(3)), int(rng.integers(3)), int(rng.choice([job, 0])))
+        repaint(made, image, shows[image.path])
+    return made, shows
 
 
-def chosen(drawn: DrawnSet, *, stated: bool = False, **of: str) -> DrawnSet:
+def chosen(made: GeneratedImages, *, stated: bool = False, **of: str) -> GeneratedImages:
     """The images of a variant=, part= or concept=, of prompts that state their attribute or that do not."""
-    own = [one for one in drawn if (one.stated is not None) == stated]
-    return replace(drawn, images=tuple(one for one in own if all(getattr(one, k) == v for k, v in of.items())))
+    own = [one for one in made if (one.stated is not None) == stated]
+    return replace(made, images=tuple(one for one in own if all(getattr(one, k) == v for k, v in of.items())))
 
 
-def repaint(drawn: DrawnSet, image: Drawn, shown: tuple[int, int, int]) -> None:
+def repaint(made: GeneratedImages, image: PlannedImage, shown: tuple[int, int, int]) -> None:
     """One image that shows this gender, age and job."""
     about = {"flagged": shown[0] == UNCLEAR, "left_alone": image.variant == "cali" and image.stated is not None}
-    write_png(Image.new("RGB", (4, 4), shown), drawn.path(image), about)
+    write_png(Image.new("RGB", (4, 4), shown), made.path(image), about)
 
 
 class Reader:

@@ -1,0 +1,413 @@
+"""Plans: pixels are the pipeline's own, an image depends on prompt and seed, runs go on where they stopped."""
+
+import json
+import shutil
+import sys
+from collections import Counter
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from painted_by_hand import chosen
+from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
+
+from diffusers_tiny import gender, own, sd, sdxl
+
+from vldebias import debias, fit_projection
+from vldebias.edit import Fingerprint
+from vldebias.errors import AlreadyAttachedError, InvalidInputError
+from vldebias.evaluation.generation import GenerationTask
+from vldebias.evaluation.plan import GeneratedImages, Plan, PlannedImage, generate, identity, joint_fingerprint
+from vldebias.evaluation.variants import Variant, is_for_pipelines, through
+from vldebias.hosts.attachment import attachment_of
+from vldebias.methods import METHODS, Need
+from vldebias.pictures import write_png
+from vldebias.prompts import PromptSet, balance_prompts, load_prompts, make_prompt_set
+
+SIZE = {"height": 16, "width": 16}
+JOBS = ("doctor", "nurse")
+PEOPLE = PromptSet(
+    "people",
+    groups=tuple((f"a photo of a male {job}", f"a photo of a female {job}") for job in JOBS),
+    classes=tuple(f"a photo of a {job}" for job in JOBS),
+    class_names=JOBS,
+    attributes={"male": ("male",), "female": ("female",)},
+    stated_words=("male", "female"),
+)
+KEPT, BARE = "cali", "cali, stated not kept"
+
+
+def task(**changes: Any) -> GenerationTask:
+    settings = {"prompts": PEOPLE, "attributes": ["gender"], "variants": {"cali": {}}, "concepts": "train"}
+    settings |= {"images": 3, "stated_images": 1, "steps": 2, "guidance": 3.0, "batch_size": 4, "options": SIZE}
+    return GenerationTask.build(settings | changes)
+
+
+def generated_in(folder: Path, pipe: Any = None, **changes: Any) -> GeneratedImages:
+    pipe, given = pipe or sd(), task(**changes)
+    return generate(pipe, given.plan(identity(pipe)), given.ways, folder)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.png"))}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> GeneratedImages:
+    return generated_in(tmp_path_factory.mktemp("whole"))
+
+
+def pixels(made: GeneratedImages, image: PlannedImage) -> np.ndarray:
+    return np.asarray(made.read(image)).astype(int)
+
+
+# ---- plans -----------------------------------------------------------------------------------------------------
+
+
+def plan(**changes: Any) -> Plan:
+    settings = {"prompts": "professions-gender", "concepts": "unseen", "stated_images": 2, "seeds": [0, 4]} | changes
+    return task(**settings).plan({"pipeline": "Tiny", "id": None, "fingerprints": {}})
+
+
+def test_every_prompt_has_its_images_under_every_variant_with_the_same_noise() -> None:
+    images = plan().all_images
+    plain, stated = 20 * 3 * 2, 40 * 2 * 2
+    assert Counter((image.variant, image.stated is not None) for image in images) == {
+        ("none", False): plain,
+        ("cali", False): plain,
+        ("none", True): stated,
+        ("cali", True): stated,
+        (BARE, True): stated,
+    }
+    assert {image.seed for image in images if image.stated is None} == {0, 1, 2, 40_000, 40_001, 40_002}
+    noise: dict[tuple[str, int], set[int]] = {}
+    for image in images:
+        noise.setdefault((image.prompt, image.seed), set()).add(image.noise)
+    assert all(len(found) == 1 for found in noise.values())
+    assert len(set(chain(*noise.values()))) == len(noise)
+    assert images[0].under("cali") in images
+
+
+@given(size=st.integers(1, 40), images=st.integers(1, 5))
+def test_batches_are_the_images_in_order_and_do_not_mix_stated_prompts_with_others(size: int, images: int) -> None:
+    made = plan(prompts=PEOPLE, concepts="train", batch_size=size, images=images)
+    for variant in made.variants:
+        batches = list(made.batches(variant))
+        assert list(chain(*batches)) == made.of(variant)
+        kinds = [{image.stated is not None for image in batch} for batch in batches]
+        assert all(len(kind) == 1 for kind in kinds)
+        assert all(len(b) == size for b, kind, after in zip(batches, kinds, kinds[1:], strict=False) if kind == after)
+
+
+@pytest.mark.parametrize("name", ["professions-gender", "professions-race", "skin-tone", "backgrounds"])
+@pytest.mark.parametrize("part", ["train", "unseen"])
+def test_stated_prompts_know_their_value_and_concept(name: str, part: str) -> None:
+    """In these sets a group has one prompt for each value, in order, and groups follow the classes."""
+    prompts = load_prompts(name)
+    groups = prompts.groups if part == "train" else prompts.held_out_groups
+    concepts = prompts.class_names if part == "train" else prompts.held_out_class_names
+    expected = [
+        (p, v, c) for g, c in zip(groups, concepts, strict=True) for p, v in zip(g, prompts.attributes, strict=True)
+    ]
+    made = plan(prompts=prompts, concepts=part)
+    assert [(p.prompt, p.stated, p.concept) for p in made.prompts if p.stated] == expected
+
+
+def test_prompts_that_look_alike_in_a_path_have_different_files() -> None:
+    words = {"male": ("man",), "female": ("woman",)}
+    alike = {"classes": ("A nurse.", "a nurse"), "class_names": ("x", "y"), "attributes": words}
+    prompts = PromptSet("alike", (("a man", "a woman"),), **alike)
+    long = make_prompt_set("long", words, [f"{'very ' * 30}{end}" for end in ("old nurse", "young nurse")])
+    for one in (prompts, long):
+        paths = [image.path for image in plan(prompts=one, concepts="train").all_images]
+        assert len({path.lower() for path in paths}) == len(paths)
+        assert all(len(part) < 100 for path in paths for part in Path(path).parts)
+
+
+def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
+    made = plan(options={"height": 64, "negative_prompt": "blurry"})
+    assert made.settle(tmp_path).plan == Plan.read(tmp_path / "plan.json") == made
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(InvalidInputError, match="not a plan"):
+        GeneratedImages.open(tmp_path)
+    with pytest.raises(InvalidInputError, match="no such file"):
+        GeneratedImages.open(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"images": 0}, "images"),
+        ({"images": 10_001}, "images"),
+        ({"seeds": []}, "seeds"),
+        ({"variants": {"none": {}}}, "none"),
+        ({"variants": {"a b": {}, "A-B": {}}}, "folders"),
+        ({"variants": {"cali": {"method": "magic"}}}, "magic"),
+        ({"variants": {"cali": {"method": "target-shares"}}}, "not for pipelines"),
+        ({"variants": {"cali": {"lam": -1.0}}}, "lam"),
+        ({"variants": {"cali": {"lam": float("nan")}}}, "lam"),
+        ({"variants": {"cali": {"prompts": PEOPLE, "method": "orth"}}}, "spurious"),
+        ({"variants": {"cali": {"projection": "folder", "lam": 3.0}}}, "its own lam"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidInputError, match=named):
+        plan(**changes)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "none" and is_for_pipelines(name)])
+def test_rows_carry_a_lam_only_of_a_method_that_has_one(name: str, tmp_path: Path) -> None:
+    made = plan(variants={"mine": {"method": name, "lam": 7.0, "strength": 0.5}}, stated=False)
+    expected = {"strength": 0.5} | ({"lam": 7.0} if METHODS[name].has_lam else {})
+    told = made.settle(tmp_path).result(task="t", description="", settings={})
+    assert told.details == {"none": {}, "mine": expected}
+
+
+# ---- pixels ----------------------------------------------------------------------------------------------------
+
+
+def test_every_image_is_what_the_pipeline_generates_from_its_noise(whole: GeneratedImages) -> None:
+    assert [whole.images[i].variant for i in (1, -1)] == ["none", BARE]
+    for image in (whole.images[1], whole.images[-1]):
+        pipe, noise = sd(), torch.Generator().manual_seed(image.noise)
+        if image.variant == BARE:
+            debias(pipe, PEOPLE, method="cali", keep_stated=False)
+        call = {"generator": noise, "num_inference_steps": 2, "guidance_scale": 3.0, **SIZE}
+        expected = pipe(image.prompt, **call).images[0]
+        assert np.abs(pixels(whole, image) - np.asarray(expected).astype(int)).max() <= 1  # batched here, single there
+
+
+def test_stated_prompts_are_left_alone_unless_asked_for(whole: GeneratedImages) -> None:
+    by_variant = {name: chosen(whole, variant=name, stated=True) for name in whole.plan.variants}
+    changed = 0
+    for none, kept, bare in zip(*by_variant.values(), strict=True):
+        assert (pixels(whole, none) == pixels(whole, kept)).all()
+        changed += int((pixels(whole, none) != pixels(whole, bare)).any())
+        assert whole.about(kept)["left_alone"] is True
+        assert whole.about(bare)["left_alone"] is whole.about(none)["left_alone"] is False
+    assert changed
+
+
+def test_a_file_says_how_it_was_made(whole: GeneratedImages) -> None:
+    image = chosen(whole, variant="cali").images[2]
+    about = whole.about(image)
+    expected = {"prompt": image.prompt, "seed": image.seed, "noise": image.noise, "variant": "cali", "method": "cali"}
+    expected |= {"sets": {"people": PEOPLE.hash}, "lam": 500.0, "strength": 1.0, "keep_stated": True}
+    expected |= {"steps": 2, "guidance": 3.0, "options": SIZE, "pipeline": "StableDiffusionPipeline"}
+    expected |= {"left_alone": False, "flagged": False}
+    assert expected.items() <= about.items()
+    assert {"model", "fingerprint", "version"} <= about.keys()
+    with Image.open(whole.path(image)) as opened:
+        assert json.loads(opened.text["vldebias"]) == about
+    assert whole.about(whole.images[0])["method"] == "none"
+
+
+def test_other_families_generate_too(tmp_path: Path) -> None:
+    made = generated_in(tmp_path, sdxl(), images=1)
+    assert made.missing == []
+    none, bare = (chosen(made, variant=v, stated=True) for v in ("none", BARE))
+    assert any((pixels(made, a) != pixels(made, b)).any() for a, b in zip(none, bare, strict=True))
+
+
+def test_black_images_of_a_safety_checker_are_marked() -> None:
+    def pipe(prompts: list[str], **_: Any) -> SimpleNamespace:
+        return SimpleNamespace(images=[Image.new("RGB", (4, 4))] * len(prompts), nsfw_content_detected=[False, True])
+
+    assert [flagged for _, flagged in through(pipe, ["a", "b"], [0, 1], {})] == [False, True]
+
+
+# ---- interrupted, repeated and other runs ------------------------------------------------------------------------
+
+
+def test_missing_and_damaged_files_are_generated_again_and_no_others(whole: GeneratedImages, tmp_path: Path) -> None:
+    shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
+    made, before = GeneratedImages.open(tmp_path), contents(tmp_path)
+    missing, cut, garbage, other, stranger = (made.path(image) for image in made.images[3:8])
+    missing.unlink()
+    cut.write_bytes(cut.read_bytes()[:-40])
+    garbage.write_bytes(b"no picture")
+    write_png(made.read(made.images[6]), other, {"prompt": "another"})
+    Image.new("RGB", (16, 16)).save(stranger)
+    assert made.missing == [made.images[3]]
+    damaged = {missing, cut, garbage, other, stranger}
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.png") if path not in damaged}
+    generated_in(tmp_path)
+    assert contents(tmp_path) == before
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+
+
+def counting(pipe: Any, stop: int = 0) -> list[list[str]]:
+    """The prompts of every call from here on; the user stops the call of this number."""
+    kept: list[list[str]] = []
+    original = type(pipe).__call__
+
+    class Counting(type(pipe)):  # type: ignore[misc]
+        def __call__(self, prompts: list[str], **options: Any) -> Any:
+            kept.append(prompts)
+            if len(kept) == stop:
+                raise KeyboardInterrupt
+            return original(self, prompts, **options)
+
+    pipe.__class__ = Counting
+    return kept
+
+
+def test_an_interrupted_run_goes_on(whole: GeneratedImages, tmp_path: Path) -> None:
+    pipe, given = sd(), task()
+    made, bar = given.plan(identity(pipe)), dict(pipe._progress_bar_config)
+    counting(pipe, stop=4)
+    with pytest.raises(KeyboardInterrupt):
+        generate(pipe, made, given.ways, tmp_path)
+    assert attachment_of(pipe) is None
+    assert pipe._progress_bar_config == bar
+    assert 0 < len(contents(tmp_path)) < len(contents(whole.folder))
+    generated_in(tmp_path)
+    assert contents(tmp_path) == contents(whole.folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"steps": 3}, "steps was 2 and is 3"),
+        ({"images": 2}, "images was 3 and is 2"),
+        ({"variants": {"cali": {"lam": 1.0}}}, "variants"),
+        ({"options": SIZE | {"eta": 1.0}}, "options"),
+    ],
+)
+def test_other_settings_are_refused_in_a_folder_with_images(
+    whole: GeneratedImages, changes: dict[str, Any], named: str
+) -> None:
+    before = contents(whole.folder)
+    with pytest.raises(InvalidInputError, match=named):
+        generated_in(whole.folder, **changes)
+    assert contents(whole.folder) == before
+
+
+def trained() -> Any:
+    pipe = own(sd())
+    with torch.no_grad():
+        for weight in pipe.unet.parameters():
+            weight.mul_(1.1)
+    return pipe
+
+
+def test_other_weights_and_schedulers_are_refused(whole: GeneratedImages) -> None:
+    from diffusers import DDIMScheduler
+
+    with pytest.raises(InvalidInputError, match="the weights of unet"):
+        generated_in(whole.folder, trained())
+    with pytest.raises(InvalidInputError, match="scheduler was"):
+        generated_in(whole.folder, sd(scheduler=DDIMScheduler(beta_start=0.01, clip_sample=False, steps_offset=1)))
+
+
+def test_rounding_of_the_fingerprint_is_not_another_model(whole: GeneratedImages) -> None:
+    """The images keep the fingerprint that the plan was begun with, and none is generated again."""
+    given, before = task(), contents(whole.folder)
+    model = given.plan(identity(sd())).model
+    prints = {n: p | {"norms": [x + 1e-6 for x in p["norms"]]} for n, p in model["fingerprints"].items()}
+    made = generate(sd(), given.plan(model | {"fingerprints": prints}), given.ways, whole.folder)
+    assert made.plan == whole.plan
+    assert contents(whole.folder) == before
+
+
+def test_one_fingerprint_stands_for_all_components() -> None:
+    prints = identity(sd())["fingerprints"]
+    joint = Fingerprint.of(joint_fingerprint(prints))
+    assert joint is not None
+
+    def matches(other: dict[str, Any]) -> bool:
+        return joint.matches(Fingerprint.of(joint_fingerprint(other)))
+
+    assert matches(dict(reversed(prints.items())))
+    assert not matches(identity(trained())["fingerprints"])
+    assert not matches({n: p for n, p in prints.items() if n != "vae"})
+    assert joint_fingerprint(prints | {"vae": None}) is joint_fingerprint({}) is None
+
+
+def test_a_pipeline_that_carries_a_projection_is_refused(tmp_path: Path) -> None:
+    pipe = sd()
+    with debias(pipe, gender()), pytest.raises(AlreadyAttachedError):
+        generated_in(tmp_path, pipe)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_images_that_are_left_alone_are_copied_and_equal_to_generated_ones(tmp_path: Path) -> None:
+    """Ten images under "none" and "cali", four of them stated: by twos, two batches of "cali" need no pipeline."""
+    pipe = sd()
+    calls = counting(pipe)
+    made = generated_in(tmp_path, pipe, batch_size=2)
+    assert len(calls) == 5 + 3 + 2  # none, cali, cali with stated prompts not kept
+    batch = next(b for b in made.plan.batches("cali") if b[0].stated)
+    with debias(pipe := sd(), PEOPLE, method="cali"):
+        how = {"num_inference_steps": 2, "guidance_scale": 3.0, **SIZE}
+        again = through(pipe, [one.prompt for one in batch], [one.noise for one in batch], how)
+    assert all((pixels(made, one) == np.asarray(picture)).all() for one, (picture, _) in zip(batch, again, strict=True))
+
+
+# ---- any method ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+@pytest.mark.parametrize("method", [name for name, m in METHODS.items() if m.pipelines and Need.IMAGES not in m.needs])
+def test_every_method_for_pipelines_is_a_variant(method: str, tmp_path: Path) -> None:
+    spurious = replace(PEOPLE, name="more-gender", spurious=("a photo of a male", "a photo of a female"))
+    made = generated_in(tmp_path, prompts=spurious, variants={"mine": {"method": method}}, images=1, stated=False)
+    none, other = (chosen(made, variant=name) for name in made.plan.variants)
+    changed = any((pixels(made, a) != pixels(made, b)).any() for a, b in zip(none, other, strict=True))
+    assert changed or method in ("none", "auto")
+    expected = "balanced-prompts" if method == "default" else method  # the default of sets about persons
+    assert made.about(other.images[0])["method"] == expected
+
+
+def test_strength_of_a_balancing_variant_is_its_share_of_the_images(tmp_path: Path) -> None:
+    half = {"half": {"method": "balanced-prompts", "strength": 0.5}}
+    made = generated_in(tmp_path, variants=half, images=4, stated=False)
+    told = [made.about(image) for image in chosen(made, variant="half")]
+    assert sorted(about["left_alone"] for about in told) == [False] * 4 + [True] * 4
+    assert {about["value"] for about in told if about["left_alone"]} == {None}
+    assert {about["value"] for about in told if not about["left_alone"]} == {"male", "female"}
+
+
+def test_a_saved_edit_is_a_variant_and_another_is_another(whole: GeneratedImages, tmp_path: Path) -> None:
+    for lam in (500.0, 5.0):
+        fit_projection(sd(), PEOPLE, method="cali", lam=lam).save_pretrained(tmp_path / f"edit{lam:g}")
+    made = generated_in(tmp_path / "images", variants={"cali": {"projection": tmp_path / "edit500"}})
+    for image in whole:
+        assert (pixels(made, image) == pixels(whole, image)).all()
+    assert made.plan.variants["cali"]["lam"] == 500
+    with pytest.raises(InvalidInputError, match="variants"):
+        generated_in(tmp_path / "images", variants={"cali": {"projection": tmp_path / "edit5"}})
+
+
+def test_balanced_prompts_are_generated_as_if_written_by_hand_and_others_stay(tmp_path: Path) -> None:
+    """The whole plan is balanced once; noise is that of the original prompt; what is left alone is copied."""
+    variants = {"balanced": Variant(prompts=("gender",), method="balanced-prompts")}
+    made = generated_in(tmp_path, variants=variants, images=4, as_written=True, batch_size=3)
+    assert list(made.plan.variants) == ["none", "balanced"]
+    assert {p.part for p in made.plan.prompts} == {"train", "wordings", "others"}
+    images = [image for image in made if image.variant == "balanced"]
+    written = balance_prompts([image.prompt for image in images], "gender")
+    values: dict[str, list[str | None]] = {}
+    for image, text, value in zip(images, written.prompts, written.values, strict=True):
+        values.setdefault(image.prompt, []).append(value)
+        about = made.about(image)
+        assert (about["value"], about["generated prompt"], about["prompt"]) == (value, text, image.prompt)
+        same = np.array_equal(pixels(made, image), pixels(made, image.under("none")))
+        assert same == (text == image.prompt) == about["left_alone"]
+    assert all(sorted(map(str, values[prompt])) == ["female"] * 2 + ["male"] * 2 for prompt in PEOPLE.classes)
+    assert all(value is None for p in made.plan.prompts if p.part == "others" for value in values[p.prompt])
+    batch = next(b for b in made.plan.batches("balanced") if b[0].prompt == PEOPLE.classes[0])
+    texts = [made.about(one)["generated prompt"] for one in batch]
+    noise = [torch.Generator().manual_seed(one.noise) for one in batch]
+    expected = sd()(texts, generator=noise, num_inference_steps=2, guidance_scale=3.0, output_type="pil", **SIZE).images
+    for one, picture in zip(batch, expected, strict=True):
+        assert np.array_equal(np.asarray(picture), pixels(made, one))

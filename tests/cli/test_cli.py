@@ -125,7 +125,7 @@ def test_prompts_new_writes_a_set_that_loads(run: Run, tmp_path: Path) -> None:
     (("debias", "gender", "--model", "m", "--projection", "x"), "neither a folder nor"),
     (("debias", "gender", "--model", "miniature", "--merge", str(Path(__file__).parent)), "not empty"),
     (("debias", "gender", "--model", "m", "--check", "--method", "cali"), "--method belongs to a fit"),
-    (("debias", "gender", "--model", "miniature", "--method", "equalise"), "unlabelled images"),
+    (("debias", "gender", "--model", "miniature", "--method", "equalise"), "images"),
     (("debias", "gender", "--model", "miniature", "--reference", "nowhere.npz"), r"nowhere\.npz"),
     error=VldebiasError,
 )

@@ -9,11 +9,9 @@ import typer
 
 import vldebias
 from vldebias.cli import apps, evaluate, prompts
-from vldebias.cli.audit import audit_command
+from vldebias.cli.audit import audit_command, diagnose_command
 from vldebias.cli.common import App, say
 from vldebias.cli.debias import debias_command
-from vldebias.cli.diagnose import diagnose_command
-from vldebias.cli.methods import methods
 from vldebias.cli.quickstart import quickstart
 from vldebias.cli.train import train
 from vldebias.errors import VldebiasError, VldebiasWarning
@@ -23,7 +21,7 @@ __all__ = ["app", "main"]
 app = App("Mitigate and measure bias in vision-language models, in closed form, without training or labels.")
 app.command()(quickstart)
 app.command("debias")(debias_command)
-app.command()(methods)
+app.command()(prompts.methods)
 app.command("train")(train)
 app.command("audit")(audit_command)
 app.command("diagnose")(diagnose_command)

@@ -1,4 +1,4 @@
-"""`vldebias prompts`: list, show and make prompt sets."""
+"""`vldebias prompts` and `vldebias methods`: list, show and make prompt sets; list methods."""
 
 from __future__ import annotations
 
@@ -57,7 +57,6 @@ def new(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="YAML file to write; its stem is the name of the set.")],
     attribute: Annotated[list[str], typer.Option(help="value=word,word; once per value.")],
     concept: Annotated[list[str], typer.Option(help="What the pairs are about; several with commas.")],
-    test_concept: Annotated[list[str] | None, typer.Option(help="Held-out concepts, to measure on.")] = None,
 ) -> None:
     """Make a prompt set from words: a pair for every concept, "A photo of a {attribute} {concept}."
 
@@ -65,7 +64,7 @@ def new(
 
     \b
       vldebias prompts new glasses.yaml --attribute with=bespectacled --attribute without=clear-eyed
-          --concept doctor,nurse,teacher --test-concept pilot
+          --concept doctor,nurse,teacher
     """
     from vldebias.prompts import make_prompt_set
 
@@ -73,6 +72,37 @@ def new(
         raise InvalidInputError(f"{path}: exists; choose another name or delete it first")
     pairs = (split_pair(text, "--attribute", "female=female,woman") for text in attribute)
     values = {value: split_names([words]) for value, words in pairs}
-    made = make_prompt_set(path.stem, values, split_names(concept), test_concepts=split_names(test_concept))
+    made = make_prompt_set(path.stem, values, split_names(concept))
     made.to_yaml(path)
-    say(f"{path}: {len(made.pairs)} pairs, {len(made.held_out_pairs)} held out")
+    say(f"{path}: {len(made.pairs)} pairs")
+
+
+def methods(as_json: Json = False) -> None:
+    """List the methods that --method takes: what each works on, what it needs, and where it comes from.
+
+    Methods of other packages (entry points "vldebias.methods") are listed too.
+
+    [bold]Examples[/bold]
+
+    \b
+      vldebias methods
+      vldebias methods --json
+    """
+    from vldebias.methods import METHODS
+
+    if as_json:
+        facts = {"lam": "has_lam", "pipelines": "pipelines", "models": "models", "side": "side"}
+        about = {"name": "name", "title": "title", "source": "source"} | facts
+        print_json(
+            [
+                {key: getattr(method, name) for key, name in about.items()} | {"needs": sorted(method.needs)}
+                for method in METHODS.values()
+            ]
+        )
+        return
+    rows = []
+    for one in METHODS.values():
+        hosts = ", ".join(kind for kind in ("models", "pipelines") if getattr(one, kind))
+        source = f" ({one.source})" if one.source else ""
+        rows.append((one.name, hosts, ", ".join(sorted(one.needs)), f"{one.title}{source}"))
+    print_grid(("name", "for", "needs", "about"), rows)

@@ -38,26 +38,19 @@ def report(
       vldebias eval report vldebias-miniature --verify
     """
     path = _file_of(result)
-    if verify:
-        _verify(path)
-        return
+    from vldebias.evaluation import run
     from vldebias.evaluation.report import render
     from vldebias.evaluation.result import Result
-
-    say(render(Result.read(path), page or path.with_suffix(".html"), beside=path.parent))
-
-
-def _verify(path: Path) -> None:
-    from vldebias.evaluation.run import MANIFEST, verify
     from vldebias.files import digest
 
-    differences = verify(path)
-    for what, names in differences.items():
-        for name in names:
-            typer.echo(f"{what}: {name}")
-    if any(differences.values()):
+    if not verify:
+        say(render(Result.read(path), page or path.with_suffix(".html"), beside=path.parent))
+        return
+    differences = [f"{what}: {name}" for what, names in run.verify(path).items() for name in names]
+    if differences:
+        typer.echo("\n".join(differences))
         raise typer.Exit(1)
-    say(f"every file is unchanged if {MANIFEST} is: its SHA-256 is {digest(path.parent / MANIFEST)}")
+    say(f"every file is unchanged if {run.MANIFEST} is: its SHA-256 is {digest(path.parent / run.MANIFEST)}")
 
 
 def compare(a: Result, b: Result) -> None:
@@ -118,15 +111,16 @@ def data(
     if as_json:
         print_json(facts)
     else:
-        say(f"{facts['name']} {facts['split']}: {facts['images']} images, {facts.get('captions', 0)} captions")
-        rows = []
-        for kind in ("columns", "intersections"):
-            for column, told in facts.get(kind, {}).items():
-                counts = {**told["counts"], **({"unknown": told["unknown"]} if told["unknown"] else {})}
-                rows += [(kind[:-1], column, value, str(n)) for value, n in counts.items()]
+        say(f"{facts['name']} {facts['split']}: {facts['images']} images, {facts['captions']} captions")
+        rows = [
+            (kind[:-1], column, value, str(n))
+            for kind in ("columns", "intersections")
+            for column, told in facts[kind].items()
+            for value, n in (told["counts"] | {"unknown": told["unknown"]}).items()
+        ]
         rows += [("unreadable", one["id"], one["reason"], "1") for one in bad]
         print_grid(("kind", "name", "value", "images"), rows)
-        for key, value in (facts.get("about") or {}).items():
+        for key, value in (facts["about"]).items():
             say(f"{key}: {shortened(str(value), 160)}")
         if check:
             say(f"{len(bad)} images cannot be read")

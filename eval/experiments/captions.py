@@ -27,7 +27,7 @@ from eval.miniature import birds
 from eval.miniature.birds import Birds
 from eval.tables import place_of
 from vldebias.evaluation.result import Result
-from vldebias.hosts.towers import Towers, towers
+from vldebias.hosts.towers import Towers
 from vldebias.metrics import auroc
 from vldebias.miniature import Preprocess, load_clip, weights_dir
 from vldebias.miniature.tokenizer import CONTEXT_LENGTH, open_clip_tokenizer
@@ -124,7 +124,7 @@ def fresh() -> Towers:
         vision_cfg=open_clip.CLIPVisionCfg(**ARCHITECTURE["vision_cfg"]),
         text_cfg=open_clip.CLIPTextCfg(vocab_size=tokenizer.vocab_size, **ARCHITECTURE["text_cfg"]),
     )
-    return towers(model, tokenizer, Preprocess())
+    return Towers(model, tokenizer, Preprocess())
 
 
 class Heads(nn.Module):

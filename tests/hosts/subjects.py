@@ -145,12 +145,12 @@ class Diffusers(Subject):
 
     def outputs(self) -> dict[str, Tensor]:
         tensors = self._encoded()
-        return {str(part.index): tensors[part.index] for part in self.resolve().parts}
+        return {str(part.place): tensors[part.place] for part in self.resolve().parts}
 
     def rows(self) -> dict[str, Tensor]:
         tensors, host, rows = self._encoded(), self.resolve(), {}
         for part in host.parts:
-            whole = tensors[part.index]
+            whole = tensors[part.place]
             rows[part.role] = whole if whole.ndim == 2 else whole[:, part.tokens]
         return rows
 

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from tower_parts import PROJECTION, PROMPTS, Bag, Tower, TowerHost, Words, attach
+from tower_parts import PROJECTION, PROMPTS, Bag, Tower, TowerHost, attach
 
 from vldebias.errors import AlreadyAttachedError, InvalidInputError, VldebiasError
 from vldebias.hosts.attachment import Attachment, attachment_of, attachments
-from vldebias.hosts.base import Apply
 from vldebias.projection import CalibratedProjection
 
 
@@ -99,7 +98,7 @@ def test_other_strengths_are_refused(tower: Tower, strength: Any) -> None:
 @pytest.mark.parametrize("images", [1, 3])
 def test_stated_prompts_are_left_alone(tower: Tower, images: int) -> None:
     plain = tower.encode(PROMPTS, images)
-    attachment = attach(tower, gate=Words())
+    attachment = attach(tower, stated_words=["woman"])
     assert attachment.stated(PROMPTS) == [False, True, False]
     got = tower.encode(PROMPTS, images_per_prompt=images)
     stated = torch.tensor([False, True, False]).repeat_interleave(images)
@@ -110,7 +109,7 @@ def test_stated_prompts_are_left_alone(tower: Tower, images: int) -> None:
 
 @pytest.mark.parametrize("shape", [(2, 6), (2, 5, 6), (2, 3, 5, 6)])
 def test_the_gate_works_on_sequences(tower: Tower, shape: tuple[int, ...]) -> None:
-    attachment = attach(tower, gate=Words())
+    attachment = attach(tower, stated_words=["woman"])
     z = torch.randn(*shape)
     got = attachment.apply("joint", z, lambda: ["a woman", "a person"])
     assert torch.equal(got[0], z[0])
@@ -125,7 +124,7 @@ def test_texts_and_roles_that_do_not_fit(tower: Tower) -> None:
         attachment.apply("joint", torch.randn(2, 6), never)
         with pytest.raises(InvalidInputError, match=r"Tower: no projection for 'pooled', only for \['joint'\]"):
             attachment.apply("pooled", torch.randn(2, 6))
-    attachment = attach(tower, gate=Words())
+    attachment = attach(tower, stated_words=["woman"])
     for texts in (["a", "b", "c"], []):
         with pytest.raises(InvalidInputError, match=rf"Tower: 4 embeddings for {len(texts)} prompts"):
             attachment.apply("joint", torch.randn(4, 6), lambda texts=texts: texts)
@@ -168,7 +167,7 @@ def test_shared_objects_may_be_shared_but_not_owned() -> None:
 
 def test_a_host_that_fails_to_install_is_not_claimed(tower: Tower) -> None:
     class Broken(TowerHost):
-        def install(self, apply: Apply) -> Callable[[], None]:
+        def install(self, attachment: Attachment) -> Callable[[], None]:
             raise RuntimeError("no place")
 
     with pytest.raises(RuntimeError, match="no place"):
@@ -256,4 +255,4 @@ def test_repr_says_what_is_attached(tower: Tower) -> None:
     )
     attachment.remove()
     assert repr(attachment).endswith("removed)")
-    assert "stated kept" in repr(attach(tower, gate=Words()))
+    assert "stated kept" in repr(attach(tower, stated_words=["woman"]))

@@ -102,7 +102,7 @@ def test_merging_needs_the_head(gender: PromptSet) -> None:
     attachment.merge()
     torch.testing.assert_close(clip.encode_text(ids), projected, atol=1e-5, rtol=1e-4)
     headless = custom(Clip(), "encode_text", embed=lambda p: Clip().encode_text(counts(p)))
-    with pytest.raises(UnsupportedHostError, match=r"pass head= to vldebias\.hosts\.custom"):
+    with pytest.raises(UnsupportedHostError, match="head="):
         vldebias.debias(headless, gender).merge()
 
 
@@ -145,7 +145,7 @@ def test_a_pipeline_of_ones_own(gender: PromptSet) -> None:
     [
         (lambda: custom(Clip(), "encode"), "Clip has no method 'encode'"),
         (lambda: vldebias.debias(custom(Pipeline(), "encode_prompt"), "gender"), "embed= that gives one row"),
-        (lambda: vldebias.debias(Clip(), "gender"), r"custom\(model, 'encode_text', embed="),
+        (lambda: vldebias.debias(Clip(), "gender"), r"custom\("),
     ],
 )
 def test_refusals_say_what_to_do(make: Any, words: str) -> None:
@@ -168,7 +168,7 @@ def test_embeddings_in_something_else_are_refused(gender: PromptSet) -> None:
     host = custom(pipe, "encode_prompt", embed=lambda p: pipe.tower.head(counts(p)))
     with (
         vldebias.debias(host, gender, keep_stated=False),
-        pytest.raises(InvalidInputError, match="expected a tensor or an array, got Output; pass output="),
+        pytest.raises(InvalidInputError, match=r"got Output.*output="),
     ):
         pipe.encode_prompt(PROMPTS)
 
@@ -217,12 +217,9 @@ def test_a_module_inside_in_three_states(gender: PromptSet) -> None:
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        ("unused", "embed= never calls 'unused', so what stands there changes no embedding"),
-        (
-            "embedder",
-            r"rows of embed=, \(\d+, 8\), are not among what 'embedder' gives, \(\d+, 8\), .*one space and act",
-        ),
-        ("poler", "Tower has no method 'poler'; .* or of a module inside, such as pooler"),
+        ("unused", "'unused' .*never called"),
+        ("embedder", "not among the outputs of 'embedder'"),
+        ("poler", "no method 'poler'; .*pooler"),
     ],
 )
 def test_a_place_that_the_embedding_does_not_pass_is_refused(gender: PromptSet, place: str, words: str) -> None:

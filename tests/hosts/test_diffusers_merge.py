@@ -144,7 +144,7 @@ def test_adapters_are_refused_until_they_are_fused():
     bare = tiny.draw(pipe)
     attachment = everything(pipe)
     expected = tiny.draw(pipe)
-    refuses(pipe, attachment, r"attn2.to_k has LoRA adapters; call pipe.fuse_lora\(\) and pipe.unload_lora_weights\(\)")
+    refuses(pipe, attachment, r"attn2.to_k is a peft.*pipe.fuse_lora\(\)")
     pipe.fuse_lora(components=["unet"])
     pipe.unload_lora_weights()
     attachment.merge()
@@ -156,7 +156,7 @@ def test_weights_that_are_not_there_are_refused():
     attachment = everything(pipe)
     layer = pipe.transformer.caption_projection
     layer.linear_1 = layer.linear_1.to("meta")
-    with pytest.raises(UnsupportedHostError, match=r"caption_projection.linear_1 is offloaded; merge before enabling"):
+    with pytest.raises(UnsupportedHostError, match=r"caption_projection.linear_1 is a .*not offloaded"):
         attachment.merge()
     pipe.transformer.caption_projection = None
     with pytest.raises(UnsupportedHostError, match=r"expected layers caption_projection.linear_1, found none"):
@@ -167,7 +167,7 @@ def test_weights_of_another_kind_are_refused():
     pipe = tiny.own(tiny.flux())
     attachment = everything(pipe)
     pipe.transformer.context_embedder.weight = torch.nn.Parameter(torch.zeros(32, 80, dtype=torch.int8), False)
-    with pytest.raises(UnsupportedHostError, match=r"context_embedder is a Linear, expected .* float weights; load"):
+    with pytest.raises(UnsupportedHostError, match=r"context_embedder is a .*float weights"):
         attachment.merge()
     pipe.transformer.context_embedder = torch.nn.Linear(96, 32)
     with pytest.raises(UnsupportedHostError, match=r"reads 96 values, the projection has 80"):

@@ -79,7 +79,7 @@ def test_lora_loaded_and_unloaded_while_attached(lora):
     assert set(pipe.get_active_adapters()) == {"style"}
     with attachment.disabled():
         assert torch.equal(tiny.draw(pipe), tiny.draw(reference))
-    with pytest.warns(VldebiasWarning, match=r"adapters \(LoRA\) of the text encoder are others .* Fit again"):
+    with pytest.warns(VldebiasWarning, match=r"adapters \(LoRA\) of the text encoder have changed.* Fit again"):
         found = tiny.encode(pipe)[0]
     assert torch.equal(found, attachment.projections["sequence"](tiny.encode(reference)[0]))
     assert torch.equal(tiny.encode(pipe)[0], found)  # said once
@@ -127,7 +127,7 @@ def test_sequential_offload_leaves_no_fingerprint_and_says_so():
     for model in (m for m in pipe.components.values() if isinstance(m, torch.nn.Module)):
         cpu_offload(model, torch.device("cpu"))  # what enable_sequential_cpu_offload does on an accelerator
     assert next(pipe.text_encoder.parameters()).is_meta
-    with pytest.warns(VldebiasWarning, match=r"offloaded, so they have no fingerprint.*enable_sequential_cpu_offload"):
+    with pytest.warns(VldebiasWarning, match="offloaded, so they have no fingerprint"):
         attachment = debias(pipe, tiny.gender())
     assert attachment.projections["sequence"].provenance.fingerprint is None
     attached = tiny.sd()

@@ -55,7 +55,7 @@ def test_the_rows_of_the_prompt_are_edited_and_nothing_else_changes(name):
     parts = DiffusersHost(pipe).parts
     for part in parts:
         edit = attachment.projections[part.role]
-        one, other = rows(bare[part.index]), rows(edited[part.index])
+        one, other = rows(bare[part.place]), rows(edited[part.place])
         for i, (a, b) in enumerate(zip(one, other, strict=True)):
             if i < len(one) // 2:
                 # the template of Qwen-Image-Edit holds the place of an image
@@ -64,7 +64,7 @@ def test_the_rows_of_the_prompt_are_edited_and_nothing_else_changes(name):
                 assert not torch.equal(a, b)
             else:
                 assert torch.equal(a, b)
-    left = [i for i in range(len(bare)) if i not in {part.index for part in parts}]
+    left = [i for i in range(len(bare)) if i not in {part.place for part in parts}]
     assert all(same_values(bare[i], edited[i]) for i in left)
     attachment.strength = 0.0
     assert same_values(read(), bare)
@@ -88,7 +88,7 @@ def test_the_twin_of_the_negative_prompt_changes_where_that_is_asked_for(name):
     with debias(pipe, fitted(name), negative=True) as attachment:
         both = encode(pipe, case, [PLAIN], **call, negative_prompt=[NEGATIVE])
     for part in DiffusersHost(pipe).parts:
-        assert not same_values(plain[part.index], bare[part.index])
+        assert not same_values(plain[part.place], bare[part.place])
         assert same_values(plain[part.twin], bare[part.twin])
         edit = attachment.projections[part.role]
         for a, b in zip(rows(bare[part.twin]), rows(both[part.twin]), strict=True):
@@ -123,7 +123,7 @@ def test_the_state_that_is_fitted_is_that_of_the_end_of_the_prompt(name):
         end = (real == tokenizer.convert_tokens_to_ids(case.end)).nonzero().max()
         behind = len(real) - 1 - int(end)
         assert tokenizer.decode(real[:end]).rstrip().endswith(prompt)
-    (whole,) = rows(result[part.index])
+    (whole,) = rows(result[part.place])
     candidates = [len(whole) - 1 - behind, len(whole) - 1 - behind - (len(ids[0]) - len(real))]  # padded or cut
     expected = [torch.nn.functional.normalize(whole[i].double(), dim=-1) for i in candidates if i >= 0]
     found = host.embed([prompt], part.role)[0]

@@ -92,7 +92,7 @@ def test_merged_gives_what_it_gave_attached_or_says_why_not(subject: Subject, ge
     attachment = subject.debias(gender, keep_stated=False, strength=0.5)
     attached = subject.outputs()
     if not subject.merges:
-        with pytest.raises(UnsupportedHostError, match=r"ends in|cannot merge"):
+        with pytest.raises(UnsupportedHostError, match=r"merge|expected"):
             attachment.merge()
         assert attachment.state == "attached"
         now = [p for module in subject.modules() for p in module.parameters()]

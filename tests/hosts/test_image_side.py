@@ -113,7 +113,7 @@ def test_merged_equals_attached_or_says_why_not(name: str, side: str, gender: Pr
         attached, texts = subject.seen(), subject.outputs()
     if not subject.merges_images:
         kind = r"(AvgPool2d|MultiheadAttentionPoolingHead|Sequential)"
-        with pytest.raises(UnsupportedHostError, match=rf"the image tower ends in .*{kind}; expected a torch.nn.L"):
+        with pytest.raises(UnsupportedHostError, match=rf"image tower is a .*{kind}; expected"):
             attachment.merge()
         assert attachment.state == "attached"
         assert all(torch.equal(value, weights[key]) for key, value in subject.host.state_dict().items())
@@ -198,7 +198,7 @@ def test_foreign_projections_are_refused(gender: PromptSet) -> None:
     vldebias.debias(seeing, mine).remove()  # prompts alone: the image tower has no say over texts
     for side in ("image", "both"):
         vldebias.debias(copy.deepcopy(model).half(), mine, side=side).remove()
-        with pytest.raises(ProjectionMismatchError, match=r"CLIP: .*fitted beside another image tower.*fit again"):
+        with pytest.raises(ProjectionMismatchError, match=r"CLIP: .*another image tower.*fit again"):
             vldebias.debias(seeing, mine, side=side)
         with pytest.raises(ProjectionMismatchError, match=r"CLIP: .*fitted on other weights"):
             vldebias.debias(reading, mine, side=side)

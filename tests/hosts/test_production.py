@@ -12,6 +12,7 @@ PROMPTS = ["a photo of a doctor", "a photo of a male nurse"]
 
 
 @pytest.mark.filterwarnings("ignore:The following device_map keys:UserWarning")  # of a parameter without a module
+@pytest.mark.filterwarnings("ignore:.*offloaded, so they have no fingerprint")
 @torch.no_grad()
 def test_a_model_over_two_devices_and_the_disk(gender: PromptSet, tmp_path: Any) -> None:
     """What `device_map` does, with the CPU and the disk in the place of two GPUs."""

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import diffusers_tiny
@@ -59,15 +60,10 @@ class Host:
         return x * scale
 
 
-class Seam(MethodSeam):
-    def __call__(self, *args: int, **kwargs: int) -> int:
-        call = self.bind(*args, **kwargs)
-        return int(self.project("joint", self.original(*call.args, **call.kwargs)))
-
-
 def test_a_seam_stands_in_for_a_method_and_leaves_no_trace() -> None:
-    host = Host()
-    seam = Seam("Host", lambda role, x, texts: -x, host, "encode")
+    host, attachment = Host(), SimpleNamespace(state="attached")
+    change = lambda original, call: -original(*call.args, **call.kwargs)  # noqa: E731
+    seam = MethodSeam(attachment, host, "encode", change)
     installed([seam])
     assert host.encode(2, scale=3) == -6
     assert (host.encode.__name__, host.encode.__doc__) == ("encode", "Docs.")
@@ -77,7 +73,7 @@ def test_a_seam_stands_in_for_a_method_and_leaves_no_trace() -> None:
     assert host.encode(2) == 2
     assert vars(host) == {}
     host.encode = mine = lambda x: 10 * x
-    seam = Seam("Host", lambda role, x, texts: -x, host, "encode")
+    seam = MethodSeam(attachment, host, "encode", change)
     installed([seam])
     assert host.encode(2) == -20
     seam.take_off()

@@ -18,22 +18,21 @@ from torchvision import transforms
 import vldebias
 from vldebias.errors import AlreadyAttachedError, InvalidInputError, TruncatedPromptWarning, UnsupportedHostError
 from vldebias.hosts.images import image_encoder
-from vldebias.hosts.towers import Towers, towers
+from vldebias.hosts.towers import Towers
 from vldebias.hosts.transformers import WITH_IMAGES as TRANSFORMERS
 from vldebias.prompts import PromptSet
 
 CAPTIONS = ["a photo of a man", "a photo of the old manager", "a woman", "a photo of the young female nurse"]
 PATCHES = "Siglip2Model"
 NAMES = [*open_clip_tiny.MODELS, *(name for name in TRANSFORMERS if name != PATCHES)]
-WHOLE = ("custom", "custom-linear", "custom-identity", "coca", "SiglipModel")  # what reads all the padding
 
 
 def build(name: str) -> Towers:
     if name in open_clip_tiny.MODELS:
         torch.manual_seed(1)
         model = open_clip_tiny.MODELS[name]()
-        return towers(model, open_clip_tiny.tokenizer_for(model), test_images.plain())
-    return towers(test_images.make(name), transformers_tiny.tokenizer_for(name), test_images.PROCESSORS[name]())
+        return Towers(model, open_clip_tiny.tokenizer_for(model), test_images.plain())
+    return Towers(test_images.make(name), transformers_tiny.tokenizer_for(name), test_images.PROCESSORS[name]())
 
 
 @pytest.fixture(params=NAMES)
@@ -45,7 +44,7 @@ def found(request: pytest.FixtureRequest) -> Towers:
 def clip() -> Towers:
     torch.manual_seed(1)
     model = open_clip_tiny.make_clip()
-    return towers(model, open_clip_tiny.tokenizer_for(model), test_images.plain())
+    return Towers(model, open_clip_tiny.tokenizer_for(model), test_images.plain())
 
 
 def slow_text(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
@@ -86,34 +85,8 @@ def test_texts_equal_those_with_all_padding(found: Towers, captions: list[str]) 
     assert any(left is not None for left in one)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_padding_is_left_out_where_it_may_be(name: str) -> None:
-    found = build(name)
-    seen: list[int] = []
-    for module in found.model.modules():
-        if isinstance(module, nn.Embedding) and module.num_embeddings > 30:
-            module.register_forward_pre_hook(lambda module, args: seen.append(args[0].shape[-1]))
-    tokens = found.tokenize(CAPTIONS)
-    length = next(iter(tokens.values())).shape[1]
-    found.text(tokens)
-    assert length >= 38
-    assert seen
-    assert max(seen) == length if name in WHOLE else seen[0] < 12
-
-
-def test_a_class_with_its_own_encoder_reads_everything() -> None:
-    class Mine(open_clip.CLIP):
-        def encode_text(self, text: Tensor, normalize: bool = False) -> Tensor:
-            return super().encode_text(text, normalize) * 2
-
-    model = Mine(24, open_clip_tiny.VISION, open_clip_tiny.TEXT)
-    found = towers(model, open_clip_tiny.tokenizer_for(model), test_images.plain())
-    tokens = found.tokenize(CAPTIONS)
-    assert torch.equal(found.text(tokens), slow_text(model, tokens))
-
-
 def test_cut_captions_are_told_once(found: Towers) -> None:
-    reads = next(iter(found.tokenize(["a"]).values())).shape[1]
+    reads = found._host.context_length
     count, words = found.tokenize, ["man"] * (reads - 2)
     fits = " ".join(words if _tokens(found, " ".join(words)) == reads else [*words, "man"])
     assert _tokens(found, fits) == reads
@@ -159,7 +132,7 @@ def test_preprocessing_that_augmentation_could_not_follow_is_refused(preprocess:
     with pytest.raises(
         InvalidInputError, match=r"plain images became .*expected \(3, h, w\) of one size, each channel"
     ):
-        towers(model, open_clip_tiny.tokenizer_for(model), preprocess)
+        Towers(model, open_clip_tiny.tokenizer_for(model), preprocess)
 
 
 def test_parts_are_the_towers(found: Towers) -> None:
@@ -194,7 +167,7 @@ def test_temperature_divides_the_cosines(name: str) -> None:
         second = logits(found.model, found)
     assert torch.allclose(second * 0.02, first * found.temperature, atol=1e-5)
     assert second.abs().max() > 1e-3
-    assert towers(found.model, found.tokenizer, found.preprocess).temperature == pytest.approx(0.02)
+    assert Towers(found.model, found.tokenizer, found.preprocess).temperature == pytest.approx(0.02)
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
@@ -207,11 +180,11 @@ def test_an_attached_model_is_refused(name: str, gender: PromptSet) -> None:
     with pytest.raises(
         AlreadyAttachedError, match=r"carries Attachment.*Call .remove\(\) on it, train, and fit it again"
     ):
-        towers(found.model, found.tokenizer, found.preprocess)
+        Towers(found.model, found.tokenizer, found.preprocess)
     assert torch.equal(found.text(tokens), expected)  # towers made before never see it
     assert not torch.allclose(slow_text(found.model, tokens), expected, atol=1e-3)
     attachment.remove()
-    towers(found.model, found.tokenizer, found.preprocess)
+    Towers(found.model, found.tokenizer, found.preprocess)
 
 
 def test_patches_are_refused() -> None:

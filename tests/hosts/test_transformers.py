@@ -152,7 +152,7 @@ def test_the_tokenizer_of_the_checkpoint_is_found(clip: Case, gender: PromptSet,
 
 
 def test_tokenizers(clip: Case, gender: PromptSet) -> None:
-    with pytest.raises(InvalidInputError, match=r"CLIPModel: .*which checkpoint it came from; pass tokenizer="):
+    with pytest.raises(InvalidInputError, match=r"CLIPModel: .*pass tokenizer="):
         vldebias.debias(clip.model, gender)
     with pytest.raises(InvalidInputError, match="expected a transformers tokenizer or processor, got str"):
         vldebias.debias(clip.model, gender, tokenizer="openai/clip")
@@ -209,5 +209,5 @@ def test_adapters(clip: Case, gender: PromptSet) -> None:
     base = clip.features()
     with clip.debias(gender, keep_stated=False) as attachment:
         torch.testing.assert_close(clip.features(), attachment.projections["joint"](base))
-        with pytest.raises(UnsupportedHostError, match=r"ends in peft\..*Linear; expected a torch\.nn\.Linear"):
+        with pytest.raises(UnsupportedHostError, match=r"is a peft\..*Linear; expected"):
             attachment.merge()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vldebias.edit import Fingerprint
 from vldebias.hosts.attachment import Attachment
-from vldebias.hosts.base import Apply, Host, MethodSeam, installed
+from vldebias.hosts.base import Host, MethodSeam, installed
 from vldebias.projection import CalibratedProjection
 
 
@@ -18,11 +18,6 @@ class Tower:
     def encode(self, prompts: Sequence[str], images_per_prompt: int = 1) -> Tensor:
         rows = torch.tensor([[p.count(c) for c in "abcdef"] for p in prompts], dtype=torch.float32)
         return rows.repeat_interleave(images_per_prompt, 0)
-
-
-class Seam(MethodSeam):
-    def __call__(self, prompts: Sequence[str], images_per_prompt: int = 1) -> Tensor:
-        return self.project("joint", self.original(prompts, images_per_prompt), lambda: prompts)
 
 
 class Bag:
@@ -46,18 +41,14 @@ class TowerHost(Host):
     def fingerprint(self, role: str | None = None) -> Fingerprint:
         return Fingerprint("letters", (1.0,), (0.5,))
 
-    def install(self, apply: Apply) -> Callable[[], None]:
-        return installed([Seam(self.name, apply, self.tower, "encode")])
+    def install(self, attachment: Attachment) -> Callable[[], None]:
+        def change(original: Any, call: Any) -> Tensor:
+            return attachment.apply("joint", original(*call.args), lambda: call.arguments["prompts"])
+
+        return installed([MethodSeam(attachment, self.tower, "encode", change)])
 
     def merge(self, projections: Mapping[str, CalibratedProjection], strength: float) -> None:
         self.merged.append((dict(projections), strength))
-
-
-class Words:
-    """A gate that finds one word."""
-
-    def match(self, text: str) -> bool:
-        return "woman" in text.split()
 
 
 PROMPTS = ["a bad face", "a dead woman", "cafe"]

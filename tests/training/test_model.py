@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import vldebias
 from eval.miniature.twin import load_transformers_clip
 from vldebias.errors import InvalidInputError
-from vldebias.hosts.towers import Towers, towers
+from vldebias.hosts.towers import Towers
 from vldebias.loading import load_host
 from vldebias.miniature import load_clip, weights_dir
 from vldebias.miniature.tokenizer import open_clip_tokenizer, transformers_tokenizer
@@ -84,7 +84,7 @@ def make(name: str, **more: Any) -> Towers:
     """The towers of one of `MODELS` or `ARCHITECTURES`, or of "miniature" or its "twin" in transformers."""
     if name in ("miniature", "twin"):
         model, second, third = load_clip() if name == "miniature" else load_transformers_clip()
-        return towers(model, *((third, second) if name == "miniature" else (second, third)))
+        return Towers(model, *((third, second) if name == "miniature" else (second, third)))
     torch.manual_seed(0)
     preprocess = open_clip.image_transform(32, is_train=False)
     tokenizer: Any = open_clip_tokenizer(weights_dir())
@@ -99,7 +99,7 @@ def make(name: str, **more: Any) -> Towers:
     if name == "siglip":
         tokenizer = words()
         preprocess = transformers.SiglipImageProcessor(size={"height": 32, "width": 32})
-    return towers(found.eval(), tokenizer, preprocess)
+    return Towers(found.eval(), tokenizer, preprocess)
 
 
 CAPTIONS = ["a photo of a man", "a bird on the water"]
@@ -276,7 +276,7 @@ def test_frozen_weights_do_not_drift_under_adapters() -> None:
 def opened(folder: Path) -> Towers:
     loaded = load_host(model=str(folder))
     assert not loaded.host.training
-    return towers(loaded.host, loaded.tokenizer, loaded.preprocess)
+    return Towers(loaded.host, loaded.tokenizer, loaded.preprocess)
 
 
 def same(found: Towers, other: Towers, atol: float = 0.0) -> None:
@@ -288,7 +288,7 @@ def same(found: Towers, other: Towers, atol: float = 0.0) -> None:
     assert one.keys() == two.keys()
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert (found.size, found.mean, found.std) == (other.size, other.mean, other.std)
-    assert other.temperature == pytest.approx(float(towers(found.model, found.tokenizer, found.preprocess).temperature))
+    assert other.temperature == pytest.approx(float(Towers(found.model, found.tokenizer, found.preprocess).temperature))
 
 
 @pytest.mark.parametrize("name", ["small-quick", "small-custom", "miniature", "twin"])
@@ -311,11 +311,11 @@ def test_what_was_saved_is_read_again_by_us_and_by_its_library(name: str, tmp_pa
     if family == "open_clip":
         local = f"local-dir:{folder}"
         model, _, preprocess = open_clip.create_model_and_transforms(local)
-        same(found, towers(model.eval(), open_clip.get_tokenizer(local), preprocess))
+        same(found, Towers(model.eval(), open_clip.get_tokenizer(local), preprocess))
     elif family == "transformers":
         processor = transformers.AutoProcessor.from_pretrained(folder)
         model = transformers.AutoModel.from_pretrained(folder).eval()
-        same(found, towers(model, processor.tokenizer, processor))
+        same(found, Towers(model, processor.tokenizer, processor))
     # And a saved model can be trained and saved in its turn, by the name of its folder.
     check_savable(again, name=str(folder))
     save_model(again, tmp_path / "second", scope="all", name=str(folder))
@@ -389,9 +389,9 @@ def unsavable() -> Iterator[tuple[Towers, str, str]]:
     yield found, "somewhere", "'somewhere' is no open_clip architecture"
     yield found, "small-wide", "another architecture"
     yield found, "small-last", "features of texts differ"
-    yield towers(found.model, found.tokenizer, other), "small-one", "preprocess: .* other pixels"
+    yield Towers(found.model, found.tokenizer, other), "small-one", "preprocess: .* pixels"
     yield make("clip"), "small-one", "vocabulary of its own"
-    yield towers(twin.model, twin.tokenizer, other), "twin", "preprocess: Compose cannot be saved"
+    yield Towers(twin.model, twin.tokenizer, other), "twin", "preprocess: Compose cannot be saved"
 
 
 def test_what_could_not_be_saved_is_refused() -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from training_parts import Stream, take, tiny_towers
 
 from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.hosts.towers import Towers, towers
+from vldebias.hosts.towers import Towers
 from vldebias.loading import load_host
 from vldebias.methods import load_edits
 from vldebias.miniature import load_clip
@@ -48,7 +48,7 @@ def world() -> Any:
 
 def loaded(folder: Path) -> Towers:
     found = load_host(str(folder))
-    return towers(found.host, found.tokenizer, found.preprocess)
+    return Towers(found.host, found.tokenizer, found.preprocess)
 
 
 def weights(folder: Path) -> dict[str, Tensor]:

@@ -27,7 +27,7 @@ from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.evaluation.result import NONE, TaskProvenance
 from vldebias.evaluation.session import Session, Texts
 from vldebias.evaluation.task import Data, Lam, Number, Share, Task
-from vldebias.hosts.base import IMAGE, TEXT, roles_of
+from vldebias.hosts.base import IMAGE, SIDES, TEXT
 from vldebias.methods import METHODS, Method, Need, get_method
 from vldebias.methods.diagnostics import spread_along
 from vldebias.methods.reference import place_of
@@ -156,7 +156,7 @@ class ImageTask(Task):
 
     def _acts(self, edit: Edit | None, role: str) -> bool:
         """Whether an edit acts on texts, or on images."""
-        return edit is not None and role in roles_of(self.side or edit.side)
+        return edit is not None and role in SIDES[self.side or edit.side]
 
     # ---- provenance ------------------------------------------------------------------------------------------
 

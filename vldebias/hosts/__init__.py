@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError
-from vldebias.hosts.attachment import Attachment, attachment_of, attachments, gate_of, placed, refuse_second
+from vldebias.hosts.attachment import Attachment, attachment_of, attachments, placed, refuse_second
 from vldebias.hosts.base import Host
 from vldebias.hosts.custom import CustomHost, TextTable, custom
 from vldebias.hosts.diffusers import DiffusersHost
@@ -24,7 +24,6 @@ __all__ = [
     "attachment_of",
     "attachments",
     "custom",
-    "gate_of",
     "placed",
     "refuse_second",
     "register_host",
@@ -35,8 +34,8 @@ __all__ = [
 def _accept(given: Any) -> tuple[str, type[Host]]:
     if not (isinstance(given, type) and issubclass(given, Host) and given.library):
         raise InvalidInputError(
-            "host: expected a class that derives from vldebias.hosts.Host and says as `library` which package defines "
-            f"its models, got {given!r}"
+            f"host: got {given!r}; expected a class that derives from vldebias.hosts.Host and says as `library` which "
+            "package defines its models"
         )
     return given.library, given
 
@@ -70,19 +69,16 @@ def resolve(host: Any, *, tokenizer: Any = None, negative: bool = False, side: s
     if isinstance(host, (Host, Mapping)):
         return (host if isinstance(host, Host) else TextTable(host)).at(side)
     for base in type(host).__mro__:
-        package = base.__module__
-        while package:
+        parts = base.__module__.split(".")
+        for package in (".".join(parts[:count]) for count in range(len(parts), 0, -1)):
             if package in HOSTS:
                 found = HOSTS[package](host, tokenizer, negative)  # type: ignore[call-arg]
                 return found if side == "text" else found.at(side)
-            package = package.rpartition(".")[0]
-    names = ("encode_text", "get_text_features", "encode_prompt", "encode", "embed", "forward")
-    likely = next((name for name in names if callable(getattr(host, name, None))), "encode_text")
     *others, last = (package for package in HOSTS if "." not in package)
     raise UnsupportedHostError(
         f"{type(host).__module__}.{type(host).__qualname__}: no model of {', '.join(others)} or {last}.\n"
         "A wrapper (DataParallel, torch.compile, TorchScript) is attached through the model inside it, before it is "
         "wrapped.\n"
-        f"Any other: vldebias.hosts.custom(model, {likely!r}, embed=...) describes it, and debias() takes that; "
+        "Any other: vldebias.hosts.custom(model, 'method', embed=...) describes it, and debias() takes that; "
         "docs/how-to/own-model.md has examples."
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from numbers import Real
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vldebias.edit import Edit
 from vldebias.errors import AlreadyAttachedError, InvalidInputError, UnsupportedHostError, VldebiasError, warn
-from vldebias.hosts.base import BARE, IMAGE, INSIDE, TOKENIZING, Host, Texts, during
+from vldebias.hosts.base import BARE, IMAGE, TOKENIZING, Host, Texts, during
 from vldebias.hosts.fingerprint import adapters_length
 from vldebias.prompts import StatedWords
 
@@ -26,6 +26,8 @@ _STANDING: WeakSet[Attachment] = WeakSet()
 _MERGED: WeakSet[object] = WeakSet()
 _PAUSED: ContextVar[frozenset[int]] = ContextVar("vldebias_paused", default=frozenset())
 _MARKER = "_vldebias_merged"  # in the config of a model, which is saved with it
+INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
+"""Is this a call that an attached pipeline itself makes of its text encoders?"""
 
 
 def attachments() -> list[Attachment]:
@@ -38,29 +40,23 @@ def attachment_of(host: object) -> Attachment | None:
     return next((a for a in attachments() if any(one is host for one in a.host.exclusive_modules)), None)
 
 
-def placed(host: Host, given: Edit | Mapping[str, Edit]) -> dict[str, Edit]:
+def placed(host: Host, given: Mapping[str, Edit]) -> dict[str, Edit]:
     """Return fitted edits by role, after checking that they belong to this host; roles of one space share theirs.
 
     Raises:
         InvalidInputError: no edit for a role. ProjectionMismatchError: fitted on another host.
     """
-    edits = dict(given) if isinstance(given, Mapping) else {host.roles[0]: given}
-    by_space = {host.fitted_as(role): edit for role, edit in edits.items()}
+    by_space = {host.fitted_as(role): edit for role, edit in given.items()}
     missing = [role for role in host.roles if host.fitted_as(role) not in by_space]
     if missing:
         raise InvalidInputError(
             f"{host.name} projects the roles {list(host.roles)}; missing {missing}: pass a mapping from role to "
             "projection"
         )
-    by_role = {role: edits.get(role, by_space[host.fitted_as(role)]) for role in host.roles}
+    by_role = {role: given.get(role, by_space[host.fitted_as(role)]) for role in host.roles}
     for role, edit in by_role.items():
         host.check(role, edit)
     return by_role
-
-
-def gate_of(host: Host, words: Sequence[str]) -> StatedWords | None:
-    """Return the gate that leaves prompts naming one of `words` unchanged; None without words or for images alone."""
-    return StatedWords(words) if words and (host.generative or host.roles != (IMAGE,)) else None
 
 
 def refuse_second(host: Host) -> None:
@@ -72,8 +68,7 @@ def refuse_second(host: Host) -> None:
             "a fresh model, or attach, .merge() and compile then"
         )
     models = list(host.exclusive_modules)
-    if host.generative and host.library:
-        models += getattr(models[0], "components", {}).values()
+    models += getattr(models[0], "components", {}).values() if models and host.rewrites else []
     notes = [getattr(getattr(model, "config", None), _MARKER, None) for model in models]
     note = next((one for one in notes if isinstance(one, str)), None)
     if note is not None or any(occupied in _MERGED for occupied in host.exclusive_modules):
@@ -112,8 +107,11 @@ class Attachment:
         host: the host that it acts on.
         projections: role of each changed tensor ("joint", "sequence", "pooled", ...) -> its edit; empty where prompts
             are rewritten.
+        balancer: what rewrites prompts in place of edits, or None.
         sampled: where prompts are rewritten, the value of each image of the last call; None where it was unchanged.
     """
+
+    _strength: float
 
     def __init__(
         self,
@@ -121,28 +119,27 @@ class Attachment:
         projections: Mapping[str, Edit],
         *,
         strength: float = 1.0,
-        gate: Any = None,
+        stated_words: Sequence[str] = (),
         label: str = "",
-        rewrite: Any = None,
+        balancer: Any = None,
     ) -> None:
         refuse_second(host)
-        if rewrite is not None and not host.rewrites:
+        if balancer is not None and not host.rewrites:
             raise UnsupportedHostError(
-                f"{host.name}: balanced prompts are for what generates images; expected a pipeline of diffusers. Use "
-                "another method here, such as 'difference'"
+                f"{host.name}: balanced prompts are for pipelines of diffusers, which generate images. Use another "
+                "method here, such as 'difference'"
             )
-        self.projections, self._gate, self._label = dict(projections), gate, label
-        self.host, self._rewrite, self._state = host, rewrite, "attached"
-        self._strength, self.strength = 1.0, strength
+        self.host, self.projections, self.balancer = host, dict(projections), balancer
+        reads = host.generative or host.roles != (IMAGE,)  # an image states nothing
+        self._gate = StatedWords(stated_words) if stated_words and reads else None
+        self._label, self._state = label, "attached"
+        self.strength = strength
         self.sampled: list[Any] = []
         host.forget()  # weights may change from here on
         self._warned, self._adapted = set[str](), adapters_length(host.text_modules())
-        rewriting = {} if rewrite is None else {"rewrite": self.rewrite, "again": self._again}
-        self._uninstall = host.install(self.apply, **rewriting)
+        self._uninstall = host.install(self)
         encoders = [one for one in host.shared_modules if isinstance(one, nn.Module)]
-        watch = _Watch()
-        watch.attachment = ref(self)
-        self._watches = [one.register_forward_pre_hook(watch) for one in encoders]
+        self._watches = [one.register_forward_pre_hook(_Watch(self)) for one in encoders]
         for hook in self._watches:
             finalize(self, hook.remove).atexit = False
         _STANDING.add(self)
@@ -159,8 +156,6 @@ class Attachment:
         if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
             raise InvalidInputError(f"strength: expected a number in [0, 1], got {value!r}")
         self._strength = float(value)
-        if self._rewrite is not None:
-            self._rewrite.strength = self._strength
 
     @property
     def state(self) -> str:
@@ -170,7 +165,7 @@ class Attachment:
     @property
     def acts(self) -> bool:
         """Tell whether the attachment changes anything now, in this thread or task."""
-        return self.state == "attached" and self._strength > 0
+        return self.state == "attached" and self._strength > 0 and not BARE.get()
 
     @contextmanager
     def disabled(self) -> Iterator[Attachment]:
@@ -196,7 +191,7 @@ class Attachment:
         """
         if self._state != "attached":
             raise VldebiasError(f"{self.host.name}: cannot merge an attachment that is {self._state}")
-        if self._rewrite is not None:
+        if self.balancer is not None:
             raise UnsupportedHostError(
                 f"{self.host.name}: balanced prompts are written before the model reads them, so weights cannot hold "
                 'them; attach method="cali" and merge that'
@@ -228,16 +223,22 @@ class Attachment:
             self.remove()
 
     def __repr__(self) -> str:
-        what = [f"{role}: {_described(edit)}" for role, edit in self.projections.items()]
-        what = what if self._rewrite is None else ["balanced-prompts"]
-        kept = "stated not kept" if self._gate is None and self._rewrite is None else "stated kept"
+        what = [] if self.balancer is None else ["balanced-prompts"]
+        for role, edit in self.projections.items():
+            chosen = "auto: " if edit.provenance.choice is not None and not edit.method.startswith("auto") else ""
+            rank = f" rank {edit.rank}/{edit.dim}" if hasattr(edit, "rank") else ""
+            what.append(f"{role}: {chosen}{edit.method} lam={edit.lam}{rank}")
+        kept = "stated not kept" if self._gate is None and self.balancer is None else "stated kept"
         parts = [self.host.name, self._label or "projection", *what, f"strength={self._strength}", kept, self.state]
         return f"Attachment({', '.join(parts)})"
 
     # ---- what the host calls -------------------------------------------------------------------------------------
 
     def apply(self, role: str, embeddings: Tensor, texts: Texts | None = None) -> Tensor:
-        """Return `embeddings` (b, ..., d) edited as `role`, except the rows whose text states the attribute."""
+        """Return `embeddings` (b, ..., d) edited as `role`, except the rows whose text states the attribute.
+
+        texts: gives one prompt for each row, or for each group of adjacent rows of equal length.
+        """
         if not self.acts or not len(embeddings):
             return embeddings
         if role not in self.projections:
@@ -247,14 +248,21 @@ class Attachment:
         # Not its name, which a reload gives anew, but its weights say whether an adapter is the same.
         if not math.isclose(adapters_length(self.host.text_modules()), self._adapted, rel_tol=5e-3):
             self.warn_once(
-                "the adapters (LoRA) of the text encoder are others than when the edit was attached, and they change "
-                "what it reads. Fit again with them: attachment.remove(), then vldebias.debias(host, prompts)"
+                "the adapters (LoRA) of the text encoder have changed since the edit was attached, and they change its "
+                "embeddings. Fit again with them: attachment.remove(), then vldebias.debias(host, prompts)"
             )
         edit = self.projections[role]
-        if role == IMAGE:  # which states nothing
+        if role == IMAGE:
             return edit.image(embeddings, self._strength)
-        rewords = hasattr(edit, "wordings")
-        prompts = self._by_row(texts, embeddings) if texts is not None and (self._gate is not None or rewords) else []
+        rewords, prompts = hasattr(edit, "wordings"), list[str]()
+        if texts is not None and (self._gate is not None or rewords):
+            with TOKENIZING:  # texts may be read from token ids
+                given = texts()
+            if not given or len(embeddings) % len(given):
+                raise InvalidInputError(
+                    f"{self.host.name}: {len(embeddings)} embeddings for {len(given)} prompts; expected a multiple"
+                )
+            prompts = [prompt for prompt in given for _ in range(len(embeddings) // len(given))]
         if rewords and not prompts:
             raise InvalidInputError(f"{self.host.name}: {edit!r} needs the prompt of each row")
         stated = self.stated(prompts)
@@ -270,34 +278,23 @@ class Attachment:
         """Tell for each prompt whether it states its attribute, so that it is left unchanged."""
         return [self._gate is not None and self._gate.match(text) for text in texts]
 
-    def _by_row(self, texts: Texts, embeddings: Tensor) -> list[str]:
-        """Return the prompt of each row: images of one prompt are adjacent."""
-        with TOKENIZING:  # texts may be read from token ids
-            prompts = texts()
-        if not prompts or len(embeddings) % len(prompts):
-            raise InvalidInputError(
-                f"{self.host.name}: {len(embeddings)} embeddings for {len(prompts)} prompts; expected a multiple"
-            )
-        return [prompt for prompt in prompts for _ in range(len(embeddings) // len(prompts))]
-
-    def rewrite(self, prompts: Sequence[str]) -> list[str]:
+    def rewrite(self, prompts: Sequence[str], again: bool = False) -> list[str]:
         """Return one rewritten prompt per image, as in a call of the pipeline; `sampled` then has their values.
 
         Use it to balance many calls at once. An attachment of edits returns the prompts unchanged.
+        again: `prompts` are other texts of the images of the last call, and get the same values.
         """
-        if self.state != "attached" or self._rewrite is None:
+        if self.state != "attached" or self.balancer is None:
             return list(prompts)
+        if again:
+            same = len(prompts) == len(self.sampled)
+            return list(self.balancer.write(prompts, self.sampled) if same else prompts)
         self.sampled = [None] * len(prompts)
         if self._strength:
-            balanced = self._rewrite.next(prompts)
+            self.balancer.strength = self._strength
+            balanced = self.balancer.next(prompts)
             self.sampled, prompts = list(balanced.values), balanced.prompts
         return list(prompts)
-
-    def _again(self, prompts: Sequence[str]) -> list[str]:
-        """Return other texts of the images of the last call, with the same values."""
-        if self.state != "attached" or self._rewrite is None or len(prompts) != len(self.sampled):
-            return list(prompts)
-        return list(self._rewrite.write(prompts, self.sampled))
 
     def warn_once(self, message: str) -> None:
         """Issue a warning the first time that it applies."""
@@ -305,34 +302,22 @@ class Attachment:
             self._warned.add(message)
             warn(f"{self.host.name}: {message}")
 
-    def warn_of_embeddings(self) -> None:
-        """Warn that a call passed embeddings instead of a prompt."""
-        instead = 'pass attachment.apply("sequence", prompt_embeds)'
-        if self._rewrite is not None:
-            instead = "embed vldebias.balance_prompts(...).prompts"
-        self.warn_once(f"the call brings embeddings instead of a prompt, so nothing was changed; {instead}")
-
-
-def _described(edit: Edit) -> str:
-    chosen = "auto: " if edit.provenance.choice is not None and not edit.method.startswith("auto") else ""
-    rank = f" rank {edit.rank}/{edit.dim}" if hasattr(edit, "rank") else ""
-    return f"{chosen}{edit.method} lam={edit.lam}{rank}"
-
 
 class _Watch:
     """See who calls an encoder, and change nothing; the encoder may outlive the attachment and be copied."""
 
-    attachment: Callable[[], Attachment | None] = staticmethod(lambda: None)
+    def __init__(self, attachment: Attachment | None = None) -> None:
+        self.attachment = (lambda: None) if attachment is None else ref(attachment)
 
     def __call__(self, module: nn.Module, args: Any) -> None:
         """Warn of a call from outside the pipeline, except those that read for a fit."""
-        one = None if torch.compiler.is_compiling() or BARE.get() or INSIDE.get() else self.attachment()
+        one = None if torch.compiler.is_compiling() or INSIDE.get() else self.attachment()
         if one is not None and one.acts:
-            edits = "attachment.projections" if one.projections else "prompts"
+            edits = "prompts" if one.balancer is not None else "attachment.projections"
             one.warn_once(
                 "its text encoder was called outside of this pipeline's encode_prompt, by another pipeline that shares "
-                "it or by your own code: what is generated so is not changed. To change it there too: "
-                f"vldebias.debias(other, {edits}); to have it so on purpose: inside `with attachment.disabled():`"
+                "it or by your own code, so the edit does not apply there. To apply it there too: "
+                f"vldebias.debias(other, {edits}); to leave it out on purpose: inside `with attachment.disabled():`"
             )
 
     def __reduce__(self) -> Any:

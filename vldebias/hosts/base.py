@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType, MethodType
-from typing import Any, ClassVar, Never, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Never, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,8 +24,11 @@ from torch.utils.hooks import RemovableHandle
 
 from vldebias.edit import Edit, Fingerprint
 from vldebias.errors import InvalidInputError, ProjectionMismatchError, UnsupportedHostError, VldebiasError, warn
-from vldebias.hosts.fingerprint import TEXTS, text_numbers, weights_fingerprint
+from vldebias.hosts.fingerprint import TEXTS, weights_fingerprint
 from vldebias.prompts import StatedWords
+
+if TYPE_CHECKING:
+    from vldebias.hosts.attachment import Attachment
 
 TEXT, IMAGE = "joint", "image"
 """Roles of an image-text model: the outputs of its towers, in their joint space.
@@ -37,20 +41,6 @@ SIDES = {"text": (TEXT,), "image": (IMAGE,), "both": (TEXT, IMAGE)}
 
 Texts = Callable[[], Sequence[str]]
 """Gives the text of each prompt of a batch; called only where a gate has to read it."""
-
-Apply = Callable[[str, Tensor, Texts | None], Tensor]
-"""What a host calls with embeddings (b, ..., d) of a role, to have them changed; b is a multiple of the texts."""
-
-
-def roles_of(side: str) -> tuple[str, ...]:
-    """Return the roles of a side.
-
-    Raises:
-        InvalidInputError: an unknown side.
-    """
-    if side not in SIDES:
-        raise InvalidInputError(f"side: expected one of {', '.join(SIDES)}, got {side!r}")
-    return SIDES[side]
 
 
 class Host(ABC):
@@ -87,8 +77,11 @@ class Host(ABC):
         """Return the rows (d,) by (role, prompt), as in `embed`; also of other roles that the same pass yields."""
 
     @abstractmethod
-    def install(self, apply: Apply) -> Callable[[], None]:
-        """Install `apply` where the embeddings come out; return the function that removes it without a trace."""
+    def install(self, attachment: Attachment) -> Callable[[], None]:
+        """Call `attachment.apply` where the embeddings come out; return the function that removes this without trace.
+
+        Of a host that `rewrites`, prompts pass through `attachment.rewrite` before they are encoded.
+        """
 
     @abstractmethod
     def merge(self, edits: Mapping[str, Edit], strength: float) -> Sequence[object] | None:
@@ -110,11 +103,12 @@ class Host(ABC):
         """Return this host with its edits at `side`, one of `SIDES`.
 
         Raises:
-            UnsupportedHostError: a side that this host lacks.
+            InvalidInputError: an unknown side. UnsupportedHostError: a side that this host lacks.
         """
+        if side not in SIDES:
+            raise InvalidInputError(f"side: expected one of {', '.join(SIDES)}, got {side!r}")
         if side == "text":
             return self
-        roles_of(side)
         raise UnsupportedHostError(
             f"{self.name}: side={side!r} needs an image tower that shares a space with the texts, and here is none; "
             "use side='text'"
@@ -134,9 +128,8 @@ class Host(ABC):
         if not prompts:
             return torch.zeros(0, self.dim(role), dtype=torch.float64)
         memory = vars(self).setdefault("memory", {})
-        known = {prompt: memory.get((role, prompt)) for prompt in prompts}  # another thread may `forget` meanwhile
-        rows = {prompt: row for prompt, row in known.items() if row is not None}
-        new = [prompt for prompt in known if prompt not in rows]
+        rows = {prompt: memory.get((role, prompt)) for prompt in prompts}  # another thread may `forget` meanwhile
+        new = [prompt for prompt, row in rows.items() if row is None]
         if new:
             read = self.read(new, role)
             memory.update(read)
@@ -154,9 +147,7 @@ class Host(ABC):
         if edit is None:
             return rows
         changed = normalize(self.edited(edit, role, rows, prompts, strength), dim=-1)
-        if not keep_stated or not edit.stated_words:
-            return changed
-        gate = StatedWords(edit.stated_words)
+        gate = StatedWords(edit.stated_words if keep_stated else ())
         stated = torch.tensor([gate.match(prompt) for prompt in prompts])
         return torch.where(stated[:, None], rows, changed)
 
@@ -177,23 +168,38 @@ class Host(ABC):
 
     def forget(self) -> None:
         """Clear the cached embeddings and fingerprint, since weights may change."""
-        for name in ("memory", "weights_fingerprint"):
+        for name in ("memory", "_weights"):
             vars(self).pop(name, None)
 
     @cached_property
-    def weights_fingerprint(self) -> Fingerprint | None:
-        """Return the fingerprint of `text_modules`, see `vldebias.hosts.fingerprint`; None without weights to read."""
-        return weights_fingerprint(*self.text_modules())
+    def _weights(self) -> Fingerprint | None:
+        modules = self.text_modules()
+        mark = weights_fingerprint(*modules)
+        if mark is None and any(one.is_meta for module in modules for one in module.parameters()):
+            warn(
+                f"{self.name}: the weights of the text encoders are offloaded, so they have no fingerprint and a "
+                "projection is not checked against them; attach before they are offloaded to have it"
+            )
+        return mark
 
     def fingerprint(self, role: str | None = None) -> Fingerprint | None:
-        """Return `weights_fingerprint` with numbers of the embeddings of three texts as `role`."""
-        mark = self.weights_fingerprint
+        """Return the fingerprint of `text_modules`, with numbers of the embeddings of three texts as `role`.
+
+        The numbers are products with fixed random directions: the difference between two texts is about as long as
+        that between their numbers. Settings of layers (an epsilon, an activation) and another tokenizer show here,
+        which no weight tells. Return None without weights to read.
+        """
+        mark = self._weights
         if mark is None or role is None:
             return mark
         try:
-            return text_numbers(mark, self.embed(TEXTS, role))
+            rows = self.embed(TEXTS, role)
         except InvalidInputError:  # no tokenizer: a fitted edit attaches without one
             return mark
+        generator = torch.Generator().manual_seed(0)
+        directions = torch.randn(rows.shape[1], 16, generator=generator, dtype=torch.float64)
+        numbers = rows @ directions / math.sqrt(16)
+        return replace(mark, texts=tuple(tuple(round(x, 5) for x in row) for row in numbers.tolist()))
 
     def check(self, role: str, edit: Edit) -> None:
         """Refuse an edit that was fitted for another space, width or set of weights.
@@ -213,17 +219,18 @@ class Host(ABC):
         elif edit.dim != self.dim(role):
             why = f"has dim {edit.dim}, {role!r} has {self.dim(role)}"
         elif origin.fingerprint is not None and not origin.fingerprint.matches(mark):
-            why = f"was fitted on other weights ({edit.model_id or 'unnamed model'}); the fingerprint of this text "
-            why += "tower differs, or what it makes of three texts"
+            why = (
+                f"was fitted on other weights ({edit.model_id or 'unnamed model'}): the fingerprint of the text tower "
+            )
+            why += "differs, or its embeddings of three texts do"
         elif beside is not None and not beside.matches(self.image_fingerprint):
-            why = f"was fitted beside another image tower ({edit.model_id or 'unnamed model'}); the fingerprint of "
-            why += "this one differs"
+            why = f"was fitted with another image tower ({edit.model_id or 'unnamed model'}): its fingerprint differs"
         if why:
             raise ProjectionMismatchError(f"{self.name}: the projection {why}; {refit}")
         if origin.fingerprint is not None and not origin.fingerprint.same_adapters(mark):
             warn(
                 f"{self.name}: the projection was fitted with other adapters (LoRA) on the text tower than it has now, "
-                f"and they change what it reads; {refit}, or load the adapters that it was fitted with"
+                f"and they change its embeddings; {refit}, or load the adapters that it was fitted with"
             )
 
 
@@ -237,9 +244,7 @@ if hasattr(os, "register_at_fork"):  # a worker that is forked while a thread ho
     os.register_at_fork(after_in_child=cast("Any", TOKENIZING)._at_fork_reinit)
 
 BARE: ContextVar[bool] = ContextVar("vldebias_bare", default=False)
-"""Does every seam let embeddings pass, in this thread or task?"""
-INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
-"""Is this a call that an attached pipeline itself makes of its text encoders?"""
+"""Does every hook let embeddings pass, in this thread or task?"""
 
 
 @contextmanager
@@ -269,14 +274,12 @@ def reading(*models: nn.Module) -> Iterator[None]:
             readers, modes = _READ.get(model) or (0, [(module, module.training) for module in model.modules()])
             _READ[model] = readers + 1, modes
             model.eval()
-    token = BARE.set(True)
     try:
-        with ExitStack() as stack, torch.no_grad():
+        with ExitStack() as stack, during(BARE), torch.no_grad():
             for kind in devices:
                 stack.enter_context(torch.autocast(kind, enabled=False))
             yield
     finally:
-        BARE.reset(token)
         with _LOCK:
             for model in models:
                 readers, modes = _READ.pop(model)
@@ -297,49 +300,44 @@ def read_rows(
     return {(role, prompt): row for prompt, row in zip(prompts, normalize(rows, dim=-1), strict=True)}
 
 
+@contextmanager
+def replaced(owner: Any, method: str, function: Any) -> Iterator[None]:
+    """Replace a method inside the block, as an attribute of the instance."""
+    before = vars(owner).get(method)
+    setattr(owner, method, function)
+    try:
+        yield
+    finally:
+        delattr(owner, method)
+        if before is not None:
+            setattr(owner, method, before)
+
+
 # ---- what stands on a model ----------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False, repr=False)
 class Seam:
-    """Hook a model: pass embeddings, and the texts that they belong to, to the attachment.
+    """Hook a model for one attachment: a copy or pickle of the model would be edited without its knowledge."""
 
-    It belongs to one model: a copy or pickle of that model would be edited without the attachment's knowledge.
-    """
-
-    name: str
-    apply: Apply
-    standing = True
-
-    @property
-    def active(self) -> bool:
-        """Tell whether the hook acts: not once it is removed, nor while models are read in this thread."""
-        return self.standing and not BARE.get()
-
-    def project(self, role: str, embeddings: Tensor, texts: Texts | None = None) -> Tensor:
-        """Return the edited embeddings (b, ..., d), or the same ones where the hook is inactive."""
-        return self.apply(role, embeddings, texts) if self.active else embeddings
-
-    def take_off(self) -> None:
-        """Deactivate the hook for good."""
-        self.standing = False
+    def __init__(self, attachment: Attachment) -> None:
+        self.attachment = attachment
 
     def __reduce_ex__(self, protocol: Any) -> Never:
         raise VldebiasError(
-            f"{self.name}: a model cannot be copied or pickled while an edit is attached; call .remove() or .merge() "
-            "first. state_dict() and save_pretrained() work at any time"
+            f"{self.attachment.host.name}: a model cannot be copied or pickled while an edit is attached; call "
+            ".remove() or .merge() first. state_dict() and save_pretrained() work at any time"
         )
 
 
-@dataclass(eq=False, repr=False)
 class MethodSeam(Seam):
-    """Replace a method of one object, as an attribute of the instance."""
+    """Replace a method of one object, as an attribute of the instance.
 
-    owner: Any
-    method: str
+    around: the method as it was, and the arguments of a call -> what the call returns.
+    """
 
-    def __post_init__(self) -> None:
-        self.before = vars(self.owner).get(self.method)
+    def __init__(self, attachment: Attachment, owner: Any, method: str, around: Callable[..., Any]) -> None:
+        super().__init__(attachment)
+        self.owner, self.method, self.around, self.before = owner, method, around, vars(owner).get(method)
         functools.update_wrapper(cast("Any", self), self.original)
 
     @property
@@ -347,11 +345,13 @@ class MethodSeam(Seam):
         """Return the method that is replaced: the attribute of the instance, else the method of the class."""
         return self.before or MethodType(getattr(type(self.owner), self.method), self.owner)
 
-    def bind(self, *args: Any, **kwargs: Any) -> inspect.BoundArguments:
-        """Return the arguments of a call by name, defaults included."""
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the method as it was, or what is around it while the attachment stands."""
+        if self.attachment.state != "attached" or BARE.get():
+            return self.original(*args, **kwargs)
         call = inspect.signature(self.original).bind(*args, **kwargs)
         call.apply_defaults()
-        return call
+        return self.around(self.original, call)
 
     def take_off(self) -> None:
         """Restore the method that was replaced.
@@ -360,18 +360,18 @@ class MethodSeam(Seam):
             VldebiasError: another replacement is in its place.
         """
         if vars(self.owner).get(self.method) is not self:
-            raise VldebiasError(f"{self.name}: something else replaced {self.method}; take that off first")
-        super().take_off()
+            raise VldebiasError(
+                f"{self.attachment.host.name}: {self.method} was replaced again after attaching; undo that first"
+            )
         delattr(self.owner, self.method)
         if self.before is not None:
             setattr(self.owner, self.method, self.before)
 
 
-def installed(seams: Sequence[Seam], hooks: Sequence[RemovableHandle] = ()) -> Callable[[], None]:
-    """Replace methods by their hooks; return the function that removes the hooks."""
+def installed(seams: Sequence[MethodSeam], hooks: Sequence[RemovableHandle] = ()) -> Callable[[], None]:
+    """Replace methods by their seams; return the function that removes seams and hooks."""
     for seam in seams:
-        if isinstance(seam, MethodSeam):
-            setattr(seam.owner, seam.method, seam)
+        setattr(seam.owner, seam.method, seam)
 
     def take_off() -> None:
         for seam in seams:

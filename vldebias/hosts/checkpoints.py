@@ -17,8 +17,6 @@ from vldebias.hosts.towers import Towers
 
 CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 
-Config = dict[str, Any]
-
 
 def write_checkpoint(towers: Towers, weights: Mapping[str, Tensor], folder: Path, *, name: str) -> None:
     """Write the model with `weights` into `folder`, which exists, with its tokenizer and its preprocessing.
@@ -60,28 +58,24 @@ def check_checkpoint(towers: Towers, weights: Mapping[str, Tensor], *, name: str
     with TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
         write_checkpoint(towers, weights, Path(folder), name=name)
         try:
-            twin, _, transform = need("open_clip").create_model_and_transforms(
-                f"local-dir:{folder}", pretrained_hf=False
-            )
+            load = need("open_clip").create_model_and_transforms
+            twin, _, transform = load(f"local-dir:{folder}", pretrained_hf=False)
         except RuntimeError as error:
             lines = str(error).strip().splitlines()
             raise InvalidInputError(f"{mismatch}: {lines[min(1, len(lines) - 1)].strip()}") from error
     picture = need("PIL.Image").linear_gradient("L").point(lambda value: value * 37 % 256).convert("RGB")
     picture = picture.resize((towers.size[1] * 2, towers.size[0] * 3))
-    pixels, tokens = towers.prepare(picture), towers.tokenize(["a photo"])
+    pixels, ids = towers.prepare(picture), towers.tokenize(["a photo"])["text"]
     difference = float((transform(picture) - pixels).abs().max())
     if difference > 1e-3:
         raise InvalidInputError(
-            f"preprocess: open_clip would store its mean, std and resizing, which make other pixels of a picture (by "
-            f"up to {difference:.2f}); expected the second transform that open_clip.create_model_and_transforms returns"
+            f"preprocess: open_clip stores mean, std and resizing, and with these the pixels of a picture differ by up "
+            f"to {difference:.2f}; expected the second transform that open_clip.create_model_and_transforms returns"
         )
     with reading(towers.model, twin):
-        features = [
-            towers.image(pixels[None].to(towers.device)),
-            towers.text({"text": tokens["text"].to(towers.device)}),
-        ]
-        twins = [twin.encode_image(pixels[None]), twin.encode_text(tokens["text"])]
-    for side, one, other in zip(("images", "texts"), features, twins, strict=True):
+        images = towers.image(pixels[None].to(towers.device)), twin.encode_image(pixels[None])
+        texts = towers.text({"text": ids.to(towers.device)}), twin.encode_text(ids)
+    for side, (one, other) in {"images": images, "texts": texts}.items():
         difference = float((one.cpu().float() - other).norm() / other.norm())
         if not difference < (1e-2 if one.dtype in (torch.float32, torch.float64) else 0.1):
             raise InvalidInputError(
@@ -101,38 +95,29 @@ def _savable_parts(towers: Towers) -> list[Any]:
     return list(parts.values())
 
 
-def _config(towers: Towers, name: str) -> Config:
-    """Return the content of open_clip_config.json: the architecture by its name, updated from the model itself."""
+def _config(towers: Towers, name: str) -> dict[str, Any]:
+    """Return the content of open_clip_config.json: the architecture by its name, with the sizes of the model itself."""
     open_clip, model = need("open_clip"), towers.model
     folder = Path(name.removeprefix("local-dir:"))
     known = f"local-dir:{folder}" if (folder / CONFIG).is_file() else name
-    config: Config | None = open_clip.get_model_config(known) or open_clip.get_model_config(known.partition("/")[0])
+    config = open_clip.get_model_config(known) or open_clip.get_model_config(known.partition("/")[0])
     if config is None:
         raise InvalidInputError(
             f"name: {name!r} is no open_clip architecture, and a model of open_clip does not say which it is; expected "
             "the name that it was created by: one of open_clip.list_models(), 'hf-hub:...' or 'local-dir:...'"
         )
-    text, vision, size = config["text_cfg"], config["vision_cfg"], model.visual.image_size
-    height, width = (size, size) if isinstance(size, int) else size
-    vision["image_size"] = height if height == width else [height, width]
-    if "hf_model_name" not in text:
-        text["context_length"] = getattr(model, "text", model).context_length
-    config["custom_text"] = hasattr(model, "text")
+    config["vision_cfg"]["image_size"] = list(towers.size) if towers.size[0] != towers.size[1] else towers.size[0]
     config["quick_gelu"] = any(type(part).__name__ == "QuickGELU" for part in model.modules())
-    config["nonscalar_logit_scale"] = model.logit_scale.ndim == 1
-    if model.logit_bias is not None:
-        config.setdefault("init_logit_bias", 0.0)
     if hasattr(towers.tokenizer, "save_pretrained"):  # open_clip looks for one where its config names one
-        text.setdefault("hf_tokenizer_name", name)
+        config["text_cfg"].setdefault("hf_tokenizer_name", name)
     else:
-        text.pop("hf_tokenizer_name", None)
+        config["text_cfg"].pop("hf_tokenizer_name", None)
         plain = open_clip.SimpleTokenizer
         if not isinstance(towers.tokenizer, plain) or towers.tokenizer.bpe_ranks != plain().bpe_ranks:
             raise InvalidInputError(
                 f"tokenizer: {type(towers.tokenizer).__name__} with a vocabulary of its own cannot be saved with an "
                 "open_clip model; expected what open_clip.get_tokenizer(model_name) returns"
             )
-    preprocessing = {"mean": list(towers.mean), "std": list(towers.std)}
-    preprocessing |= getattr(model.visual, "preprocess_cfg", None) or {}
+    preprocessing = {"mean": towers.mean, "std": towers.std} | (getattr(model.visual, "preprocess_cfg", None) or {})
     preprocessing.pop("size", None)  # of the image tower
     return {"model_cfg": config, "preprocess_cfg": preprocessing}

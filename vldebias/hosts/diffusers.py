@@ -14,23 +14,21 @@ read a chat have the end of the turn in its place, or the last token of the prom
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import takewhile
-from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from vldebias.edit import Edit, Fingerprint
+from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, warn
-from vldebias.hosts.base import INSIDE, TOKENIZING, Apply, Host, MethodSeam, during, installed, reading
-from vldebias.hosts.fingerprint import weights_fingerprint
+from vldebias.hosts.attachment import INSIDE, Attachment
+from vldebias.hosts.base import TOKENIZING, Host, MethodSeam, during, installed, reading
+from vldebias.hosts.merge import fold_into_readers
 from vldebias.hosts.pipelines import (
     BESIDE,
     EMBEDDING,
@@ -38,9 +36,13 @@ from vldebias.hosts.pipelines import (
     Source,
     Tokens,
     Trace,
+    count_of,
+    listed,
     opened,
+    rewrite_call,
     same_values,
     source_of,
+    texts_of,
     traced,
 )
 
@@ -50,36 +52,37 @@ LONG = "an old stone bridge over a quiet river, with boats, ducks and a row of t
 _CALL_DEFAULTS = ("max_sequence_length", "complex_human_instruction", "prompt_template", "text_encoder_out_layers")
 _LAYERS = ("clip_skip", "text_encoder_out_layers", "return_index")  # arguments that ask for another space
 
+_ASKED: ContextVar[tuple[object, list[str], bool] | None] = ContextVar("vldebias_asked", default=None)
+"""The pipeline whose call runs in this thread or task, its prompts, and whether they were encoded."""
+_ENCODE: ContextVar[Callable[[list[str]], Any] | None] = ContextVar("vldebias_encode", default=None)
+"""Encodes other prompts as the current call encodes its own."""
+
 SHARED = (
     "it encodes a prompt once for all of its images, so that with {count} above 1 they share one value; give the "
     "prompt once for each image, in a list, and they are balanced"
 )
 
-Rewrite = Callable[[Sequence[str]], list[str]]
 
-
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """Describe an embedding that `encode_prompt` returns, or a segment of its tokens.
 
-    role: "sequence", "pooled", ... name, index: in the returned values. twin: index of that of the negative prompt.
+    role: "sequence", "pooled", ... name, place: in the returned values. twin: place of that of the negative prompt.
     tokens: of the segment.
     """
 
     role: str
     name: str
-    index: int
+    place: int
     twin: int | None
-    tokens: slice = field(default_factory=lambda: slice(None))
+    tokens: slice = slice(None)
 
     def open(self, result: Sequence[Any]) -> Tensor:
         """Return the states (b, tokens, d), or the vectors (b, d), from the returned values."""
-        tensor: Tensor = opened(result[self.index])[0]  # type: ignore[index]
+        tensor: Tensor = opened(result[self.place])[0]  # type: ignore[index]
         return tensor if tensor.ndim == 2 else tensor[:, self.tokens]
 
 
-@dataclass(frozen=True)
-class Encoded:
+class Encoded(NamedTuple):
     """Hold one encoded prompt: results, without and with changed states; ids without padding, and lengths with it."""
 
     result: tuple[Any, ...]
@@ -123,17 +126,6 @@ class DiffusersHost(Host):
         """Return e.g. "diffusers.pooled", shared by pipelines with equal encoders; fingerprints tell others apart."""
         return f"diffusers.{role}"
 
-    @cached_property
-    def weights_fingerprint(self) -> Fingerprint | None:
-        """Return the fingerprint of the text encoders; warn where they are offloaded."""
-        mark = weights_fingerprint(*self.text_modules())
-        if mark is None:
-            warn(
-                f"{self.name}: the weights of the text encoders are offloaded, so they have no fingerprint and a "
-                "projection is not checked against them; attach before enable_sequential_cpu_offload() to have it"
-            )
-        return mark
-
     # ---- roles -------------------------------------------------------------------------------------------------
 
     @property
@@ -166,8 +158,8 @@ class DiffusersHost(Host):
             guided = {"do_classifier_free_guidance": True}
             one, two = (self.encode(LONG, (), **guided, negative_prompt=[text]).result for text in PROBES[:2])
             for part in parts:
-                inside = opened(one[part.index])
-                if inside is None or len(inside[0]) != 1 or not same_values(one[part.index], two[part.index]):
+                inside = opened(one[part.place])
+                if inside is None or len(inside[0]) != 1 or not same_values(one[part.place], two[part.place]):
                     raise self.refusal(f"under guidance {part.name} holds the negative prompt as well")
         return tuple(parts)
 
@@ -196,19 +188,22 @@ class DiffusersHost(Host):
         role = kind if all(part.role.partition(".")[0] != kind for part in known) else f"{kind}{tail}"
         twins = [f"negative_{name}", f"uncond_{name}"]
         twin = next((i for i, one in enumerate(self.source.returns) if one in twins), None)
+        whole = [Part(role, name, index, twin)]
+        if kind == "pooled":
+            return whole
         groups: list[tuple[str, set[int]]] = []  # the first of the encoders whose tokens stand at the same places
-        for encoder, change in zip(self.encoders, changes if tensor.ndim == 3 else (), strict=tensor.ndim == 3):
+        for encoder, change in zip(self.encoders, changes, strict=True):
             own = set(change.any(-1).nonzero().flatten().tolist())
             same = next((places for _, places in groups if places & own), None)
             if same is not None:
                 same.update(own)
             elif own:
                 groups.append((encoder, own))
-        if not groups and tensor.ndim == 3:
+        if not groups:
             raise self.refusal(f"{name} is not made of the states that its text encoders give for token ids")
         padded = long.lengths == short.lengths and tensor.shape[1] > max(long.lengths.values())
-        if not groups or (len(groups) == 1 and not padded):
-            return [Part(role, name, index, twin)]
+        if len(groups) == 1 and not padded:
+            return whole
         groups.sort(key=lambda group: min(group[1]))
         starts = [0, *(min(places) for _, places in groups[1:])]
         stops = [*starts[1:], None if len(groups) > 1 else max(groups[0][1]) + 1]
@@ -222,9 +217,10 @@ class DiffusersHost(Host):
 
     def encode(self, prompt: str, turns: Sequence[Mapping[str, Tokens]] = ({},), **more: Any) -> Encoded:
         """Encode one prompt without guidance; again with tokens of encoders changed, for {} the last of the prompt."""
+        tails = self._tails if turns else {}
         try:
             with TOKENIZING, reading(*self.text_modules()), traced(self.encoders) as trace:
-                result = self.call(prompt, more)
+                result = self.call(prompt, **more)
                 if not isinstance(result, tuple | list):
                     raise self.refusal(f"encode_prompt returned a {type(result).__name__}, not a tuple")
                 read = {name: calls[0] for name, calls in trace.calls.items() if calls}
@@ -232,10 +228,8 @@ class DiffusersHost(Host):
                 real = {name: call.real(tokenizers[name]) for name, call in read.items()}
                 turned = []
                 for turn in turns:
-                    ends = {} if turn else {name: real[name][-1 - self._tails.get(name, 0)] for name in read}
-                    trace.turned = turn or ends
-                    trace.given.clear()
-                    turned.append(tuple(self.call(prompt, more)))
+                    trace.replay(turn or {name: real[name][-1 - tails.get(name, 0)] for name in read})
+                    turned.append(tuple(self.call(prompt, **more)))
         except VldebiasError:
             raise
         except Exception as error:  # a pipeline may raise what it likes
@@ -255,14 +249,16 @@ class DiffusersHost(Host):
         shared = {name: takewhile(lambda ids: len(set(ids)) == 1, each) for name, each in columns.items()}
         return {name: max(len(list(each)) - 1, 0) for name, each in shared.items()}
 
-    def call(self, prompt: str, more: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    def call(self, prompt: str, **more: Any) -> Any:
         """Return the output of `encode_prompt` for a prompt; leave out arguments that it lacks."""
         takes = inspect.signature(self._pipe.encode_prompt).parameters
         required = [n for n, p in takes.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
         given = dict.fromkeys(required) | {n: self.defaults[n] for n in _CALL_DEFAULTS if n in self.defaults}
-        given |= {"prompt": [prompt], "device": self._pipe._execution_device, "do_classifier_free_guidance": False}
-        given |= {"num_images_per_prompt": 1, "num_videos_per_prompt": 1, "batch_size": 1, "guidance_scale": 1.0}
+        given |= {"prompt": [prompt], "do_classifier_free_guidance": False, "guidance_scale": 1.0, "batch_size": 1}
+        given |= {"num_images_per_prompt": 1, "num_videos_per_prompt": 1}
         given |= {name: list(one) if isinstance(one, list) else one for name, one in more.items()}  # some write into it
+        if "device" not in more:
+            given["device"] = self._pipe._execution_device
         return self._pipe.encode_prompt(**{name: one for name, one in given.items() if name in takes})
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
@@ -270,8 +266,9 @@ class DiffusersHost(Host):
         if role not in self.roles:
             raise InvalidInputError(f"{self.name}: expected a role of {list(self.roles)}, got {role!r}")
         rows = {}
+        device = self._pipe._execution_device  # diffusers searches all modules for it
         for prompt in prompts:
-            encoded = self.encode(prompt)
+            encoded = self.encode(prompt, device=device)
             for part in self.parts:
                 states, turned = part.open(encoded.result)[0], part.open(encoded.turned[0])[0]
                 if states.ndim == 2:
@@ -284,17 +281,74 @@ class DiffusersHost(Host):
 
     # ---- attaching -----------------------------------------------------------------------------------------------
 
-    def install(self, apply: Apply, rewrite: Rewrite | None = None, again: Rewrite | None = None) -> Callable[[], None]:
+    def install(self, attachment: Attachment) -> Callable[[], None]:
         """Replace `encode_prompt` on this pipeline alone; the returned function restores it.
 
-        rewrite: in place of edits, prompts -> one new prompt each. again: the same for second prompts of their images.
+        Where the negative prompt has a call of its own, `check_inputs`, which gets the prompt before it is encoded, and
+        `prepare_latents` after it tell which call that is.
         """
-        seams: list[MethodSeam] = [_EncodePrompt(self.name, apply, self._pipe, "encode_prompt", self, rewrite, again)]
+        seam = partial(MethodSeam, attachment, self._pipe)
+        seams = [seam("encode_prompt", partial(self._change, attachment))]
+
+        def begin(original: Any, call: inspect.BoundArguments) -> Any:
+            _ASKED.set((self._pipe, listed(call.arguments.get("prompt")), False))
+            return original(*call.args, **call.kwargs)
+
+        def end(original: Any, call: inspect.BoundArguments) -> Any:
+            _ASKED.set(None)
+            return original(*call.args, **call.kwargs)
+
         if self.source.framed and self.source.calls > 1:
-            seams += [_Frame(self.name, apply, self._pipe, name) for name in ("check_inputs", "prepare_latents")]
+            seams += [seam("check_inputs", begin), seam("prepare_latents", end)]
         return installed(seams)
 
-    def project(self, apply: Apply, result: Any, call: Mapping[str, Any], negative: bool, shown: Any = None) -> Any:
+    def _change(self, attachment: Attachment, original: Any, bound: inspect.BoundArguments) -> Any:
+        """Call `encode_prompt` with rewritten prompts, or edit what it returns."""
+        call, asked, turn = bound.arguments, _ASKED.get(), "prompt"
+        texts = listed(call.get("prompt"))
+        if asked is not None and asked[0] is self._pipe:
+            # Of the encodings in one call the first of the prompt is the prompt's. Texts alone cannot tell, since both
+            # prompts may be equal; nor can the number of calls, after an error.
+            if texts == asked[1] and not asked[2]:
+                _ASKED.set((*asked[:2], True))
+            elif self.source.negatives:
+                turn = "negative"
+            elif texts == asked[1]:
+                turn = "again"
+        kept = {name: list(one) if isinstance(one, list) else one for name, one in call.items()}
+
+        def encode(prompts: list[str]) -> Any:
+            call.update(kept)
+            rewrite_call(call, lambda same, again=False: same if again else prompts)
+            return original(*bound.args, **bound.kwargs)
+
+        with TOKENIZING, during(INSIDE):
+            if call.get("prompt") is None and turn != "negative":
+                if any(isinstance(one, Tensor | list) for one in call.values()):
+                    instead = 'pass attachment.apply("sequence", prompt_embeds)'
+                    if attachment.balancer is not None:
+                        instead = "embed vldebias.balance_prompts(...).prompts"
+                    attachment.warn_once(
+                        f"the call passes embeddings instead of a prompt, so nothing was changed; {instead}"
+                    )
+                return original(*bound.args, **bound.kwargs)
+            if attachment.balancer is not None:
+                count = count_of(self.defaults)
+                if count and not count_of(inspect.signature(type(self._pipe).encode_prompt).parameters):
+                    attachment.warn_once(SHARED.format(count=count))
+                if turn != "negative":
+                    rewrite_call(
+                        call, partial(attachment.rewrite, again=True) if turn == "again" else attachment.rewrite
+                    )
+                return original(*bound.args, **bound.kwargs)
+            seeing = {name: encoder for name, encoder in self.encoders.items() if _image_ids(encoder)}
+            with traced(seeing) as trace, during(_ENCODE, encode):
+                result = original(*bound.args, **bound.kwargs)
+                return self.project(attachment, result, kept, turn == "negative", self.shown(trace, result))
+
+    def project(
+        self, attachment: Attachment, result: Any, call: Mapping[str, Any], negative: bool = False, shown: Any = None
+    ) -> Any:
         """Return the output of `encode_prompt` for `call`, its parts edited; the same object where nothing changed.
 
         negative: the call is for the negative prompt alone. shown: (b, tokens), true for those that show an image.
@@ -302,9 +356,9 @@ class DiffusersHost(Host):
         out = list(result)
         for part in self.parts:
             if (self.negative or not negative) and call.get(part.name) is None:
-                out[part.index] = _edited(apply, part, out[part.index], texts_of(call, "prompt"), shown)
+                out[part.place] = _edited(attachment, part, out[part.place], texts_of(call, "prompt"), shown)
             if self.negative and part.twin is not None and call.get(f"negative_{part.name}") is None:
-                out[part.twin] = _edited(apply, part, out[part.twin], texts_of(call, "negative_prompt"), None)
+                out[part.twin] = _edited(attachment, part, out[part.twin], texts_of(call, "negative_prompt"), None)
         if all(a is b for a, b in zip(out, result, strict=True)):
             return result
         for name in _LAYERS:  # states of other layers than were fitted are another space, often of the same width
@@ -325,7 +379,7 @@ class DiffusersHost(Host):
         part, each = self.parts[self.roles.index(role)], []
         for wording in zip(*(edit.wordings(prompt) for prompt in prompts), strict=True):
             result = encode(list(wording))
-            rows = z if opened(result[part.index]) is None else part.open(result)
+            rows = z if opened(result[part.place]) is None else part.open(result)
             if rows.shape != z.shape:
                 raise InvalidInputError(
                     f"{self.name}: method {edit.method!r}: the other wordings have states {tuple(rows.shape)}, the "
@@ -336,8 +390,6 @@ class DiffusersHost(Host):
 
     def merge(self, edits: Mapping[str, Edit], strength: float) -> Sequence[object]:
         """Fold the edits into the layers that read the embeddings; warn where the negative prompt was not edited."""
-        from vldebias.hosts.merge import fold_into_readers
-
         changed = fold_into_readers(self._pipe, {role: edit.folded() for role, edit in edits.items()}, strength)
         if strength and not self.negative and (self.source.negatives or any(p.twin is not None for p in self.parts)):
             warn(
@@ -349,20 +401,26 @@ class DiffusersHost(Host):
 
     def shown(self, trace: Trace, result: Sequence[Any]) -> Tensor | None:
         """Return (b, tokens), true up to the last token of an image before the prompt; or None."""
-        inside = opened(result[self.parts[0].index])
+        inside = opened(result[self.parts[0].place])
         name, call = next(((name, calls[-1]) for name, calls in trace.calls.items() if calls), ("", None))
         if call is None or inside is None:
             return None
-        ids, places = call.ids, torch.arange(call.ids.shape[1], device=call.ids.device)
-        real = torch.ones_like(ids, dtype=torch.bool) if call.mask is None else call.mask != 0
-        image = torch.isin(ids, torch.tensor(_image_ids(self.encoders[name]), device=ids.device)) & real
+        real = torch.ones_like(call.ids) if call.mask is None else call.mask
+        image = torch.isin(call.ids, torch.tensor(_image_ids(self.encoders[name]), device=call.ids.device)) & (
+            real != 0
+        )
         if not image.any():
             return None
-        behind = places > (ids.shape[1] - 1 - image.flip(1).int().argmax(1))[:, None]
-        text = torch.where(image.any(1), (behind & real).sum(1), ids.shape[1])
-        length = inside[0].shape[1]
-        ends = real.sum(1) - real.sum(1).max() + length  # rows are padded on the right to the longest
-        return (torch.arange(length, device=ids.device) < (ends - text)[:, None]).to(inside[0].device)
+        length, texts = inside[0].shape[1], (~up_to_last(image) & (real != 0)).sum(1)
+        counts = (real != 0).sum(1)
+        starts = counts - counts.max() + length - texts  # rows are padded on the right to the longest
+        starts = torch.where(image.any(1), starts, 0)
+        return (torch.arange(length, device=starts.device) < starts[:, None]).to(inside[0].device)
+
+
+def up_to_last(mask: Tensor) -> Tensor:
+    """Return (b, tokens), true up to the last true one of each row."""
+    return mask.bool().flip(1).cumsum(1).flip(1) > 0
 
 
 def _image_ids(encoder: Any) -> list[int]:
@@ -371,13 +429,13 @@ def _image_ids(encoder: Any) -> list[int]:
     return [one for one in ids if isinstance(one, int)]
 
 
-def _edited(apply: Apply, part: Part, value: Any, texts: list[str], shown: Tensor | None) -> Any:
+def _edited(attachment: Attachment, part: Part, value: Any, texts: list[str], shown: Tensor | None) -> Any:
     inside = opened(value)
     if inside is None:  # no guidance, no negative branch
         return value
     tensor, close = inside
     segment = tensor if tensor.ndim == 2 or part.tokens == slice(None) else tensor[:, part.tokens]
-    changed = apply(part.role, segment, lambda: texts)
+    changed = attachment.apply(part.role, segment, lambda: texts)
     if changed is segment:
         return value
     if shown is not None and tensor.ndim == 3:
@@ -388,133 +446,3 @@ def _edited(apply: Apply, part: Part, value: Any, texts: list[str], shown: Tenso
         whole[:, part.tokens] = changed
         changed = whole
     return close(changed)
-
-
-# ---- what stands on a pipeline -----------------------------------------------------------------------------------
-
-
-@dataclass
-class _Asked:
-    """Hold the prompts of the current call of a pipeline in this thread or task."""
-
-    pipe: object
-    prompt: list[str]
-    encoded: bool = False
-
-
-_ASKED: ContextVar[_Asked | None] = ContextVar("vldebias_asked", default=None)
-_ENCODE: ContextVar[Callable[[list[str]], Any] | None] = ContextVar("vldebias_encode", default=None)
-
-
-class _Frame(MethodSeam):
-    """Replace `check_inputs`, which gets the prompt before it is encoded, and `prepare_latents` after it."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.method == "prepare_latents":
-            _ASKED.set(None)
-        elif self.active:
-            _ASKED.set(_Asked(self.owner, listed(self.bind(*args, **kwargs).arguments.get("prompt"))))
-        return self.original(*args, **kwargs)
-
-
-@dataclass(eq=False, repr=False)
-class _EncodePrompt(MethodSeam):
-    """Replace `encode_prompt` of one pipeline."""
-
-    host: DiffusersHost
-    rewrite: Rewrite | None
-    again: Rewrite | None
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not self.active:
-            return self.original(*args, **kwargs)
-        bound = self.bind(*args, **kwargs)
-        call = bound.arguments
-        negative, second = self._turn_of(call)
-        attachment: Any = getattr(self.apply, "__self__", None)
-        with TOKENIZING, during(INSIDE):
-            if call.get("prompt") is None and not negative:
-                if attachment is not None and any(isinstance(one, Tensor | list) for one in call.values()):
-                    attachment.warn_of_embeddings()
-                return self.original(*bound.args, **bound.kwargs)
-            if self.rewrite is not None:
-                own = inspect.signature(type(self.owner).encode_prompt).parameters
-                shares = not count_of(own) and count_of(self.host.defaults)
-                if shares and attachment is not None:
-                    attachment.warn_once(SHARED.format(count=shares))
-                one = (lambda same: list(same)) if negative else self.again if second else self.rewrite
-                rewrite_call(call, one, None if negative else self.again)
-                return self.original(*bound.args, **bound.kwargs)
-            kept = {name: list(one) if isinstance(one, list) else one for name, one in call.items()}
-
-            def encode(prompts: list[str]) -> Any:
-                """Other prompts as this call encodes its own."""
-                call.update(kept)
-                rewrite_call(call, lambda same: prompts, None)
-                return self.original(*bound.args, **bound.kwargs)
-
-            seeing = {name: encoder for name, encoder in self.host.encoders.items() if _image_ids(encoder)}
-            with traced(seeing, outputs=False) as trace, during(_ENCODE, encode):
-                result = self.original(*bound.args, **bound.kwargs)
-                inside, texts = opened(result[self.host.parts[0].index]), listed(kept.get("prompt"))
-                images = kept.get(count_of(kept) or "") or 1
-                if inside is not None and texts and len(inside[0]) != len(texts) * images:
-                    raise InvalidInputError(
-                        f"{self.name}: encode_prompt gave {len(inside[0])} rows for {len(texts)} prompts and {images} "
-                        "images of each; expected one for each image"
-                    )
-                return self.host.project(self.apply, result, kept, negative, self.host.shown(trace, result))
-
-    def _turn_of(self, call: Mapping[str, Any]) -> tuple[bool, bool]:
-        """Tell whether a call is for the negative prompt alone, and whether it is a second one for the prompt.
-
-        Of the encodings between `check_inputs` and `prepare_latents` the first of the prompt is the prompt's. Texts
-        alone cannot tell, since both prompts may be equal; nor can the number of calls, after an error.
-        """
-        asked, texts, twice = _ASKED.get(), listed(call.get("prompt")), self.host.source.negatives > 0
-        if asked is None or asked.pipe is not self.owner:
-            return False, False
-        if texts == asked.prompt and not asked.encoded:
-            asked.encoded = True
-            return False, False
-        return twice, not twice and texts == asked.prompt
-
-
-def listed(prompt: Any) -> list[str]:
-    """Return one prompt or several as a list."""
-    return [prompt] if isinstance(prompt, str) else list(prompt or ())
-
-
-def count_of(call: Mapping[str, Any]) -> str | None:
-    """Return the name of the argument that sets how many images each prompt has."""
-    return next((name for name in call if re.fullmatch(r"num_\w+_per_prompt", name)), None)
-
-
-def texts_of(call: Mapping[str, Any], name: str) -> list[str]:
-    """Return one text per prompt of a call, those for several encoders joined: any of them may state the attribute."""
-    columns = [listed(call[n]) for n in call if re.fullmatch(rf"{name}(_\d)?", n) and call[n] is not None] or [[""]]
-    columns = [column or [""] for column in columns]
-    return [" | ".join(column[row % len(column)] for column in columns) for row in range(max(map(len, columns)))]
-
-
-def rewrite_call(call: dict[str, Any], rewrite: Rewrite | None, again: Rewrite | None) -> None:
-    """Put one new prompt per image into the arguments of a call; negative prompts stay, repeated as needed."""
-    count, texts = count_of(call), listed(call["prompt"])
-    images = int(call.get(count or "") or 1)
-    each = [text for text in texts for _ in range(images)]
-    alone = isinstance(call["prompt"], str) and len(each) == 1
-    written = each if rewrite is None else rewrite(each)
-    call["prompt"] = written[0] if alone else written
-    for name, value in call.items():
-        negative = name.startswith("negative_prompt")
-        if not re.fullmatch(r"(negative_prompt|prompt)(_\d)?", name) or name == "prompt" or value is None:
-            continue
-        own = listed(value)
-        if not negative or (not isinstance(value, str) and len(own) == len(texts)):
-            own = [text for text in (own * len(texts) if len(own) == 1 else own) for _ in range(images)]
-            own = own if negative or again is None else again(own)
-            call[name] = own[0] if alone else own
-    if count is not None:
-        call[count] = 1
-    if isinstance(call.get("batch_size"), int):
-        call["batch_size"] = len(each)

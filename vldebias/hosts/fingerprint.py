@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +18,8 @@ TEXTS = ("a photo of a tree", "two small dogs are playing in the park", "The old
 _TENSORS = 16  # spread over the depth of the tower, whose numbers stand beside those of all
 _VALUES = 65536  # read of a tensor that is not read whole, so that a T5-XXL costs little more than a small CLIP
 _WHOLE = 1 << 21  # values: every head that ends in a space of images and texts is smaller
-_NUMBERS = 16  # of a text: enough to see a change of its embedding to about a tenth of that
+# Of mean square 1, following no pattern of the weights; longer tensors repeat it.
+_WAVE = math.sqrt(2) * torch.sin(torch.arange(1, _VALUES + 1, dtype=torch.float64, device="cpu").square())
 
 
 def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
@@ -31,34 +31,22 @@ def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
     """
     named = [(f"{i}.{n}", p) for i, module in enumerate(modules) for n, p in module.named_parameters()]
     # without adapters: loading a LoRA does not change which base weights these are
-    parameters = sorted((n.replace(".base_layer", ""), i) for i, (n, _) in enumerate(named) if "lora_" not in n)
-    tensors = [named[i][1] for _, i in parameters]
+    plain = [(name.replace(".base_layer", ""), one) for name, one in named if "lora_" not in name]
+    plain.sort(key=lambda one: one[0])
+    tensors = [one for _, one in plain]
     count = min(_TENSORS, len(tensors))
     sample = [tensors[i * len(tensors) // count] for i in range(count)]
-    if not tensors or any(p.is_meta for p in sample):
+    if not tensors or any(one.is_meta for one in sample):
         return None
-    names = "".join(f"{name}{tuple(p.shape)}" for (name, _), p in zip(parameters, tensors, strict=True))
+    structure = "".join(f"{name}{tuple(one.shape)}" for name, one in plain)
     norms, waves = zip(*(_numbers(one, few=True) for one in sample), strict=True)
     return Fingerprint(
-        hashlib.sha256(names.encode()).hexdigest()[:16],
+        hashlib.sha256(structure.encode()).hexdigest()[:16],
         norms,
         waves,
         adapters=round(adapters_length(modules), 6),
-        tensors=() if any(p.is_meta for p in tensors) else tuple(map(_numbers, tensors)),
+        tensors=() if any(one.is_meta for one in tensors) else tuple(map(_numbers, tensors)),
     )
-
-
-def text_numbers(mark: Fingerprint, rows: Tensor) -> Fingerprint:
-    """Return a few numbers each for the encoder's rows (3, d), of length 1, for `TEXTS`.
-
-    They are products with fixed vectors of length 1 that stand for a random rotation, scaled so that the difference
-    between two texts is about as long as that between their numbers. Settings of layers (an epsilon, an activation) and
-    another tokenizer show here, which no weight tells.
-    """
-    generator = torch.Generator().manual_seed(0)
-    directions = torch.randn(rows.shape[1], _NUMBERS, generator=generator, dtype=torch.float64)
-    numbers = rows.double().cpu() @ directions / math.sqrt(_NUMBERS)
-    return replace(mark, texts=tuple(tuple(round(x, 5) for x in row) for row in numbers.tolist()))
 
 
 def _numbers(parameter: Tensor, few: bool = False) -> tuple[float, float]:
@@ -78,10 +66,6 @@ def _numbers(parameter: Tensor, few: bool = False) -> tuple[float, float]:
     wide = flat.to("cpu", torch.float64)
     product = sum(float(part @ _WAVE[: len(part)]) for part in wide.split(_VALUES))
     return round(float(wide.norm()), 6), round(product, 6)
-
-
-# Of mean square 1, following no pattern of the weights; longer tensors repeat it.
-_WAVE = math.sqrt(2) * torch.sin(torch.arange(1, _VALUES + 1, dtype=torch.float64, device="cpu").square())
 
 
 def adapters_length(modules: Iterable[nn.Module]) -> float:

@@ -132,37 +132,27 @@ def image_encoder(
             "vldebias.data.embeddings.load_embeddings"
         )
     processor = getattr(preprocess, "image_processor", preprocess)
-    if not callable(processor):
-        raise InvalidInputError(
-            f"preprocess: expected open_clip's transform or a transformers image processor, got {type(preprocess)}"
-        )
+    text = preprocessing
+    if text is None and hasattr(processor, "to_dict"):
+        kind = type(processor)
+        settings = {"class": f"{kind.__module__}.{kind.__qualname__}", **processor.to_dict()}
+        text = json.dumps(settings, sort_keys=True, default=str)
+    elif text is None:
+        text = re.sub(r"<function ([^\s<>]+) at 0x[0-9a-f]+>", r"<function \1>", repr(processor))
+        if not callable(processor) or " at 0x" in text or "Lambda(" in text or "<lambda>" in text:
+            raise InvalidInputError(
+                f"preprocess: {text} cannot be told from another one, so its features could be taken for the other's; "
+                "expected open_clip's transform, a transformers image processor or a named function, or give "
+                "preprocessing='a text for it'"
+            )
     return ImageEncoder(
         name=name or getattr(model, "name_or_path", None) or type(model).__name__,
         model=model,
         tower=tuple(host.image_tower()),
-        preprocessing=preprocessing if preprocessing is not None else describe_preprocessing(processor),
+        preprocessing=text,
         prepare=partial(_prepare, processor),
         forward=host.image_features,
     )
-
-
-def describe_preprocessing(preprocess: Any) -> str:
-    """Return a text, the same in every process, that identifies the preprocessing; for a function its name.
-
-    Raises:
-        InvalidInputError: a lambda, or an object without a repr of its own: two of them would look alike.
-    """
-    if hasattr(preprocess, "to_dict"):
-        kind = type(preprocess)
-        settings = {"class": f"{kind.__module__}.{kind.__qualname__}", **preprocess.to_dict()}
-        return json.dumps(settings, sort_keys=True, default=str)
-    text = re.sub(r"<function ([^\s<>]+) at 0x[0-9a-f]+>", r"<function \1>", repr(preprocess))
-    if " at 0x" in text or "Lambda(" in text or "<lambda>" in text:
-        raise InvalidInputError(
-            f"preprocess: {text} does not say what it does, so its features could be taken for those of another; "
-            "expected a transform with a repr or a named function, or give preprocessing='a text for it'"
-        )
-    return text
 
 
 def _prepare(processor: Any, image: Image.Image) -> Pixels:

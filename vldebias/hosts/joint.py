@@ -8,12 +8,11 @@ from functools import cached_property, lru_cache
 from textwrap import shorten
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from vldebias.edit import Edit, Fingerprint
 from vldebias.errors import InvalidInputError, TruncatedPromptWarning, warn
-from vldebias.hosts.base import IMAGE, TEXT, TOKENIZING, Host, read_rows, roles_of
+from vldebias.hosts.base import IMAGE, SIDES, TEXT, TOKENIZING, Host, read_rows
 from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.hosts.merge import fold, foldable, last_layer
 
@@ -31,6 +30,7 @@ class JointHost(Host):
         wrapped_modules: role -> modules through which another model may be given the same embeddings.
         context_length: number of tokens that the text tower reads, special tokens included.
         find_tokenizer: the argument of `debias` -> a tokenizer. count_tokens: of prompts, uncut. decode: ids -> text.
+        tokenize: prompts -> arguments of the text tower, (n, length) each on the CPU; padded as in the training.
         features, image_features: inputs of a tower -> (n, d) on the model's device, before normalising.
     """
 
@@ -43,7 +43,7 @@ class JointHost(Host):
     wrapped_modules: Callable[[str], tuple[object, ...]]
     find_tokenizer: Callable[[Any], Any]
     count_tokens: Callable[[list[str]], list[int]]
-    tokenize: Callable[[list[str], bool], dict[str, Tensor]]
+    tokenize: Callable[[list[str]], dict[str, Tensor]]
     decode: Callable[[tuple[int, ...]], str]
     features: Callable[[Mapping[str, Tensor]], Tensor]
     image_features: Callable[[Mapping[str, Tensor]], Tensor]
@@ -65,11 +65,6 @@ class JointHost(Host):
         """Return the tokenizer; raise InvalidInputError where there is none."""
         return self.find_tokenizer(self._given_tokenizer)
 
-    def tokens(self, prompts: Sequence[str], *, full: bool = False) -> dict[str, Tensor]:
-        """Return arguments of the text tower, (n, length) each on the CPU; padded as in training, or in `full`."""
-        with TOKENIZING:
-            return self.tokenize(list(prompts), full)
-
     @cached_property
     def _read_ids(self) -> Callable[[tuple[int, ...]], str]:
         return lru_cache(maxsize=1024)(self.decode)
@@ -82,19 +77,10 @@ class JointHost(Host):
         """Return the text of each row of token ids (b, length)."""
         return [self._read_ids(tuple(row)) for row in ids.reshape(-1, ids.shape[-1]).tolist()]
 
-    def without_padding(self) -> Callable[[Mapping[str, Tensor]], Tensor]:
-        """Return a function, tokens (b, length) each -> features (b, d), that skips padding without effect on them."""
-        return self.features
-
-    def shortened(self, tokens: Mapping[str, Tensor], kept: Tensor | None) -> Tensor:
-        """Return features without the columns after the last one of `kept` (b, length) that is not zero in any row."""
-        columns = torch.zeros(0) if kept is None else (kept != 0).any(dim=0).nonzero()
-        length = int(columns.max()) + 1 if len(columns) else None
-        return self.features({name: tensor[:, :length] for name, tensor in tokens.items()})
-
     def encode(self, prompts: Sequence[str]) -> Tensor:
         """Return (n, d) embeddings of prompts before normalising; raise InvalidInputError for unknown token ids."""
-        tokens = self.tokens(prompts)
+        with TOKENIZING:
+            tokens = self.tokenize(list(prompts))
         tables = (m for part in self.text_modules() for m in part.modules() if isinstance(m, nn.Embedding))
         rows = max((table.num_embeddings for table in tables), default=0)  # the largest table is that of the tokens
         highest = max((int(ids.max()) for ids in tokens.values() if not ids.is_floating_point()), default=0)
@@ -128,12 +114,12 @@ class JointHost(Host):
 
     def at(self, side: str) -> Host:
         """Return a host for the same model with its edits at `side`."""
-        if roles_of(side) == self.roles:
+        if SIDES.get(side) == self.roles:
             return self
-        if side != "text" and not self.image_tower():
+        if side not in SIDES or (side != "text" and not self.image_tower()):
             return super().at(side)
         other = copy(self)
-        other.roles = roles_of(side)
+        other.roles = SIDES[side]
         return other
 
     def fitted_as(self, role: str) -> str:
@@ -158,7 +144,10 @@ class JointHost(Host):
     def merge(self, edits: Mapping[str, Edit], strength: float) -> Sequence[object]:
         """Fold the projection into the heads, in place and in the dtype of their weights; all of them or none."""
         heads = {TEXT: ("text", self.head), IMAGE: ("image", self.image_head)}
-        weights = {role: foldable(self.name, *heads[role]) for role in self.roles}
+        last = {
+            role: (f"{self.name}: the last layer of the {kind} tower", head) for role, (kind, head) in heads.items()
+        }
+        weights = {role: foldable(*last[role]) for role in self.roles}
         for role, axes in weights.items():
             fold(axes, edits[role].folded(), strength)
         return [self.model]

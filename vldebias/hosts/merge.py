@@ -28,37 +28,26 @@ def last_layer(head: object) -> object:
     return head[-1] if isinstance(head, nn.Sequential) and len(head) else head
 
 
-def foldable(name: str, tower: str, head: object) -> Axes:
-    """Return the weights of `head` (a parameter (width, d), a module or None) to fold a projection into.
+def foldable(refusal: str, head: object) -> Axes:
+    """Return the weights of a layer (a parameter (width, d), a module or None) to fold a projection into.
 
     Raises:
-        UnsupportedHostError: nothing linear at the end, or weights that are quantized, adapted or not loaded.
+        UnsupportedHostError: not linear, or weights that are quantized, adapted or not loaded.
     """
     last = last_layer(head)
-    axes: Axes
+    axes: list[tuple[Any, int]] = []
     if isinstance(last, nn.Parameter):
         axes = [(last, 1)]
     elif isinstance(last, nn.Linear):
         axes = [(last.weight, 0)] + ([(last.bias, 0)] if last.bias is not None else [])
-    else:
-        kind = f"{type(last).__module__}.{type(last).__qualname__}"
+    # torchao holds int8 in a tensor of its own that says it is of floats
+    if not axes or not all(w.is_floating_point() and type(w.data) is Tensor and not w.is_meta for w, _ in axes):
         raise UnsupportedHostError(
-            f"{name}: the {tower} tower ends in {kind}; expected a torch.nn.Linear or a projection matrix to fold "
-            "into. Keep the attachment, or save its projection and attach that after loading"
+            f"{refusal} is a {type(last).__module__}.{type(last).__qualname__}; expected a torch.nn.Linear or a matrix "
+            "with float weights in memory. Fuse or unload adapters (pipe.fuse_lora(), pipe.unload_lora_weights()), "
+            "load the model unquantized and not offloaded, or keep the attachment. No weight was changed"
         )
-    for weight, _ in axes:
-        if not isinstance(weight, nn.Parameter) or weight.is_meta or not _is_plain(weight):
-            raise UnsupportedHostError(
-                f"{name}: the head of the {tower} tower has weights of type {type(weight).__name__}, "
-                f"{weight.dtype} on {weight.device}; expected plain floating-point parameters in memory. Load the "
-                "model unquantized and not offloaded"
-            )
     return axes
-
-
-def _is_plain(weight: Tensor) -> bool:
-    """Numbers that can be rewritten; torchao holds int8 in a tensor of its own that says it is of floats."""
-    return weight.is_floating_point() and type(weight.data) is Tensor
 
 
 def fold(axes: Axes, projection: CalibratedProjection, strength: float) -> None:
@@ -116,7 +105,7 @@ def _names(pipe: Any, role: str) -> tuple[str, ...]:
 
 
 def fold_into_readers(pipe: Any, projections: Mapping[str, CalibratedProjection], strength: float) -> list[nn.Module]:
-    """Fold one projection per role into the denoiser, and into the ControlNets of the pipeline; returns those models.
+    """Fold one projection per role into the denoiser, and into the ControlNets of the pipeline; return those models.
 
     Every other pipeline that shares the modules changes with them.
 
@@ -124,7 +113,7 @@ def fold_into_readers(pipe: Any, projections: Mapping[str, CalibratedProjection]
         UnsupportedHostError: before any weight is changed, where weights cannot hold the projections: nothing says
             which layer reads one, a norm stands before it, adapters, fused, quantised or offloaded weights.
     """
-    folds = [(model, one, layer) for role, one in projections.items() for model, layer in _layers(pipe, role, one)]
+    folds = [(model, one, layer) for role, one in projections.items() for model, layer in _layers(pipe, role, one.dim)]
     with torch.no_grad():
         for _, projection, layer in folds:
             columns = layer.weight[:, : projection.dim]  # those that read the embedding
@@ -133,53 +122,36 @@ def fold_into_readers(pipe: Any, projections: Mapping[str, CalibratedProjection]
     return list({id(model): model for model, *_ in folds}.values())
 
 
-def _layers(pipe: Any, role: str, projection: CalibratedProjection) -> list[tuple[nn.Module, Any]]:
+def _layers(pipe: Any, role: str, dim: int) -> list[tuple[nn.Module, Any]]:
     """Return the layers that read a role, each with its model, checked."""
-    refusal, names = f"{type(pipe).__name__}: cannot merge {role!r}", _names(pipe, role)
+    refusal, names = f"{type(pipe).__name__}: cannot merge {role!r}:", _names(pipe, role)
     if not names:
         raise UnsupportedHostError(
-            f"{refusal}: nothing says which layer of its denoiser reads that alone, without a norm before it; save the "
-            "projections and attach them after loading instead"
+            f"{refusal} no layer is known that reads it alone, without a norm before it; save the projections and "
+            "attach them after loading instead"
         )
-    found: list[tuple[str, nn.Module, Any]] = []
+    found: dict[str, tuple[nn.Module, Any]] = {}
     models = {name: one for name, one in pipe.components.items() if isinstance(one, nn.Module)}
     for name, model in models.items():
+        between = getattr(getattr(model, "config", None), "encoder_hid_dim_type", None)
         for path, module in model.named_modules() if "text_encoder" not in name else ():
             where = f"{name}.{path.removeprefix('_orig_mod.')}"  # torch.compile wraps what it compiles
             if where.partition(".")[2] in names:
-                found.append((where, model, module))
+                found[where] = model, module
             elif CROSS_ATTENTION in names and getattr(module, "is_cross_attention", False):
-                between = getattr(getattr(model, "config", None), "encoder_hid_dim_type", None)
-                why = ""
-                if between not in (None, "ip_image_proj"):
-                    why = f"{between!r} stands between the prompt and cross-attention; keep the attachment"
-                if getattr(module, "norm_cross", None) is not None:
-                    why = "a norm stands before its keys and values; keep the attachment"
-                if getattr(module, "fused_projections", False):
-                    why = "keys and values are fused; call pipe.unfuse_qkv_projections() first"
-                if why:
-                    raise UnsupportedHostError(f"{where}: {why}")
-                attention: Any = module
-                found += [(f"{where}.to_k", model, attention.to_k), (f"{where}.to_v", model, attention.to_v)]
-    missing = [n for n in names if n != CROSS_ATTENTION and not any(one[0].endswith(f".{n}") for one in found)]
+                fused, norm = getattr(module, "fused_projections", False), getattr(module, "norm_cross", None)
+                if fused or norm is not None or between not in (None, "ip_image_proj"):
+                    raise UnsupportedHostError(
+                        f"{refusal} keys and values of {where} are fused (call pipe.unfuse_qkv_projections() first), "
+                        f"or a norm or {between!r} stands between them and the prompt; keep the attachment"
+                    )
+                found |= {f"{where}.{one}": (model, getattr(module, one)) for one in ("to_k", "to_v")}
+    missing = [n for n in names if n != CROSS_ATTENTION and not any(where.endswith(f".{n}") for where in found)]
     if missing or not found:
-        raise UnsupportedHostError(f"{refusal}: expected layers {', '.join(names)}, found none; keep it attached")
-    for where, _, layer in found:
-        remedy = _why_not(where, layer, projection)
-        if remedy:
-            raise UnsupportedHostError(f"{refusal}: {where} {remedy}. No weight was changed")
-    return [(model, layer) for _, model, layer in found]
-
-
-def _why_not(where: str, layer: Any, projection: CalibratedProjection) -> str:
-    """Return why the output of a layer is not its weight times the embedding, or its weight cannot be rewritten."""
-    if hasattr(layer, "base_layer"):
-        return "has LoRA adapters; call pipe.fuse_lora() and pipe.unload_lora_weights() first"
-    if not isinstance(layer, nn.Linear) or not _is_plain(layer.weight):
-        return f"is a {type(layer).__name__}, expected an nn.Linear with float weights; load the pipeline unquantised"
-    if layer.weight.is_meta:
-        return "is offloaded; merge before enabling CPU offload"
-    wide = layer.in_features > projection.dim and not where.endswith("add_embedding.linear_1")
-    if wide or layer.in_features < projection.dim:
-        return f"reads {layer.in_features} values, the projection has {projection.dim}"
-    return ""
+        raise UnsupportedHostError(f"{refusal} expected layers {', '.join(names)}, found none; keep it attached")
+    for where, (_, layer) in found.items():
+        foldable(f"{refusal} {where}", layer)
+        width = layer.in_features
+        if width != dim and not (width > dim and where.endswith("add_embedding.linear_1")):
+            raise UnsupportedHostError(f"{refusal} {where} reads {width} values, the projection has {dim}")
+    return list(found.values())

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from inspect import BoundArguments
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
-from vldebias.hosts.base import BARE, IMAGE, TEXT, Apply, MethodSeam, during, installed
+from vldebias.hosts.attachment import Attachment
+from vldebias.hosts.base import BARE, IMAGE, TEXT, MethodSeam, during, installed
 from vldebias.hosts.joint import JointHost
 
 SUPPORTED = ("CLIP", "CustomTextCLIP", "CoCa")
@@ -100,7 +100,7 @@ class OpenClipHost(JointHost):
         clean = getattr(self.tokenizer, "clean_fn", str)
         return [len(inner(clean(prompt))["input_ids"]) for prompt in prompts]
 
-    def tokenize(self, prompts: Sequence[str], full: bool) -> dict[str, Tensor]:
+    def tokenize(self, prompts: Sequence[str]) -> dict[str, Tensor]:
         """Return token ids as `text`; open_clip's tokenizers always pad to the context length."""
         return {"text": self.tokenizer(prompts, context_length=self.context_length)}
 
@@ -112,20 +112,6 @@ class OpenClipHost(JointHost):
         """Return the output of `encode_image` for "pixel_values"."""
         return cast("Tensor", self.model.encode_image(pixels["pixel_values"], normalize=False))
 
-    def without_padding(self) -> Callable[[Mapping[str, Tensor]], Tensor]:
-        """Return a function that encodes without padding, for open_clip's own causal towers and Hugging Face towers."""
-        model, clip = self.model, need("open_clip").CLIP
-        if (
-            isinstance(model, clip)
-            and type(model).encode_text is clip.encode_text
-            and model.attn_mask is not None  # no token sees a later one
-            and getattr(model, "text_pool_type", None) in ("argmax", "eos")
-            and hasattr(model.transformer, "batch_first")  # before that, `encode_text` itself turned the axes
-        ):
-            return partial(_causal, model)
-        pad = getattr(getattr(getattr(model, "text", None), "config", None), "pad_token_id", None)
-        return self.features if pad is None else lambda tokens: self.shortened(tokens, tokens["text"] != pad)
-
     def decode(self, ids: tuple[int, ...]) -> str:
         """Decode ids to text up to the end token, since CLIP's tokenizer pads with the id of "!"."""
         tokenizer = self.tokenizer
@@ -135,63 +121,43 @@ class OpenClipHost(JointHost):
         words = ids[: ids.index(end)] if end in ids else ids
         return str(tokenizer.decode([token for token in words if token != start]))
 
-    def install(self, apply: Apply) -> Callable[[], None]:
+    def install(self, attachment: Attachment) -> Callable[[], None]:
         """Replace the methods that return embeddings, as attributes of the instance."""
-        names = [*(name for role in self.roles for name in _ENCODE[role]), "forward_intermediates"]
-        names = [name for name in names if hasattr(type(self.model), name)]
+        names = [name for role in self.roles for name in _ENCODE[role] if hasattr(type(self.model), name)]
         for name in vars(self.model).keys() & set(names):
             raise UnsupportedHostError(
                 f"{self.name}: `{name}` of this instance was replaced by {vars(self.model)[name]!r}; expected the "
                 f"method of the class. Take it off first (del model.{name})"
             )
-        return installed([_Method(self.name, apply, self.model, name, self.texts) for name in names])
+        around = {name: partial(self._change, attachment) for name in names}
+        if hasattr(type(self.model), "forward_intermediates"):
+            around["forward_intermediates"] = partial(self._refuse, attachment)
+        return installed([MethodSeam(attachment, self.model, name, one) for name, one in around.items()])
 
+    def _refuse(self, attachment: Attachment, original: Any, call: BoundArguments) -> Any:
+        """Refuse `forward_intermediates`, which has separate paths through both towers."""
+        if attachment.acts:
+            raise UnsupportedHostError(
+                f"{self.name}: forward_intermediates has paths of its own that no edit reaches; call it inside "
+                "`with attachment.disabled():`, and encode_text and encode_image for edited features"
+            )
+        return original(*call.args, **call.kwargs)
 
-def _causal(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
-    """Return the output of `encode_text`, computed up to the last end token of the batch."""
-    ids = tokens["text"]
-    ends = ids.argmax(dim=-1) if model.text_pool_type == "argmax" else (ids == model.text_eos_id).int().argmax(dim=-1)
-    length = int(ends.max()) + 1
-    dtype = model.transformer.get_cast_dtype()
-    x = model.token_embedding(ids[:, :length]).to(dtype) + model.positional_embedding[:length].to(dtype)
-    x = model.ln_final(model.transformer(x, attn_mask=model.attn_mask[:length, :length]))
-    pooled: Tensor = x[torch.arange(len(ids), device=ids.device), ends]
-    head = model.text_projection
-    if head is None:
-        return pooled
-    return head(pooled) if isinstance(head, nn.Module) else pooled @ head
+    def _change(self, attachment: Attachment, original: Any, call: BoundArguments) -> Any:
+        """Edit `encode_text(text, normalize)` and `encode_image(image, normalize)` -> (b, d) before it is normalised.
 
-
-@dataclass(eq=False, repr=False)
-class _Method(MethodSeam):
-    """`encode_text(text, normalize)` and `encode_image(image, normalize)` -> (b, d), changed before it is normalised.
-
-    CoCa's `_encode_text` and `_encode_image` -> ((b, d), tokens), of which the tokens stay unchanged. Where one
-    method calls another, only the outermost edits. `forward_intermediates`, which has
-    separate paths through both towers, is refused.
-    """
-
-    texts: Callable[[Tensor], Sequence[str]]
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        attachment: Any = getattr(self.apply, "__self__", None)
-        if self.method == "forward_intermediates":
-            if self.active and attachment is not None and attachment.acts:
-                raise UnsupportedHostError(
-                    f"{self.name}: forward_intermediates has paths of its own that no edit reaches; call it inside "
-                    "`with attachment.disabled():`, and encode_text and encode_image for edited features"
-                )
-            return self.original(*args, **kwargs)
-        call = self.bind(*args, **kwargs)
+        CoCa's private ones return ((b, d), tokens), of which the tokens stay unchanged. Where one method calls another,
+        only the outermost edits.
+        """
         normalize = call.arguments.get("normalize", False)
         if normalize:
             call.arguments["normalize"] = False
         with during(BARE):
-            output = self.original(*call.args, **call.kwargs)
+            output = original(*call.args, **call.kwargs)
         features, *rest = output if isinstance(output, tuple) else (output,)
         if "text" in call.arguments:
-            features = self.project(TEXT, features, partial(self.texts, call.arguments["text"]))
+            features = attachment.apply(TEXT, features, lambda: self.texts(call.arguments["text"]))
         else:
-            features = self.project(IMAGE, features)
+            features = attachment.apply(IMAGE, features)
         features = F.normalize(features, dim=-1) if normalize else features
         return (features, *rest) if isinstance(output, tuple) else features

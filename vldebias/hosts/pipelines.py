@@ -17,10 +17,8 @@ import inspect
 import re
 import textwrap
 import threading
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -28,8 +26,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten  # torch has no public one
 
 from vldebias.errors import UnsupportedHostError
+from vldebias.hosts.base import replaced
 
 REMEDY = "describe the function that gives its embeddings with vldebias.hosts.custom"
 NEGATIVE = re.compile("negative|uncond|neg_|nc_")
@@ -77,21 +77,18 @@ def source_of(kind: Any) -> Source:
             return ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(method)))).body[0]
         except (OSError, TypeError, SyntaxError) as error:
             name = getattr(method, "__name__", method)
-            why = f"the source of {name} cannot be read ({error}), and it says what the pipeline does with a prompt"
-            raise refuse(why) from None
+            raise refuse(f"the source of {name} cannot be read ({error}), so the way of a prompt is unknown") from None
 
     encode = getattr(kind, "encode_prompt", None)
     if not callable(encode) or "prompt" not in inspect.signature(encode).parameters:
         raise refuse("it has no encode_prompt that takes `prompt`")
-    parameters, sites = [name for name in inspect.signature(encode).parameters if name != "self"], []
+    prompts: list[str] = []  # of each call of encode_prompt in `__call__`: the name that it gets, or "negative_prompt"
     seen, ahead = {encode}, [kind.__call__]
     while ahead:  # `__call__` and what it calls, but for what `encode_prompt` does
         function = ahead.pop()
         tree = tree_of(function)
         me = tree.args.args[0].arg if tree.args.args else ""
-        for node in ast.walk(tree):
-            if not isinstance(node, ast.Call):
-                continue
+        for node in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
             owner, _, name = ast.unparse(node.func).rpartition(".")
             way = ""
             if owner == me and "text_encoder" in name:
@@ -99,35 +96,35 @@ def source_of(kind: Any) -> Source:
             elif owner and name == "encode_prompt":
                 way = _way_around(tree, node) if owner == me else f"{tree.name} calls {ast.unparse(node.func)}"
                 if function is kind.__call__:
-                    sites.append(_site(parameters, tree, node))
+                    prompts.append(_asked(encode, tree, node))
             if way:
-                raise refuse(f"{way}, so that what is done at encode_prompt would not reach every prompt")
+                raise refuse(f"{way}, so a change at encode_prompt would not reach every prompt")
             called = getattr(kind, name, None) if owner == me else None
             if not owner and node.args and ast.unparse(node.args[0]) == me:
                 called = inspect.unwrap(function).__globals__.get(name)
             if inspect.isfunction(called) and called not in seen:
                 seen.add(called)
                 ahead.append(called)
-    strangers = [prompt for prompt, negative in sites if len(sites) > 1 and not negative and prompt != "prompt"]
+    strangers = set(prompts) - {"prompt", "negative_prompt"} if len(prompts) > 1 else set()
     for _, method in inspect.getmembers(kind, inspect.isfunction):
         code = inspect.unwrap(method).__code__
         if "encode_prompt" in code.co_names:
-            strangers += [name for name in code.co_varnames if name in ("source_prompt", "target_prompt")]
+            strangers |= {"source_prompt", "target_prompt"} & set(code.co_varnames)
     if strangers:
-        raise refuse(f"it encodes {strangers[0]!r} beside the prompt, and nothing tells the two apart")
-    text, negatives = ast.unparse(tree_of(kind.__call__)), sum(negative for _, negative in sites)
+        raise refuse(f"it also encodes {', '.join(sorted(strangers))}, which cannot be told from the prompt")
+    text, twice = ast.unparse(tree_of(kind.__call__)), prompts.count("negative_prompt")
     before, after = text.partition("self.encode_prompt(")[0], text.rpartition("self.encode_prompt(")[2]
     framed = "self.check_inputs(" in before and "self.prepare_latents(" in after
     framed = framed and "self.prepare_latents(" not in before
-    if negatives and not framed:
-        raise refuse("it encodes both prompts in two calls that nothing tells apart")
+    if twice and not framed:
+        raise refuse("it encodes the prompt and the negative prompt in two calls that cannot be told apart")
     kinds, value = iter(kind.__mro__), ast.parse("super().encode_prompt()", mode="eval").body
     while isinstance(value, ast.Call) and ast.unparse(value.func) == "super().encode_prompt":
         method = next(vars(base)["encode_prompt"] for base in kinds if "encode_prompt" in vars(base))
         returns = (one for one in ast.walk(tree_of(method)) if isinstance(one, ast.Return))
         value = max(returns, key=lambda one: one.lineno).value or ast.Tuple([])
     names = tuple(map(_name, value.elts if isinstance(value, ast.Tuple) else [value]))
-    return Source(names, len(sites), negatives, framed)
+    return Source(names, len(prompts), twice, framed)
 
 
 def _name(node: Any) -> str:
@@ -140,15 +137,17 @@ def _name(node: Any) -> str:
     return node.id
 
 
-def _site(parameters: list[str], tree: Any, call: ast.Call) -> tuple[str, bool]:
-    """Return the name that a call of encode_prompt gets as its prompt, and whether it is the negative one alone."""
+def _asked(encode: Any, tree: Any, call: ast.Call) -> str:
+    """Return the variable that a call of encode_prompt gets as its prompt; judge by its results if it is negative."""
+    parameters = [name for name in inspect.signature(encode).parameters if name != "self"]
     given = dict(zip(parameters, call.args, strict=False)) | {k.arg: k.value for k in call.keywords if k.arg}
-    asked = given.get("prompt")
-    prompt = asked.id if isinstance(asked, ast.Name) else "prompt"
     targets = [one.targets[0] for one in ast.walk(tree) if isinstance(one, ast.Assign) and one.value is call]
     names = [_name(one) for target in targets for one in (target.elts if isinstance(target, ast.Tuple) else [target])]
     kept = [name for name in names if name != "_"]
-    return prompt, prompt == "negative_prompt" or (bool(kept) and all(map(NEGATIVE.match, kept)))
+    if kept and all(map(NEGATIVE.match, kept)):
+        return "negative_prompt"
+    asked = given.get("prompt")
+    return asked.id if isinstance(asked, ast.Name) else "prompt"
 
 
 def _way_around(tree: Any, call: ast.Call) -> str:
@@ -160,12 +159,9 @@ def _way_around(tree: Any, call: ast.Call) -> str:
             if any(isinstance(part, ast.Attribute | ast.Subscript) for part in ast.walk(target)):
                 return f"it keeps what encode_prompt gives in {ast.unparse(target)}"
         if isinstance(node, ast.If | ast.IfExp) and call not in ast.walk(node.test):
-            inside = list(ast.walk(node.test))  # whether there is a prompt may be asked, and no more of it
-            plain = [
-                one for one in inside if isinstance(one, ast.Compare) and isinstance(one.ops[0], ast.Is | ast.IsNot)
-            ]
-            asked = {part for one in plain for part in ast.walk(one)}
-            if any(isinstance(one, ast.Name) and one.id == "prompt" and one not in asked for one in inside):
+            # `prompt is None` may be asked, and no more of it
+            asked = re.sub(r"\bprompt is (not )?None\b", "", ast.unparse(node.test))
+            if re.search(r"\bprompt\b", asked):
                 return f"it calls encode_prompt only if {ast.unparse(node.test)}"
     return ""
 
@@ -190,69 +186,57 @@ class Call(NamedTuple):
         return [i for i, one in enumerate(ids) if i <= behind or (pad != end and one != pad)]
 
 
-@dataclass
 class Trace:
-    """Hold the calls of the text encoders, by name and in order.
+    """Hold the calls of text encoders, by name and in order; after `replay`, encoders return them again."""
 
-    turned: once it is set, outputs are replayed with the states of these tokens changed. given: number of replays.
-    """
+    def __init__(self, encoders: Mapping[str, nn.Module]) -> None:
+        self.calls: dict[str, list[Call]] = {name: [] for name in encoders}
+        self.left: dict[str, list[Call]] | None = None
 
-    calls: dict[str, list[Call]]
-    turned: Mapping[str, Tokens] | None = None
-    given: Counter[str] = field(default_factory=Counter)
+    def replay(self, turned: Mapping[str, Tokens]) -> None:
+        """Return the outputs again from now on, the states of these tokens changed in the first output of each."""
+        self.left = {name: list(calls) for name, calls in self.calls.items()}
+        for name, tokens in turned.items():
+            if self.calls[name]:
+                self.left[name][0] = self.calls[name][0]._replace(output=_turned(self.calls[name][0], tokens))
 
 
 @contextmanager
-def traced(encoders: Mapping[str, nn.Module], *, outputs: bool = True) -> Iterator[Trace]:
-    """Record the calls of text encoders in this thread inside the block; outputs: keep outputs for a replay."""
-    trace, thread = Trace({name: [] for name in encoders}), threading.get_ident()
-    standing = {name: vars(encoder).get("forward") for name, encoder in encoders.items()}
+def traced(encoders: Mapping[str, nn.Module]) -> Iterator[Trace]:
+    """Record the calls of text encoders in this thread inside the block."""
+    trace, thread = Trace(encoders), threading.get_ident()
 
     def forward(name: str, original: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() != thread:
-            return original(*args, **kwargs)
-        calls = trace.calls[name]
-        if trace.turned is None:
-            output, ids = original(*args, **kwargs), kwargs.get("input_ids", args[0] if args else None)
-            if isinstance(ids, Tensor) and ids.ndim == 2:
-                calls.append(Call(ids, kwargs.get("attention_mask"), output if outputs else None))
-            return output
-        place = trace.given[name]
-        trace.given[name] += 1
-        if place >= len(calls):
-            return original(*args, **kwargs)
-        call = calls[place]
-        if place or name not in trace.turned:
-            return call.output
-        return _turned(call.output, call.ids.shape[1], trace.turned[name])
+        if trace.left is not None and trace.left[name] and threading.get_ident() == thread:
+            return trace.left[name].pop(0).output
+        output, ids = original(*args, **kwargs), kwargs.get("input_ids", args[0] if args else None)
+        if isinstance(ids, Tensor) and ids.ndim == 2 and trace.left is None and threading.get_ident() == thread:
+            trace.calls[name].append(Call(ids, kwargs.get("attention_mask"), output))
+        return output
 
-    encoder: Any
-    for name, encoder in encoders.items():
-        encoder.forward = partial(forward, name, encoder.forward)
-    try:
-        yield trace
-    finally:
+    with ExitStack() as stack:
         for name, encoder in encoders.items():
-            del encoder.forward
-            if standing[name] is not None:
-                encoder.forward = standing[name]
+            stack.enter_context(replaced(encoder, "forward", partial(forward, name, encoder.forward)))
+        yield trace
 
 
-def _turned(value: Any, length: int, tokens: Tokens) -> Any:
-    """Return an encoder's output with the states of some tokens changed, in tensors with as many places."""
-    if isinstance(value, Tensor):
-        if not value.is_floating_point() or value.ndim < 3 or length not in value.shape[:2]:
+def _turned(call: Call, tokens: Tokens) -> Any:
+    """Return the output of an encoder with the states of some tokens changed, in tensors with as many places."""
+    length = call.ids.shape[1]
+
+    def turn(value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.is_floating_point() or value.ndim < 3:
+            return value
+        if length not in value.shape[:2]:
             return value
         changed = value.clone()
         part = changed[:, tokens] if value.shape[1] == length else changed[tokens]
         part.copy_(-part - 1)
         return changed
-    if isinstance(value, dict | SimpleNamespace):
-        named = value if isinstance(value, dict) else vars(value)
-        return type(value)(**{key: _turned(one, length, tokens) for key, one in named.items()})
-    if isinstance(value, list | tuple):
-        return type(value)(_turned(one, length, tokens) for one in value)
-    return value
+
+    if isinstance(call.output, SimpleNamespace):  # of remote code
+        return SimpleNamespace(**tree_map(turn, vars(call.output)))
+    return tree_map(turn, call.output)
 
 
 # ---- what it makes of a prompt -------------------------------------------------------------------------------------
@@ -268,25 +252,70 @@ def opened(value: Any) -> tuple[Tensor, Any] | None:
         if value.ndim == 4 and value.is_floating_point():
             return value.flatten(-2), lambda flat: flat.unflatten(-1, value.shape[-2:])
         return (value, lambda same: same) if value.ndim in (2, 3) and value.is_floating_point() else None
-    parts = value if isinstance(value, list | tuple) else []
-    rows = [row for part in parts for row in (part if isinstance(part, list | tuple) else [part])]
-    if not rows or not all(isinstance(row, Tensor) and row.ndim == 2 and row.is_floating_point() for row in rows):
+    rows, form = tree_flatten(value)
+    plain = all(isinstance(row, Tensor) and row.ndim == 2 and row.is_floating_point() for row in rows)
+    if not rows or not plain or not isinstance(value, list | tuple):
         return None
 
     def close(changed: Tensor) -> Any:
-        each = iter([one[: len(row)] for one, row in zip(changed, rows, strict=True)])
-        kind = type(value)
-        return kind(type(p)(next(each) for _ in p) if isinstance(p, list | tuple) else next(each) for p in value)
+        return tree_unflatten([one[: len(row)] for one, row in zip(changed, rows, strict=True)], form)
 
     return pad_sequence(rows, batch_first=True), close
 
 
 def same_values(one: Any, other: Any) -> bool:
-    """Tell whether two values are the same object, equal tensors, or equal lists or mappings of them."""
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return one.shape == other.shape and torch.equal(one, other)
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same_values(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(same_values, one, other))
-    return one is other or (not isinstance(one, Tensor | list | tuple | dict) and bool(one == other))
+    """Tell whether two values are equal: tensors, or nests of them."""
+    (mine, form), (theirs, other_form) = tree_flatten(one), tree_flatten(other)
+
+    def same(a: Any, b: Any) -> bool:
+        if isinstance(a, Tensor) and isinstance(b, Tensor):
+            return a.shape == b.shape and torch.equal(a, b)
+        return a is b or (not isinstance(a, Tensor | type(None)) and type(a) is type(b) and bool(a == b))
+
+    return form == other_form and all(map(same, mine, theirs))
+
+
+# ---- the arguments of a call -------------------------------------------------------------------------------------
+
+
+def listed(prompt: Any) -> list[str]:
+    """Return one prompt or several as a list."""
+    return [prompt] if isinstance(prompt, str) else list(prompt or ())
+
+
+def count_of(call: Mapping[str, Any]) -> str | None:
+    """Return the name of the argument that sets how many images each prompt has."""
+    return next((name for name in call if re.fullmatch(r"num_\w+_per_prompt", name)), None)
+
+
+def texts_of(call: Mapping[str, Any], name: str) -> list[str]:
+    """Return one text per prompt of a call, those for several encoders joined: any of them may state the attribute."""
+    columns = [listed(call[n]) for n in call if re.fullmatch(rf"{name}(_\d)?", n) and call[n] is not None] or [[""]]
+    columns = [column or [""] for column in columns]
+    return [" | ".join(column[row % len(column)] for column in columns) for row in range(max(map(len, columns)))]
+
+
+def rewrite_call(call: dict[str, Any], rewrite: Callable[..., list[str]]) -> None:
+    """Put one new prompt per image into the arguments of a call; negative prompts stay, repeated as needed.
+
+    rewrite: prompts -> new ones; with `again=True` of the second prompts of the same images.
+    """
+    count, texts = count_of(call), listed(call["prompt"])
+    images = int(call.get(count or "") or 1)
+    each = [text for text in texts for _ in range(images)]
+    alone = isinstance(call["prompt"], str) and len(each) == 1
+    written = rewrite(each)
+    call["prompt"] = written[0] if alone else written
+    for name, value in call.items():
+        negative = name.startswith("negative_prompt")
+        if not re.fullmatch(r"(negative_prompt|prompt)(_\d)?", name) or name == "prompt" or value is None:
+            continue
+        own = listed(value)
+        if not negative or (not isinstance(value, str) and len(own) == len(texts)):
+            own = [text for text in (own * len(texts) if len(own) == 1 else own) for _ in range(images)]
+            own = own if negative else rewrite(own, again=True)
+            call[name] = own[0] if alone else own
+    if count is not None:
+        call[count] = 1
+    if isinstance(call.get("batch_size"), int):
+        call["batch_size"] = len(each)

@@ -6,15 +6,15 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
-from vldebias.hosts.base import IMAGE, TEXT, Apply, Seam, installed
+from vldebias.hosts.attachment import Attachment
+from vldebias.hosts.base import IMAGE, TEXT, Seam, installed
 from vldebias.hosts.joint import JointHost
 from vldebias.hub import NO_CODE, asked_once
 
@@ -131,30 +131,27 @@ class TransformersHost(JointHost):
         return tokenizer
 
     def _from_checkpoint(self) -> Any:
-        missing = f"{self.name}: found no tokenizer in {self.model_id!r}"
         if self.model_id is None:
-            raise InvalidInputError(
-                f"{self.name}: the model does not say which checkpoint it came from; pass tokenizer="
-            )
+            raise InvalidInputError(f"{self.name}: its checkpoint is unknown, and so is its tokenizer; pass tokenizer=")
+        missing = f"{self.name}: found no tokenizer in {self.model_id!r}"
         try:
             with asked_once(self.model_id):
                 tokenizer = need("transformers").AutoTokenizer.from_pretrained(self.model_id, **NO_CODE)
         except Exception as error:
             raise InvalidInputError(f"{missing} ({type(error).__name__}: {error}); pass tokenizer=") from error
-        if 2 * len(tokenizer) < self._text_config.vocab_size:  # transformers 5 makes an empty one without its files
+        if 2 * len(tokenizer) < self._config.vocab_size:  # transformers 5 makes an empty one without its files
             raise InvalidInputError(f"{missing} but one of {len(tokenizer)} tokens; pass tokenizer=")
         return tokenizer
 
     @property
-    def _text_config(self) -> Any:
+    def _config(self) -> Any:
         return getattr(self.model.config, "text_config", self.model.config)
 
     @property
     def context_length(self) -> int:
         """Return the number of positions of the text tower, or the tokenizer's limit where that is smaller."""
-        config = self._text_config
-        lost = config.pad_token_id + 1 if self._family.offset else 0
-        return int(min(config.max_position_embeddings - lost, self.tokenizer.model_max_length))
+        lost = self._config.pad_token_id + 1 if self._family.offset else 0
+        return int(min(self._config.max_position_embeddings - lost, self.tokenizer.model_max_length))
 
     def _cleaned(self, prompts: Sequence[str]) -> list[str]:
         return [prompt.lower() if self._family.lower else prompt for prompt in prompts]
@@ -163,17 +160,11 @@ class TransformersHost(JointHost):
         """Count the tokens of each prompt, without padding."""
         return [len(row) for row in self.tokenizer(self._cleaned(prompts), truncation=False)["input_ids"]]
 
-    def tokenize(self, prompts: Sequence[str], full: bool) -> dict[str, Tensor]:
+    def tokenize(self, prompts: Sequence[str]) -> dict[str, Tensor]:
         """Return the inputs of the text tower: ids, and a mask where padding is masked."""
-        batch = self.tokenizer(
-            self._cleaned(prompts),
-            padding="max_length" if full else self._family.padding,
-            truncation=True,
-            max_length=self.context_length,
-            return_tensors="pt",
-        )
-        known = inspect.signature(getattr(self._call, "forward", self._call)).parameters
-        return {name: tensor for name, tensor in batch.items() if name in known}
+        how = {"padding": self._family.padding, "truncation": True, "max_length": self.context_length}
+        batch = self.tokenizer(self._cleaned(prompts), return_tensors="pt", **how)
+        return _known(self._call, batch)
 
     def decode(self, ids: tuple[int, ...]) -> str:
         """Decode ids to text without special tokens, since padding may have the id of the end token."""
@@ -190,8 +181,7 @@ class TransformersHost(JointHost):
     def image_features(self, pixels: Mapping[str, Tensor]) -> Tensor:
         """Return the output of `get_image_features` for those of `pixels` that it accepts."""
         call = self.model.get_image_features
-        known = inspect.signature(call).parameters
-        return self._embedding(call(**{name: tensor for name, tensor in pixels.items() if name in known}))
+        return self._embedding(call(**_known(call, pixels)))
 
     def _embedding(self, output: Any) -> Tensor:
         """Return the embedding in the model's output: a tensor in transformers 4, an output object in 5."""
@@ -203,39 +193,39 @@ class TransformersHost(JointHost):
             )
         return cast("Tensor", output.text_embeds if hasattr(output, "text_embeds") else output.pooler_output)
 
-    def without_padding(self) -> Callable[[Mapping[str, Tensor]], Tensor]:
-        """Return a function that encodes without padding, for towers that mask it; SigLIP's attends to it."""
-        if self._family.padding == "max_length":
-            return self.features
-        return lambda tokens: self.shortened(tokens, tokens.get("attention_mask"))
-
-    def install(self, apply: Apply) -> Callable[[], None]:
+    def install(self, attachment: Attachment) -> Callable[[], None]:
         """Add a hook where an embedding comes out, and for texts one where the token ids come in."""
-        seam, handles = _Hooks(self.name, apply, self.texts), []
+        hooks, handles = _Hooks(attachment, self), []
         if TEXT in self.roles:
-            handles.append(self.head.register_forward_hook(seam.change_text))
-            handles.append(self._text.register_forward_pre_hook(seam.keep_ids, with_kwargs=True))
+            handles.append(self.head.register_forward_hook(hooks.change_text))
+            handles.append(self._text.register_forward_pre_hook(hooks.keep_ids, with_kwargs=True))
         if IMAGE in self.roles and self.image_head is not None:
-            handles.append(self.image_head.register_forward_hook(seam.change_image))
+            handles.append(self.image_head.register_forward_hook(hooks.change_image))
         if "torch._dynamo" in sys.modules:  # code that was compiled before does not look for hooks again
             torch.compiler.reset()
-        return installed([seam], handles)
+        return installed([], handles)
 
 
-@dataclass(eq=False, repr=False)
+def _known(call: Any, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the arguments that a method, or the forward of a model, accepts."""
+    known = inspect.signature(getattr(call, "forward", call)).parameters
+    return {name: tensor for name, tensor in given.items() if name in known}
+
+
 class _Hooks(Seam):
     """Remember the token ids from the start of the text tower to its head, per thread, and forget them there."""
 
-    texts: Callable[[Tensor], Sequence[str]]
-    thread: threading.local = field(default_factory=threading.local)
+    def __init__(self, attachment: Attachment, host: TransformersHost) -> None:
+        super().__init__(attachment)
+        self.host, self.thread = host, threading.local()
 
     def keep_ids(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.thread.ids = kwargs.get("input_ids", args[0] if args else None)
 
     def change_text(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         ids = vars(self.thread).pop("ids", None)
-        return self.project(TEXT, output, None if ids is None else partial(self.texts, ids))
+        return self.attachment.apply(TEXT, output, None if ids is None else lambda: self.host.texts(ids))
 
     def change_image(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         """(b, d), or (b, d, 1, 1) of the pooling of ALIGN."""
-        return self.project(IMAGE, output.flatten(1)).reshape(output.shape)
+        return self.attachment.apply(IMAGE, output.flatten(1)).reshape(output.shape)

@@ -143,7 +143,7 @@ def list_pairs(
     settings: TrainSettings, folder: Path, *, cpu: bool = False, progress: Progress = SILENT
 ) -> dict[str, Any]:
     """Score every pair by the model as loaded, and write the files of `report_pairs` into `folder`."""
-    from vldebias.hosts.towers import towers
+    from vldebias.hosts.towers import Towers
 
     data = open_images(settings)
     if not isinstance(data, ImageData):
@@ -153,7 +153,7 @@ def list_pairs(
         loaded.host.to("cuda")
     pairs = make_pairs(data, settings)
     with progress:
-        scorer = towers(loaded.host, loaded.tokenizer, loaded.preprocess)
+        scorer = Towers(loaded.host, loaded.tokenizer, loaded.preprocess)
         scores = positive_scores(scorer, pairs, workers=settings.workers, progress=progress)
     files, wrong = report_pairs(pairs, scores, folder, keep=settings.keep)
     return {"pairs": pairs.items, "wrong_pairs": wrong, "files": files}
@@ -167,12 +167,12 @@ def steps_done(folder: Path) -> tuple[int, int]:
 
 def make_towers(settings: TrainSettings) -> Towers:
     """Load the model, and set which parameters are trained."""
-    from vldebias.hosts.towers import towers
+    from vldebias.hosts.towers import Towers
 
     if settings.views == "two" and settings.tune == "text":
         raise InvalidInputError("tune 'text': two views of an image are not read by the text tower; tune another part")
     loaded = load_host(settings.model, settings.pretrained)
-    made = towers(loaded.host, loaded.tokenizer, loaded.preprocess)
+    made = Towers(loaded.host, loaded.tokenizer, loaded.preprocess)
     last = {"image": settings.image_blocks, "text": settings.text_blocks}
     tune(made, settings.tune, last=last, lora_rank=settings.lora_rank, seed=settings.seed)
     for part in made.text_parts if settings.views == "two" else ():

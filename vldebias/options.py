@@ -48,7 +48,6 @@ class Options:
         None
     )
     limit: Annotated[int | None, Flag("Images", "N", "At most so many of each split, at random.", least=1)] = None
-    strict: Annotated[bool, Flag("Images", None, "Stop at an image that cannot be read.")] = False
     embeddings: Annotated[Path | None, Flag("Images", "FILE", "Features of your own (.npz), or 'shards/*.npy'.")] = None
     table: Annotated[Path | None, Flag("Images", "FILE", "Labels of .npy shards, row by row; or 'meta/*.parquet'.")] = (
         None

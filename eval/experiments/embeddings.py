@@ -48,7 +48,7 @@ class Gallery:
     @property
     def rows(self) -> Tensor:
         """Return (n, d) normalised image features."""
-        return self.images.normalised().double()
+        return self.images.unit[:].double()
 
     @property
     def gender(self) -> Rows:

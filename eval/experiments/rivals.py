@@ -140,7 +140,7 @@ class Split:
     def order_kept(self, edits: Mapping[str, Edit]) -> dict[str, float]:
         """Return Spearman's correlation of scores before and after, inside the groups."""
         asked = self.queries or (self.classes.classes if self.classes else ())
-        rows, codes = self.gallery.normalised().double(), self.gallery.column(self.attribute).codes
+        rows, codes = self.gallery.unit[:].double(), self.gallery.column(self.attribute).codes
         if self.classes is not None:
             codes = cross(self.gallery.column(self.label), self.gallery.column(self.attribute)).codes
         known = codes >= 0

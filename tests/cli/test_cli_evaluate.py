@@ -75,7 +75,7 @@ def test_a_suite_runs_by_path_and_is_reported_again(tmp_path: Path) -> None:
         (("waterbirds", "--data-root", "nowhere"), "--data-root nowhere: no such folder"),
         (("show", "nothing"), "got the suite 'nothing'"),
         (("data", "cats"), "unknown data set 'cats'"),
-        (("data", "waterbirds"), "waterbirds: expected its root"),
+        (("data", "waterbirds"), "waterbirds: got no root"),
         (("data", "birds", "--option", "n"), "expected name=value"),
     ],
 )

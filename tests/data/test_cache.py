@@ -119,17 +119,6 @@ def test_a_shard_of_another_size_is_set_aside(tmp_path: Path) -> None:
         assert ShardStore(tmp_path, 3, {}).read(0) is None
 
 
-@pytest.mark.parametrize("workers", [0, 3])
-def test_strict_stops_at_the_first_and_also_at_one_that_was_skipped_before(tmp_path: Path, workers: int) -> None:
-    data, how = make_data(9, {5, 7}), {"shard_size": 3, "workers": workers}
-    with pytest.raises(InvalidInputError, match=r"'img5' cannot be read"):
-        embed(data, Counting(), tmp_path, strict=True, **how)
-    assert len(shards(tmp_path)) == 1
-    embed(data, Counting(), tmp_path, **how)
-    with pytest.raises(InvalidInputError, match=r"'img5' could not be read .*shard-00001.safetensors"):
-        embed(data, Counting(), tmp_path, strict=True, **how)
-
-
 def test_a_fault_of_the_machine_or_the_drive_is_not_put_down_to_the_image(tmp_path: Path) -> None:
     data = make_data(5, {3}, error=lambda i: OSError(errno.EIO, "Input/output error"))
     with pytest.raises(OSError, match="Input/output error"):
@@ -142,7 +131,7 @@ def test_a_fault_of_the_machine_or_the_drive_is_not_put_down_to_the_image(tmp_pa
 
 
 def test_features_that_half_precision_cannot_hold_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"'img0', are not finite as float16"):
+    with pytest.raises(InvalidInputError, match=r"not finite as float16.*'img0'"):
         embed(make_data(3), Counting(scale=1e4), tmp_path)
     assert np.isfinite(embed(make_data(3), Counting(scale=1e4), tmp_path, dtype="bfloat16").features).all()
     with pytest.raises(InvalidInputError, match="not finite as float32"):

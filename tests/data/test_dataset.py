@@ -94,7 +94,6 @@ def test_files_are_read_by_row_when_they_are_asked_for(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         data.read(0)
     assert (data.ids, data.about, data.read(1)) == (tuple(files), {"root": str(root)}, picture(1))
-    assert data.path is not None
     assert (data.path(1), data.fingerprint) == (str(root / files[1]), mark(root, files))
 
 

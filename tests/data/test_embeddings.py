@@ -42,7 +42,7 @@ def test_rows_stay_together_copied_or_picked(data: st.DataObject) -> None:
         assert one.column("parity").codes.tolist() == whole.column("parity").codes[index].tolist()
         assert one.captions == tuple(whole.captions[i] for i in index)
         assert (len(one), one.dim, one.about) == (len(index), 3, whole.about)
-    assert torch.equal(lazy.normalised(), some.normalised())
+    assert torch.equal(lazy.unit[:], some.unit[:])
 
 
 def test_arrays_lists_and_tensors_make_embeddings() -> None:
@@ -184,11 +184,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"ids": np.array([b"a", b"\xff", b"c"])}, "'ids': expected strings, got bytes that are no UTF-8"),
     ({"ids": np.frombuffer(b"[" * 100_000, dtype=np.uint8)}, "'ids': expected UTF-8 JSON in an array of uint8"),
     ({"label.g": np.array([b"a", b"\xff", b"c"])}, "'label.g': expected strings or bytes of UTF-8, got b'.xff'"),
-    ({"label.g": np.ones((3, 1), dtype=int)}, r"'label.g': labels: expected strings or integers \(n,\), got \(3, 1\)"),
+    ({"label.g": np.ones((3, 1), dtype=int)}, r"'label.g': expected strings or integers \(n,\), got \(3, 1\)"),
     ({"label.g": np.array([0.5, 1, 2])}, "'label.g': expected strings or integers, got float64"),
     ({"label.g": np.array([0, 1])}, r"expected 3 rows in every column, got \{'g': 2\}"),
-    ({"label.g": np.array([0, 1, 7]), "names.g": np.array(["a", "b"])}, "'label.g': labels: expected codes -1"),
-    ({"label.g": np.array(["a", "b", "x"]), "names.g": np.array(["a", "b"])}, "'label.g': labels: expected one of"),
+    ({"label.g": np.array([0, 1, 7]), "names.g": np.array(["a", "b"])}, "'label.g': expected codes -1"),
+    ({"label.g": np.array(["a", "b", "x"]), "names.g": np.array(["a", "b"])}, "'label.g': expected one of"),
     ({"text": np.ones((2, 4))}, r"'text': expected floats \(0, 4\)"),
     ({"prompts": np.array(["a"])}, r"'text': expected floats \(1, 4\), .* got \(0,\)"),
     ({"text": np.ones((1, 5)), "prompts": np.array(["a"])}, r"'text': expected floats \(1, 4\), .* got \(1, 5\)"),
@@ -211,8 +211,7 @@ def test_features_that_are_not_finite_are_refused(value: float, tmp_path: Path) 
     features = np.ones((5, 2), dtype=np.float32)
     features[[2, 4], 1] = value
     path = save_embeddings(tmp_path / "file.npz", Embeddings.of(features, ids=list("abcde")))
-    message = r"features: 2 of 5 rows are infinite or NaN, the first of them row 2 \('c'\); expected finite numbers"
-    with pytest.raises(InvalidInputError, match=message):
+    with pytest.raises(InvalidInputError, match=r"2 of 5 rows, .* row 2 \('c'\)"):
         load_embeddings(path)
 
 
@@ -226,5 +225,5 @@ def one_array() -> bytes:
 def test_files_that_are_none_are_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "bad.npz"
     path.write_bytes(content)
-    with pytest.raises(InvalidInputError, match=r"bad.npz: cannot be read .*expected a .npz file of arrays"):
+    with pytest.raises(InvalidInputError, match=r"bad.npz: cannot be read .*expected a .npz file"):
         load_embeddings(path)

@@ -254,7 +254,7 @@ def parquet_of(path: Path, images: Sequence[str] = (), **columns: list[Any]) -> 
         (("jpg", "mask"), ""),
         (("photo",), ""),
         (("jpg", "png"), r"images may be in any of \['jpg', 'png'\]; name it with image="),
-        ((), r"no column holds images; .* There are \['txt'\]"),
+        ((), r"image=.* There are \['txt'\]"),
     ],
 )
 def test_the_column_of_images_is_found_by_name_or_by_type(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vldebias.data.suspects import Suspects, pictures_below, thumbnail
+from vldebias.data.suspects import Suspects, pictures_below
 from vldebias.errors import InvalidInputError
 
 
@@ -18,13 +18,12 @@ def gone(row: int) -> Any:
 
 @pytest.mark.parametrize("read", [gone, None])
 def test_pictures_that_are_gone_leave_a_note(read: Any, tmp_path: Path) -> None:
-    assert thumbnail(read, 0).getpixel((0, 0)) == (0xEE, 0xF0, 0xF3)
-    found = Suspects.by(np.arange(3.0), ("a", "b", "c"), read=read)
+    found = Suspects(np.arange(3.0), ("a", "b", "c"), read=read)
     assert found.page(tmp_path / "page.html", "gone", lambda row: ("", "")).read_text().count("<img") == 3
 
 
 def test_the_table_has_the_lowest_first_and_what_has_no_score_last(tmp_path: Path) -> None:
-    found = Suspects.by(np.array([0.5, np.nan, -0.25, 0.5]), ("a", "b", "=c", "d"))
+    found = Suspects(np.array([0.5, np.nan, -0.25, 0.5]), ("a", "b", "=c", "d"))
     told = list(csv.DictReader(found.write(tmp_path / "t.csv", {"row": str}).read_text().splitlines()))
     assert [one["row"] for one in told] == ["2", "0", "3", "1"]
     assert told[0]["id"] == "'=c"  # no formula
@@ -35,7 +34,7 @@ def test_the_table_has_the_lowest_first_and_what_has_no_score_last(tmp_path: Pat
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.6, 1.0])
 def test_what_is_kept_has_the_highest_scores(share: float) -> None:
     scores = np.random.default_rng(0).random(20)
-    kept = Suspects.by(scores, tuple("abcdefghijklmnopqrst")).kept(share)
+    kept = Suspects(scores, tuple("abcdefghijklmnopqrst")).kept(share)
     assert kept.tolist() == sorted(np.argsort(scores)[20 - round(share * 20) :].tolist())
 
 
@@ -50,6 +49,6 @@ def test_ids_are_pictures_below_a_folder_with_or_without_their_ending(tmp_path: 
     assert paths == [str(folder / "2.jpg.png"), "", "", ""]  # no id leads out of the folder
     with pytest.raises(OSError, match="no such picture below"):
         found["read"](3)
-    for where, match in ((folder, "such as '7'; got '(2.jpg|a/1).png'"), (folder / "none", "expected a folder with")):
-        with pytest.raises(InvalidInputError, match=match):
+    for where in (folder, folder / "none"):
+        with pytest.raises(InvalidInputError, match="'7'"):
             pictures_below(where, ("7", "8"))

@@ -52,8 +52,8 @@ def test_every_data_set_opens_by_name_with_the_split_that_is_reported(
     ("birds", ".", {}, r"the worlds 'birds' and 'portraits' are opened with vldebias.miniature.open_world"),
     ("waterbirds", ".", {"pad": 1}, r"waterbirds: unknown options \['pad'\]; expected none for this data set"),
     ("manifest", ".", {"pad": 1}, r"manifest: unknown options \['pad'\]; expected image, caption, labels"),
-    ("celeba", "no/where", {}, r"celeba: no/where does not exist; expected list_attr_celeba .* Get it from mmlab"),
-    ("celeba", None, {}, r"celeba: expected its root: list_attr_celeba .* Get it from mmlab"),
+    ("celeba", "no/where", {}, "celeba: no/where .* list_attr_celeba .* mmlab"),
+    ("celeba", None, {}, "celeba: .* list_attr_celeba .* mmlab"),
 )
 def test_what_cannot_be_opened_says_why(name: str, root: str | None, options: dict[str, Any]) -> None:
     open_data(name, root, **options)
@@ -80,7 +80,7 @@ def test_waterbirds(tmp_path: Path, folder: str) -> None:
 @refused(
     (",y,", ",label,", r"expected a column 'y'; there are \['img_id', 'img_filename', 'label'"),
     (".jpg,1,", ".jpg,2,", r"column 'y': expected one of \['0', '1'\], got \['2'\]"),
-    (",1,0,/o", ",1,,/o", r"column 'place': expected one of \['0', '1'\] in every row, 2 are empty"),
+    (",1,0,/o", ",1,,/o", "column 'place': .* 2 are empty"),
     ("002.Some_Bird/", "../002.Some_Bird/", "paths lead out of"),
     (",2,1,/o", ",3,1,/o", r"column 'split': expected one of \['0', '1', '2'\], got \['3'\]"),
 )
@@ -130,8 +130,8 @@ def test_every_layout_of_celeba_gives_the_same(tmp_path: Path, layout: str) -> N
 
 
 @refused(
-    ("list_attr_celeba.txt", "000003.jpg", "000003.jpg 1", "expected a file name and 40 values in a line"),
-    ("list_attr_celeba.txt", " Male ", " Sex ", r"expected a column 'Male'; there are \['5_o_Clock"),
+    ("list_attr_celeba.txt", "000003.jpg", "000003.jpg 1", "a file name and 40 values, got .*000003.jpg 1"),
+    ("list_attr_celeba.txt", " Male ", " Sex ", r"\['Male'\].*'5_o_Clock"),
     ("list_attr_celeba.txt", "", None, r"list_attr_celeba\.txt: expected"),
     ("list_attr_celeba.txt", "-1", "-2", r"column '.*': expected one of \['-1', '0', '1'\], got \['-2'\]"),
     ("list_eval_partition.txt", "000005.jpg 1\n", "", r"1 images have attributes but no split, such as \['000005"),

@@ -46,7 +46,7 @@ def scores_of(test: Embeddings, method: str) -> torch.Tensor:
     side = texts()
     projection, rows = side.fit(PROMPTS, method, 1000.0), side.embed(PROMPTS.classes)
     rows = rows if projection is None else torch.nn.functional.normalize(projection(rows), dim=1)
-    return test.normalised().double() @ rows.T
+    return test.unit[:].double() @ rows.T
 
 
 # ---- figures -------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ class Said(ImageTask):
         result = TaskResult(self.provenance(self.name, images, texts, sets, methods, **about))
         right = {}
         for name, one in fitted.items():
-            scores = images.normalised().double() @ self.rows(texts, sets[0].classes, one.edit).T
+            scores = images.unit[:].double() @ self.rows(texts, sets[0].classes, one.edit).T
             right[name] = (scores.argmax(1).numpy() == [own[code] for code in labels.codes]).astype(float)
             right[name] = right[name] if weights is None else right[name] * weights
         counts = {"images": len(images)}

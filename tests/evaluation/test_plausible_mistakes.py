@@ -220,7 +220,7 @@ LABELS = [
     Case("'None' texts", lambda: ev(labels=np.where(EVEN, "None", SEX)), WARNED, "say unknown='None'"),
     Case("labels of shape (n, 1)", lambda: ev(labels=SEX[:, None]), REFUSED, "expected strings or integers (n,)"),
     Case("255 for unknown", lambda: ev(labels=BYTES), WARNED, "say unknown='255'"),
-    Case("row numbers", lambda: ev(labels=np.arange(N)), WARNED, "200 groups in 200 rows"),
+    Case("row numbers", lambda: ev(labels=np.arange(N)), WARNED, "200 of 200 groups"),
     Case("shuffled labels", lambda: ev(labels=RNG.permutation(SEX)), WARNED, "no more than chance"),
     Case("another name of the column", lambda: ev(labels={"race": SEX}, prompts={"race": "gender"})),
 ]
@@ -295,7 +295,7 @@ GROUPS = [
     Case("a value misspelt", lambda: gr(place=np.where(PLACE == "water", "watr", PLACE)), WARNED, "you mean 'water'?"),
     Case("an empty cell", lambda: gr(place=np.array(["land", "water"] * (N // 2)))),
     Case("one image in a group", lambda: gr(place=np.array(["water"] + ["land"] * (N - 1))), WARNED, "'water' (1)"),
-    Case("spurious of ids", lambda: gr(place=np.arange(N)), WARNED, "200 groups in 200 rows"),
+    Case("spurious of ids", lambda: gr(place=np.arange(N)), WARNED, "200 of 200 groups"),
     Case("label -1 and 1", lambda: gr(label=np.where(BIRD == "landbird", -1, 1)), REFUSED, "got ['-1', '1']; rename"),
 ]
 METRICS = [

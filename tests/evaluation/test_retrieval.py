@@ -218,7 +218,7 @@ def test_query_cosine_says_how_far_queries_move_and_stated_ones_stay() -> None:
 @pytest.mark.parametrize(("method", "k"), [("none", 1), ("cali", 5)])
 def test_recall_agrees_with_torchmetrics(method: str, k: int) -> None:
     (part,) = evaluate(GALLERY)
-    scores = GALLERY.normalised().double() @ TEXTS.under(CAPTIONS, TEXTS.fit(GENDER, method)).T  # (images, captions)
+    scores = GALLERY.unit[:].double() @ TEXTS.under(CAPTIONS, TEXTS.fit(GENDER, method)).T  # (images, captions)
     own = torch.tensor([[a == b for b in CAPTIONS] for a in GALLERY.captions])
     code = torch.tensor([CAPTIONS.index(caption) for caption in GALLERY.captions])
     image, found = torch.arange(N)[:, None], []
@@ -237,7 +237,7 @@ def test_images_of_one_caption_are_drawn_together_and_those_without_are_left_out
     (part,) = evaluate(GALLERY, resamples=4000)
     found, captions = cell(part, "recall@1", "none", "text to image"), sorted(set(GALLERY.captions))
     sizes = np.array([GALLERY.captions.count(caption) for caption in captions])
-    best = (TEXTS.embed(captions) @ GALLERY.normalised().double().T).argmax(1)
+    best = (TEXTS.embed(captions) @ GALLERY.unit[:].double().T).argmax(1)
     hits = np.array([GALLERY.captions[i] == c for i, c in zip(best, captions, strict=True)])
     drawn = np.random.default_rng(0).integers(len(sizes), size=(4000, len(sizes)))
     means = (hits * sizes)[drawn].sum(1) / sizes[drawn].sum(1)
@@ -251,7 +251,7 @@ def test_images_of_one_caption_are_drawn_together_and_those_without_are_left_out
 def test_accuracy_agrees_with_scikit_learn(method: str) -> None:
     (part,) = evaluate(classes={**CLASSES, "gender": {"male": "caption 0", "female": "caption 1"}})
     known = GALLERY.column("hat").known
-    projection, images = TEXTS.fit(GENDER, method), GALLERY.normalised().double()[torch.tensor(known)]
+    projection, images = TEXTS.fit(GENDER, method), GALLERY.unit[:].double()[torch.tensor(known)]
     each = []
     for column, prompts in CLASSES.items():
         labels = GALLERY.column(column)
@@ -267,7 +267,7 @@ def test_accuracy_agrees_with_scikit_learn(method: str) -> None:
 
 def test_precision_counts_the_images_that_the_query_names() -> None:
     (part,) = evaluate(GALLERY)
-    scores, wanted = TEXTS.embed(QUERIES) @ GALLERY.normalised().double().T, GALLERY.column("job").codes
+    scores, wanted = TEXTS.embed(QUERIES) @ GALLERY.unit[:].double().T, GALLERY.column("job").codes
     for i, (query, row) in enumerate(zip(QUERIES, scores, strict=True)):
         expected = (wanted[row.topk(K).indices.numpy()] == i).mean()
         assert cell(part, f"precision@{K}", "none", query).value == pytest.approx(expected)

@@ -136,7 +136,7 @@ def test_the_key_changes_with_whatever_may_change_figures(tmp_path: Path, cache:
         next(other.model.host.visual.parameters()).add_(1e-3)
     data = {"name": "birds", "options": {"n": 81}}
     keys = [key(usual), key(other), key(usual, lam=5.0), key(usual, prompts="celeba"), key(usual, data=data)]
-    changed: list[dict[str, Any]] = [{"resamples": 21}, {"limit": 70}, {"strict": True}]
+    changed: list[dict[str, Any]] = [{"resamples": 21}, {"limit": 70}]
     changed += [{"unknown": ("-1",)}]
     keys += [key(session(**options)) for options in changed]
     assert len(set(keys)) == len(keys)
@@ -185,7 +185,7 @@ def test_the_images_of_a_limit_are_always_the_same(tmp_path: Path, cache: Path) 
 def test_what_a_suite_needs_is_said(run: Any) -> None:
     for task, host, message in (
         (BIRDS, None, "expected an image-text model, got none; this suite needs a brave heart"),
-        ({**BIRDS, "data": {"name": "waterbirds"}}, "miniature", "waterbirds: expected its root"),
+        ({**BIRDS, "data": {"name": "waterbirds"}}, "miniature", "waterbirds: got no root"),
         (PEOPLE, "miniature", "expected labels and the folder of drawn images"),
     ):
         with pytest.raises(InvalidInputError, match=message):

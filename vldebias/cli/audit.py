@@ -124,7 +124,7 @@ def diagnose_command(
     if labels is not None:
         listed = wrong_labels(data.features, data.column(labels)).set_index("row")
         scores = listed.confidence.reindex(range(len(data))).to_numpy()
-        suspects = Suspects.by(scores, data.ids, **pictures)
+        suspects = Suspects(scores, data.ids, **pictures)
         given, fits = (listed[name].reindex(range(len(data)), fill_value="") for name in ("given", "proposed"))
         columns = {"row": str, "given": given.__getitem__, "proposed": fits.__getitem__}
         files["suspect_labels"] = suspects.write(folder / "wrong-labels.csv", columns)

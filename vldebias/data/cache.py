@@ -44,7 +44,6 @@ def embed_images(
     shard_size: int = 1024,
     batch_size: int = 64,
     workers: int = 4,
-    strict: bool = False,
     progress: Progress | None = None,
     runner: OnRay | None = None,
 ) -> Embeddings:
@@ -60,7 +59,6 @@ def embed_images(
         shard_size: images in a shard; at most one shard is lost by a kill.
         batch_size: images that go through the model at once.
         workers: threads that read and prepare images ahead of the model; 0 reads between the batches.
-        strict: stop at the first image that cannot be read. Default: count, list in `about["skipped"]` and go on.
         progress: where to show progress; default: on stderr.
         runner: who computes the missing shards: `vldebias.data.OnRay()`; default: this process.
 
@@ -69,7 +67,7 @@ def embed_images(
         images could not be read: "skipped" ([{"id", "reason"}]) of "images".
 
     Raises:
-        InvalidInputError: an unreadable image where strict, no readable image, features that are not finite.
+        InvalidInputError: no readable image, features that are not finite.
     """
     if not isinstance(data, ImageData):
         raise InvalidInputError(
@@ -80,15 +78,13 @@ def embed_images(
         raise InvalidInputError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
     if shard_size < 1 or batch_size < 1 or workers < 0:
         raise InvalidInputError(f"shard_size, batch_size, workers: got {shard_size}, {batch_size}, {workers}")
-    about = {
+    about: dict[str, Any] = {
         "data": data.name,
         "split": data.split,
         "data_fingerprint": data.fingerprint,
         "model": encoder.name,
-        "fingerprint": encoder.fingerprint,
-        "preprocessing": encoder.preprocessing,
-        "dtype": dtype,
     }
+    about |= {"fingerprint": encoder.fingerprint, "preprocessing": encoder.preprocessing, "dtype": dtype}
     # Another folder for whatever could change a feature.
     key = [FORMAT, encoder.digest, encoder.preprocessing, data.fingerprint, len(data), dtype, shard_size]
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
@@ -97,7 +93,7 @@ def embed_images(
     folder = where / f"{readable}-{digest}"
     store = ShardStore(folder if runner is None else folder.absolute(), shard_size, about | {"shard_size": shard_size})
     with progress or Progress.on() as display:
-        run = _Run(store, encoder, dtype, batch_size, workers, strict, f"{data.name} {data.split}", display, runner)
+        run = _Run(store, encoder, dtype, batch_size, workers, display, runner)
         try:
             embeddings = run.embeddings(data)
         except KeyboardInterrupt:
@@ -198,24 +194,22 @@ class _Run:
     dtype: str
     batch_size: int
     workers: int
-    strict: bool
-    title: str
     progress: Progress
     runner: OnRay | None
 
     def embeddings(self, data: ImageData) -> Embeddings:
         """Find missing shards in process 0, share the work among all processes, and return everything in each."""
-        group, size = processes(), self.store.shard_size
+        group, size, title = processes(), self.store.shard_size, f"{data.name} {data.split}"
         shards = range(-(-len(data) // size))
-        missing = group.share([i for i in shards if self._read(i) is None] if group.rank == 0 else None)
+        missing = group.share([i for i in shards if self.store.read(i) is None] if group.rank == 0 else None)
         progress = SILENT if group.rank else self.progress
-        progress.say(f"{self.title}: {len(shards) - len(missing)} of {len(shards)} shards found in {self.store.folder}")
+        progress.say(f"{title}: {len(shards) - len(missing)} of {len(shards)} shards found in {self.store.folder}")
         missing = missing[group.rank :: group.world]
         total = sum(min(size, len(data) - index * size) for index in missing)
-        with (progress if total else SILENT).bar(self.title, total) as bar:
+        with (progress if total else SILENT).bar(title, total) as bar:
             if self.runner is not None and missing:
                 away = replace(self, progress=SILENT, runner=None)
-                for images in self.runner.each(partial(away._shard, data), missing):
+                for images in self.runner.map(partial(away._shard, data), missing):
                     bar.advance(images)
             else:
                 for index in missing:
@@ -230,85 +224,60 @@ class _Run:
         parts = [shard.features for shard in found if len(shard.features)] or [torch.empty(0, 0)]
         joined = parts[0] if len(parts) == 1 else torch.cat(parts)  # mapped if it is one, else copied once
         kept = torch.cat([shard.rows for shard in found]).numpy()  # an array: a list of no rows has no type
+        skipped = [{"id": name, "reason": why} for shard in found for name, why in shard.skipped]
         return Embeddings(
             (joined.float() if joined.dtype == torch.bfloat16 else joined).numpy(),  # which knows no bfloat16
             tuple(data.ids[i] for i in kept),
             {column: labels[kept] for column, labels in data.labels.items()},
             tuple(data.captions[i] for i in kept) if data.captions else (),
-            {
-                "images": len(data),
-                "skipped": [{"id": name, "reason": reason} for shard in found for name, reason in shard.skipped],
-            },
+            {"images": len(data), "skipped": skipped},
         )
 
-    def _read(self, index: int) -> Shard | None:
-        shard = self.store.read(index)
-        if shard is not None and self.strict and shard.skipped:
-            name, reason = shard.skipped[0]
-            raise InvalidInputError(
-                f"image {name!r} could not be read ({reason}) when {self.store.path(index)} was written; repair the "
-                "image and delete that file, or run without strict"
-            )
-        return shard
-
     def _shard(self, data: ImageData, index: int, advance: Callable[[], None] = lambda: None) -> int:
-        """Embed and write a shard, if no other run has written it in the meantime; how many images it has.
+        """Embed and write a shard, if no other run has written it in the meantime; return how many images it has.
 
         The batches start anew here, so that a shard never depends on another.
         """
         size = self.store.shard_size
         places = range(index * size, min((index + 1) * size, len(data)))
-        if self._read(index) is not None:
+        if self.store.read(index) is not None:
             return len(places)
-        rows: list[int] = []
-        skipped: list[list[str]] = []
-        parts: list[Tensor] = []
-        batch: list[tuple[str, Pixels]] = []
-        for row, pixels in prefetch(places, partial(self._load, data), self.workers, 2 * self.batch_size):
-            if not isinstance(pixels, str):
-                rows.append(row)
-                batch.append((data.ids[row], pixels))
-            elif self.strict:
-                raise InvalidInputError(
-                    f"image {data.ids[row]!r} cannot be read ({pixels}); repair or remove it, or run without strict to "
-                    "count and skip such images"
-                )
-            else:
+
+        def load(row: int) -> tuple[int, Pixels | str]:
+            try:
+                image = data.read(row)
+            except OSError as error:
+                return row, why_unreadable(error)
+            return row, self.encoder.prepare(image)
+
+        rows, skipped, parts = list[int](), list[list[str]](), list[Tensor]()
+        batch: list[Pixels] = []
+        for row, pixels in prefetch(places, load, self.workers, 2 * self.batch_size):
+            if isinstance(pixels, str):
                 skipped.append([data.ids[row], pixels])
-            if len(batch) == self.batch_size:
-                parts.append(self._features(batch))
+            else:
+                rows.append(row)
+                batch.append(pixels)
+            if batch and (len(batch) == self.batch_size or row == places[-1]):
+                parts.append(self._features(batch, data.ids[rows[-len(batch)]]))
                 batch.clear()
             advance()
-        if batch:
-            parts.append(self._features(batch))
         if len(skipped) >= _MANY and not rows:
-            (first, reason), (last, _) = skipped[0], skipped[-1]
             raise InvalidInputError(
-                f"none of the {len(skipped)} images from {first!r} to {last!r} can be read ({reason}); expected images "
-                "there: is the drive connected, is the root right?"
+                f"none of the {len(skipped)} images from {skipped[0][0]!r} to {skipped[-1][0]!r} can be read "
+                f"({skipped[0][1]}); expected images there: is the drive connected, is the root right?"
             )
         features = torch.cat(parts) if parts else torch.empty(0, 0, dtype=DTYPES[self.dtype])
         kept = torch.tensor(rows, dtype=torch.int64)
         self.store.write(index, Shard(features, kept, places.start, len(places), skipped))
         return len(places)
 
-    def _load(self, data: ImageData, row: int) -> tuple[int, Pixels | str]:
-        """Return the pixels, or why the image cannot be read."""
-        try:
-            image = data.read(row)
-        except OSError as error:
-            return row, why_unreadable(error)
-        return row, self.encoder.prepare(image)
-
-    def _features(self, batch: list[tuple[str, Pixels]]) -> Tensor:
-        """Return features (b, d) in the precision of the cache."""
-        stored = self.encoder.embed([pixels for _, pixels in batch]).to(DTYPES[self.dtype])
-        bad = ~torch.isfinite(stored).all(dim=1)
-        if bad.any():
-            first = batch[int(bad.nonzero()[0])][0]
+    def _features(self, batch: list[Pixels], first: str) -> Tensor:
+        """Return features (b, d) in the precision of the cache; `first` is the image that the batch begins with."""
+        stored = self.encoder.embed(batch).to(DTYPES[self.dtype])
+        if not torch.isfinite(stored).all():
             raise InvalidInputError(
-                f"{self.encoder.name}: the features of {int(bad.sum())} images, such as {first!r}, are not finite "
-                f"as {self.dtype}; expected finite ones: choose dtype 'bfloat16' or 'float32', or run the model in "
-                "float32"
+                f"{self.encoder.name}: features are not finite as {self.dtype} in the batch from image {first!r} on; "
+                "choose dtype 'bfloat16' or 'float32', or run the model in float32"
             )
         return stored

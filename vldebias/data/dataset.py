@@ -7,10 +7,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,6 +38,7 @@ _OUTSIDE = r"^[/\\]|^[A-Za-z]:|^[A-Za-z][A-Za-z0-9+.-]*://|(^|[/\\])\.\.([/\\]|$
 class Columns:
     """Define what `ImageData` and `Embeddings` share: n rows with ids, labels in columns, perhaps captions."""
 
+    name: str
     ids: Sequence[str]
     labels: Mapping[str, Labels]
     captions: tuple[str, ...]
@@ -49,18 +49,17 @@ class Columns:
     def column(self, name: str) -> Labels:
         """Return the labels of a column; an unknown name is an error that lists the columns."""
         if name not in self.labels:
-            raise InvalidInputError(
-                f"{getattr(self, 'name', 'embeddings')}: no column {name!r}; there are {sorted(self.labels)}"
-            )
+            raise InvalidInputError(f"{self.name}: no column {name!r}; there are {sorted(self.labels)}")
         return self.labels[name]
 
-    def _check_lengths(self, more: Sequence[Any] = ()) -> None:
-        columns: dict[str, Any] = {"ids": self.ids, **self.labels}
-        columns |= {"captions": self.captions} if self.captions else {}
-        columns |= {"more_captions": more} if more else {}
+    def _check_lengths(self, **captions: Sequence[Any]) -> None:
+        columns: dict[str, Any] = {
+            "ids": self.ids,
+            **self.labels,
+            **{name: rows for name, rows in captions.items() if rows},
+        }
         if wrong := {column: len(rows) for column, rows in columns.items() if len(rows) != len(self)}:
-            called = getattr(self, "name", "embeddings")
-            raise InvalidInputError(f"{called}: expected {len(self)} rows in every column, got {wrong}")
+            raise InvalidInputError(f"{self.name}: expected {len(self)} rows in every column, got {wrong}")
 
     def _some(self, rows: ArrayLike | slice) -> tuple[NDArray[np.int64], dict[str, Any]]:
         """Return the indices of some rows, and the columns of these rows by the names of their fields."""
@@ -100,30 +99,23 @@ class Record:
     more_captions: tuple[str, ...] | None = None
 
 
-@runtime_checkable
-class ImageStream(Protocol):
+class ImageStream:
     """Yield rows one after another, for training; name, split, fingerprint and about are as in ImageData.
 
-    names: column -> names of its labels where known beforehand; rows may bring other columns.
+    names: column -> names of its labels where known beforehand; rows may bring other columns. shards: how many parts
+    can be read separately.
     """
 
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def split(self) -> str: ...  # noqa: D102
-    @property
-    def fingerprint(self) -> str: ...  # noqa: D102
-    @property
-    def about(self) -> Mapping[str, Any]: ...  # noqa: D102
-    @property
-    def names(self) -> Mapping[str, tuple[str, ...]]: ...  # noqa: D102
+    name: str
+    split: str
+    fingerprint: Any
+    about: Mapping[str, Any]
+    names: Mapping[str, tuple[str, ...]]
+    shards: int = 1
 
-    def records(self, start: int = 0) -> Iterator[Record]:
-        """Return the rows from `start` on, always in the same order.
-
-        A stream that can be split has `shards`, a number, and takes `records(start, shard)` for one of them.
-        """
-        ...
+    def records(self, start: int = 0, shard: int | None = None) -> Iterator[Record]:
+        """Return the rows from `start` on, of one shard or of all of them, always in the same order."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +131,7 @@ class ImageData(Columns):
         fingerprint: changes when the images or their order do (not when labels do). Give a text, or a function where
             it costs reading the images; it is called when somebody first asks.
         about: facts for a report, such as the root.
-        path: index -> path of the image, "" where it is not a file of its own; or None.
+        path: index -> path of the image, "" where it is not a file of its own.
         more_captions: further captions of each row, where rows have lists of them; or none.
 
     Raises:
@@ -154,7 +146,7 @@ class ImageData(Columns):
     fingerprint: LazyText = LazyText()
     captions: tuple[str, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
-    path: Callable[[int], str] | None = None
+    path: Callable[[int], str] = lambda _: ""
     more_captions: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
@@ -163,16 +155,15 @@ class ImageData(Columns):
                 f"{self.name}: {repeated} ids are there more than once; expected n different ones. Rows of one image "
                 "with a caption each are read as one row by open_data(..., caption=...)"
             )
-        self._check_lengths(self.more_captions)
+        self._check_lengths(captions=self.captions, more_captions=self.more_captions)
 
     def __getitem__(self, rows: ArrayLike | slice) -> ImageData:
         """Return some of the rows, in the given order: a slice, indices or a mask."""
         index, columns = self._some(rows)
-        mark = lambda: fingerprint_of([self.fingerprint, *map(str, index)])  # noqa: E731
-        whole = self.path
-        path = None if whole is None else lambda i: whole(int(index[i]))
         columns["more_captions"] = tuple(self.more_captions[i] for i in index) if self.more_captions else ()
-        return replace(self, read=lambda i: self.read(int(index[i])), path=path, fingerprint=mark, **columns)
+        columns["fingerprint"] = lambda: fingerprint_of([self.fingerprint, *map(str, index)])
+        columns |= {"read": lambda i: self.read(int(index[i])), "path": lambda i: self.path(int(index[i]))}
+        return replace(self, **columns)
 
     def __repr__(self) -> str:
         captions = ", captions" if self.captions else ""
@@ -208,17 +199,13 @@ def file_images(
         name=name,
         split=split,
         ids=tuple(files),
-        read=partial(_read, root, tuple(files)),  # which the processes of a loader can be given
+        read=lambda index: decode(root / files[index]),
         labels=dict(labels),
         fingerprint=lambda: fingerprint_files(files, [root / file for file in files]),
         about={"root": str(root), **(about or {})},
         path=lambda index: os.path.abspath(root / files[index]),
         **captions,
     )
-
-
-def _read(root: Path, files: tuple[str, ...], index: int) -> Image.Image:
-    return decode(root / files[index])
 
 
 def refuse_outside(name: str, root: Path, files: Sequence[str]) -> None:
@@ -244,29 +231,25 @@ def fingerprint_files(ids: Sequence[str], paths: Sequence[str | os.PathLike[str]
     same length in the middle of a large file goes unnoticed.
     """
 
+    def ends(path: str | os.PathLike[str]) -> bytes:
+        try:
+            with open(path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                head = file.read(_ENDS)
+                file.seek(max(_ENDS, size - _ENDS))
+                return f"{size} ".encode() + head + file.read(_ENDS)
+        except OSError:
+            return b"-1 "
+
     def digest(start: int) -> bytes:
-        state, rows = hashlib.sha256(), slice(start, start + _FILES_AT_ONCE)
-        for name, path in zip(ids[rows], paths[rows], strict=True):
-            size, content = _ends(path)
-            state.update(f"{len(name.encode())} {name} {size} ".encode() + content)
-        return state.digest()
+        rows = slice(start, start + _FILES_AT_ONCE)
+        named = zip(ids[rows], paths[rows], strict=True)
+        return hashlib.sha256(
+            b"".join(f"{len(name.encode())} {name} ".encode() + ends(path) for name, path in named)
+        ).digest()
 
     with ThreadPoolExecutor() as pool:
         return hashlib.sha256(b"".join(pool.map(digest, range(0, len(ids), _FILES_AT_ONCE)))).hexdigest()[:24]
-
-
-def _ends(path: str | os.PathLike[str]) -> tuple[int, bytes]:
-    """Return the size of a file with its first and last 4 KiB, all of a smaller one; (-1, b"") if unreadable."""
-    try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size <= 2 * _ENDS:
-                return size, file.read(size)
-            head = file.read(_ENDS)
-            file.seek(size - _ENDS)
-            return size, head + file.read(_ENDS)
-    except OSError:
-        return -1, b""
 
 
 # ---- what is in a data set, and whether its images can be read -------------------------------------------------
@@ -278,17 +261,14 @@ def describe(data: ImageData) -> dict[str, Any]:
     It has name, split, images, columns {column: {"counts": {name: rows}, "unknown": rows}}, intersections of the first
     four columns {"a x b": {"counts", "unknown"}}, captions (rows that have one) and about.
     """
-    pairs = [(a, b, data.labels[a], data.labels[b]) for a, b in combinations(list(data.labels)[:_CROSSED], 2)]
-    crossed = {f"{a} x {b}": cross(x, y) for a, b, x, y in pairs if len(x.names) * len(y.names) <= _CELLS}
 
     def counted(columns: Mapping[str, Labels]) -> dict[str, Any]:
         return {name: {"counts": one.counts, "unknown": int((~one.known).sum())} for name, one in columns.items()}
 
-    return {
-        "name": data.name,
-        "split": data.split,
-        "images": len(data),
-        "columns": counted(data.labels),
+    pairs = combinations(list(data.labels.items())[:_CROSSED], 2)
+    crossed = {f"{a} x {b}": cross(x, y) for (a, x), (b, y) in pairs if len(x.names) * len(y.names) <= _CELLS}
+    facts = {"name": data.name, "split": data.split, "images": len(data), "columns": counted(data.labels)}
+    return facts | {
         "intersections": counted(crossed),
         "captions": sum(map(bool, data.captions)),
         "about": dict(data.about),
@@ -297,9 +277,8 @@ def describe(data: ImageData) -> dict[str, Any]:
 
 def check_images(data: ImageData, *, sample: int | None = None, progress: bool = True) -> list[tuple[str, str]]:
     """Read every image, or a random sample of a given size; list unreadable ones, with the reason, in order."""
-    rows = list(range(len(data)))
-    if sample is not None and sample < len(data):
-        rows = np.sort(np.random.default_rng(0).choice(rows, sample, replace=False)).tolist()
+    some = np.random.default_rng(0).choice(len(data), min(len(data), sample or len(data)), replace=False)
+    rows = np.sort(some).tolist()
 
     def reason(row: int) -> str:
         try:

@@ -2,7 +2,7 @@
 
 Keys of a .npz file, for n images, k names and p prompts:
 
-    features         (n, d) floats; `image` is read as well
+    features         (n, d) floats
     ids              (n,) strings; default: "0", "1", ...
     captions         (n,) strings
     label.<column>   (n,) strings ("" is unknown), or integers, each a value of its own
@@ -70,13 +70,15 @@ class Embeddings(Columns):
     labels: Mapping[str, Labels]
     captions: tuple[str, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
+    name = "embeddings"
 
     def __post_init__(self) -> None:
-        if self.features.ndim != 2 or self.features.dtype.kind != "f":
+        if self.features.ndim != 2 or self.features.dtype.kind != "f":  # pixels and masks would become floats unseen
             raise InvalidInputError(
-                f"features: expected floats (n, d), got {self.features.shape} of {self.features.dtype}"
+                f"features: expected floats (n, d), got {self.features.shape} of {self.features.dtype}; give the "
+                "output of the image tower of a model"
             )
-        self._check_lengths()
+        self._check_lengths(captions=self.captions)
 
     @classmethod
     def of(
@@ -102,25 +104,14 @@ class Embeddings(Columns):
         try:
             if isinstance(features, Tensor):
                 features = features.detach().cpu()
-                features = (features.float() if features.dtype == torch.bfloat16 else features).numpy()
+                features = features.float() if features.dtype == torch.bfloat16 else features
             rows: Any = features if isinstance(features, Shards) else np.asarray(features)
-            signed = rows.dtype.kind in "fiO"  # pixels, masks, spectra and texts would become floats without a word
-            rows = rows.astype(np.float64) if signed and rows.dtype.kind != "f" else rows
+            rows = rows.astype(np.float64) if rows.dtype.kind in "iO" else rows
         except (TypeError, ValueError) as error:
             came = type(features).__name__
             raise InvalidInputError(f"features: expected numbers (n, d), got {came} ({error})") from None
-        if not signed:
-            raise InvalidInputError(
-                f"features: expected numbers (n, d), got {rows.shape} of {rows.dtype}; give what the image tower of a "
-                "model makes of the images: real numbers of both signs, as floats"
-            )
-        columns = {}
-        for name, values in (labels or {}).items():
-            try:
-                columns[name] = Labels.of_array(values)
-            except InvalidInputError as error:
-                raise InvalidInputError(f"labels[{name!r}]: {str(error).removeprefix('labels: ')}") from None
         names = RowNumbers(len(rows) if rows.ndim else 0) if ids is None else tuple(map(str, ids))
+        columns = {name: _column(f"labels[{name!r}]", values) for name, values in (labels or {}).items()}
         return cls(rows, names, columns, tuple(captions), dict(about or {}))
 
     def __len__(self) -> int:
@@ -141,14 +132,6 @@ class Embeddings(Columns):
         held = self.features
         return held.unit if isinstance(held, Shards) else UnitRows(Shards([held]), self.ids)
 
-    def normalised(self) -> Tensor:
-        """Return L2-normalised features (n, d) in float32.
-
-        Raises:
-            InvalidInputError: a row that is not finite or zero.
-        """
-        return self.unit.whole()
-
     def without(self, unknown: Any) -> Embeddings:
         """Return the same images with one or several label values set to unknown in every column."""
         labels = {column: one.without(unknown) for column, one in self.labels.items()}
@@ -168,6 +151,14 @@ class Embeddings(Columns):
         return replace(self, features=held.picked(index), **columns)
 
 
+def _column(where: str, values: Any, names: Sequence[str] | None = None) -> Labels:
+    """Return labels of an array; an error says where it was."""
+    try:
+        return Labels.of_array(values, names)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{where}: {str(error).removeprefix('labels: ')}") from None
+
+
 # ---- one file ------------------------------------------------------------------------------------------------
 
 
@@ -180,23 +171,25 @@ def load_embeddings(path: str | Path) -> tuple[Embeddings, Texts]:
     """
     try:
         fields, ignored = _fields(Path(path))
-        features = fields["features"] if "features" in fields else fields.get("image")
-        if features is None:
+        if "features" not in fields:
             raise InvalidInputError(f"expected an array 'features', found {sorted({*fields, *ignored})}")
-        n, about = len(features) if features.ndim else 0, {}
+        features, about = fields["features"], {}
         if "about" in fields:
             text = fields["about"]
             about = _parsed(np.frombuffer(str(text).encode(), np.uint8) if text.dtype.kind == "U" else text, "about")
             if not isinstance(about, dict):
                 raise InvalidInputError(f"'about': expected a JSON object, got {type(about).__name__}")
         about |= {"file": str(path)} | ({"ignored": ignored} if ignored else {})
-        ids = _strings(fields, "ids") if "ids" in fields else RowNumbers(n)
-        embeddings = Embeddings(features, ids, _labels(fields), _strings(fields, "captions"), about)
-        if (bad := ~np.isfinite(features).all(axis=1)).any():
-            first = int(bad.argmax())
+        ids = _strings(fields, "ids") if "ids" in fields else RowNumbers(len(features) if features.ndim else 0)
+        columns = [key.removeprefix("label.") for key in fields if key.startswith("label.")]
+        known = {name: _strings(fields, f"names.{name}") or None for name in columns}
+        labels = {name: _column(f"'label.{name}'", fields[f"label.{name}"], known[name]) for name in columns}
+        embeddings = Embeddings(features, ids, labels, _strings(fields, "captions"), about)
+        bad: Any = ~np.isfinite(features).all(axis=1)
+        if bad.any():
             raise InvalidInputError(
-                f"features: {int(bad.sum())} of {n} rows are infinite or NaN, the first of them row {first} "
-                f"({ids[first]!r}); expected finite numbers: leave these images out or embed them again"
+                f"features: expected finite numbers, got others in {int(bad.sum())} of {len(bad)} rows, the first of "
+                f"them row {int(bad.argmax())} ({ids[int(bad.argmax())]!r}); leave these images out or embed them again"
             )
         return embeddings, _texts(fields, embeddings.dim)
     except InvalidInputError as error:
@@ -207,8 +200,7 @@ def load_texts(path: str | Path) -> Texts:
     """Read the text embeddings alone, prompt -> (d,), of a .npz file that need not have images; None without any."""
     try:
         fields, _ = _fields(Path(path))
-        rows = fields.get("text")
-        return _texts(fields, 0 if rows is None or rows.ndim != 2 else rows.shape[1])
+        return _texts(fields, fields["text"].shape[-1] if "text" in fields else 0)
     except InvalidInputError as error:
         raise InvalidInputError(f"{path}: {error}") from None
 
@@ -219,71 +211,56 @@ def save_embeddings(path: str | Path, embeddings: Embeddings, texts: Mapping[str
     Raises:
         InvalidInputError: a path that does not end in .npz, or a column whose name such a file cannot hold.
     """
-    path = Path(path)
-    _check_suffix(path)
-    unnamable = [column for column in embeddings.labels if "\0" in column]
-    if unnamable:  # a zip archive ends a name there
-        raise InvalidInputError(f"{path}: expected column names without a NUL character, got {unnamable}; rename them")
-    fields = {
-        "features": np.ascontiguousarray(embeddings.features[:]),
-        "ids": _json(list(embeddings.ids)),
-        "about": _json(dict(embeddings.about)),
-    }
+
+    def text(value: Any) -> Array:
+        return np.frombuffer(json.dumps(value, ensure_ascii=False, default=str).encode(), dtype=np.uint8)
+
+    if Path(path).suffix != ".npz" or any("\0" in column for column in embeddings.labels):  # which ends a name there
+        raise InvalidInputError(
+            f"{path}: expected a path that ends in .npz and columns without a NUL character, got "
+            f"{list(embeddings.labels)}"
+        )
+    fields = {"features": np.ascontiguousarray(embeddings.features[:])}
+    fields |= {"ids": text(list(embeddings.ids)), "about": text(dict(embeddings.about))}
     if embeddings.captions:
-        fields["captions"] = _json(list(embeddings.captions))
+        fields["captions"] = text(list(embeddings.captions))
     for column, labels in embeddings.labels.items():
-        fields |= {f"label.{column}": labels.codes, f"names.{column}": _json(list(labels.names))}
+        fields |= {f"label.{column}": labels.codes, f"names.{column}": text(list(labels.names))}
     if texts:
         rows = torch.stack([row.detach().cpu().float() for row in texts.values()])
-        fields |= {"text": rows.numpy(), "prompts": _json(list(texts))}
+        fields |= {"text": rows.numpy(), "prompts": text(list(texts))}
     file = io.BytesIO()
     np.savez(file, **fields)  # type: ignore[arg-type]
     return write_atomically(path, file.getvalue())
 
 
-def _check_suffix(path: Path) -> None:
-    if path.suffix != ".npz":
-        raise InvalidInputError(f"{path}: expected a file that ends in .npz")
-
-
-def _json(value: Any) -> Array:
-    return np.frombuffer(json.dumps(value, ensure_ascii=False, default=str).encode(), dtype=np.uint8)
-
-
 def _fields(path: Path) -> tuple[dict[str, Array], list[str]]:
     """Return the arrays that a file has under our names, and the names of the others, which are not read."""
-    _check_suffix(path)
-    if not path.is_file():
-        raise InvalidInputError("no such file")
+    fields, others, name = dict[str, Array](), list[str](), ""
     try:
+        if path.suffix != ".npz":
+            raise ValueError("its name does not end in .npz")
         with path.open("rb") as file:
-            if file.read(6) == b"\x93NUMPY":
-                raise ValueError("it holds one array without a name, as np.save writes it")
             file.seek(-_END, os.SEEK_END)
             end = file.read(_END)
         with zipfile.ZipFile(path) as archive:
             # The list of members has no checksum: a column could vanish from it, or stand there under another name.
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            for info in archive.infolist():
-                archive.open(info).close()  # compares the name with the one beside the content
             count, there = int.from_bytes(end[10:12], "little"), len(archive.infolist())
             if end.startswith(b"PK\5\6") and count not in (there, 0xFFFF):  # else a comment follows, or 64 bits count
                 raise zipfile.BadZipFile(f"{there} of {count} arrays are listed")
-            ours = {name: info for name, info in members.items() if name in KEYS or name.startswith(COLUMNS)}
-            return {name: _read(archive, name, info) for name, info in ours.items()}, sorted(set(members) - set(ours))
-    except _UNREADABLE as error:
-        raise InvalidInputError(f"cannot be read ({error}); expected a .npz file of arrays") from None
-
-
-def _read(archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo) -> Array:
-    try:
-        with archive.open(info) as file:
-            return np.lib.format.read_array(file, allow_pickle=False)
+            for info in archive.infolist():
+                name = info.filename.removesuffix(".npy")
+                with archive.open(info) as member:  # which compares the name with the one beside the content
+                    if name in KEYS or name.startswith(COLUMNS):
+                        fields[name] = np.lib.format.read_array(member, allow_pickle=False)
+                    else:
+                        others.append(name)
     except _UNREADABLE as error:
         raise InvalidInputError(
-            f"{name!r} cannot be read ({error}); expected numbers or strings. Python objects are never unpickled: "
-            "store strings with np.array(list_of_str)"
+            f"{name and repr(name) + ' '}cannot be read ({error}); expected a .npz file of numbers and strings. Python "
+            "objects are never unpickled: store strings with np.array(list_of_str)"
         ) from None
+    return fields, sorted(others)
 
 
 def _parsed(array: Array, key: str) -> Any:
@@ -298,9 +275,7 @@ def _strings(fields: Mapping[str, Array], key: str) -> tuple[str, ...]:
     if key not in fields:
         return ()
     array = fields[key]
-    texts: Any = array.tolist() if array.dtype.kind in "US" else None
-    if array.dtype == np.uint8:
-        texts = _parsed(array, key)
+    texts: Any = _parsed(array, key) if array.dtype == np.uint8 else array.tolist()
     try:
         texts = [text.decode("utf-8") for text in texts] if array.dtype.kind == "S" else texts
     except UnicodeDecodeError as error:
@@ -308,16 +283,6 @@ def _strings(fields: Mapping[str, Array], key: str) -> tuple[str, ...]:
     if array.ndim != 1 or not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise InvalidInputError(f"{key!r}: expected strings (n,), got {array.shape} of {array.dtype}")
     return tuple(texts)
-
-
-def _labels(fields: Mapping[str, Array]) -> dict[str, Labels]:
-    columns: dict[str, Labels] = {}
-    for column in [key.removeprefix("label.") for key in fields if key.startswith("label.")]:
-        try:
-            columns[column] = Labels.of_array(fields[f"label.{column}"], _strings(fields, f"names.{column}") or None)
-        except InvalidInputError as error:
-            raise InvalidInputError(f"'label.{column}': {error}") from None
-    return columns
 
 
 def _texts(fields: Mapping[str, Array], dim: int) -> Texts:
@@ -349,9 +314,7 @@ def open_embeddings(paths: str | Path, *, table: str | Path | None = None) -> tu
     """Open embeddings of a file or of several, with labels, and text embeddings where a file has some.
 
     A .npz file is read by `load_embeddings`. .npy files become `Shards`, which are read on use, with the labels of
-    `table`.
-
-    The columns "ids" and "captions" of a table are ids and captions; every other column of texts or whole numbers is a
+    `table`: its columns "ids" and "captions" are ids and captions; every other column of texts or whole numbers is a
     label ("label.gender" is "gender"), except columns with too many values.
 
     Args:
@@ -366,27 +329,21 @@ def open_embeddings(paths: str | Path, *, table: str | Path | None = None) -> tu
         if table is not None:
             raise InvalidInputError(f"{table}: a table has the labels of .npy shards; {paths} has its own")
         return load_embeddings(files[0])
-    shards = Shards.open(files)
-    fields, about = ({}, {}) if table is None else _columns(files_of(table), str(table))
-    about |= {"file": str(paths), "shards": len(files)}
+    shards, ignored = Shards.open(files), list[str]()
+    about: dict[str, Any] = {"file": str(paths), "shards": len(files)}
+    fields: dict[str, Any] = {"ids": RowNumbers(len(shards)), "labels": {}}
+    if table is not None:
+        rows = need("pyarrow").concat_tables(map(read_table, files_of(table)), promote_options="permissive")
+        for name in rows.column_names:
+            column, where = column_of(rows, name, table), f"{table}: column {name!r}"
+            if name in ("ids", "captions"):
+                fields[name] = tuple(as_texts(column, where))
+                continue
+            try:
+                fields["labels"][name.removeprefix("label.")] = as_labels(column, None, where)
+            except InvalidInputError:
+                ignored.append(name)
     try:
-        return Embeddings(shards, about=about, **{"ids": RowNumbers(len(shards)), "labels": {}, **fields}), None
+        return Embeddings(shards, about=about | ({"ignored": ignored} if ignored else {}), **fields), None
     except InvalidInputError as error:
         raise InvalidInputError(f"{table or paths}: {error}") from None
-
-
-def _columns(files: Sequence[Path], called: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return ids, labels and captions of a table in one or several files, and the columns that are none of these."""
-    table = need("pyarrow").concat_tables([read_table(path) for path in files], promote_options="permissive")
-    fields: dict[str, Any] = {"labels": {}}
-    ignored = []
-    for name in table.column_names:
-        column = column_of(table, name, called)
-        if name in ("ids", "captions"):
-            fields[name] = tuple(as_texts(column, called))
-            continue
-        try:
-            fields["labels"][name.removeprefix("label.")] = as_labels(column, None, f"{called}: column {name!r}")
-        except InvalidInputError:
-            ignored.append(name)
-    return fields, {"ignored": ignored} if ignored else {}

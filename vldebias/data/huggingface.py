@@ -73,28 +73,41 @@ def open_huggingface(
     Raises:
         InvalidInputError: nothing there that can be opened, no such split or column.
     """
-    datasets = need("datasets")
-    where, folder = str(root), Path(root)
-    source = source_of(where, config, revision)
+    datasets, folder, where = need("datasets"), Path(root), f"huggingface: {root}"
+    source = source_of(str(root), config, revision)
     saved = (folder / "state.json").exists() or (folder / "dataset_dict.json").exists()  # by `save_to_disk`
-    split, dataset = _chosen(_open(where, source, saved, streaming), split, where)
+    opened = _open(str(root), source, saved, streaming)
+    split = split or (next(iter(opened)) if len(opened) == 1 else "test")
+    order = [there for aliases in _ALIASES.values() for there in aliases if there in opened]
+    parts = dict.fromkeys((*order, *opened)) if split == "all" else _ALIASES.get(split, (split,))
+    found = [opened[there] for there in parts if there in opened]
+    if not found:
+        raise InvalidInputError(f"{where}: expected split {' or '.join((*opened, 'all'))}, got {split!r}")
+    dataset = datasets.concatenate_datasets(found) if split == "all" and len(found) > 1 else found[0]
     # A stream that does not say what columns it has shows them in its first row.
     features = dataset.features or dict.fromkeys(next(iter(dataset), {}), "unknown")
     classes = {c: tuple(map(str.strip, f.names)) for c, f in features.items() if isinstance(f, datasets.ClassLabel)}
-    image = image or _image_column(features, where)
-    if (caption == "auto" and caption not in features) or (caption is None and _TARS in features):
-        found = next((name for name in CAPTIONS if name in features), None)
-        if caption == "auto" and found is None:
+    if image is None:
+        named = [name for name in _IMAGES if name in features]
+        candidates = named or [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
+        if len(candidates) != 1 and named[:1] != ["image"]:
+            came = f"any of {candidates}" if candidates else "no column"
             raise InvalidInputError(
-                f"huggingface: {where}: no captions in a column {', '.join(CAPTIONS)}; name it with caption=..., or "
-                "make them from a label with label=... and caption_template='a photo of a {}.' There are "
-                f"{list(features)}"
+                f"{where}: images may be in {came}; name it with image=... There are {list(features)}"
             )
-        caption = found
+        image = candidates[0]
+    if (caption == "auto" and caption not in features) or (caption is None and _TARS in features):
+        among = [name for name in CAPTIONS if name in features]
+        if caption == "auto" and not among:
+            raise InvalidInputError(
+                f"{where}: no captions in a column {', '.join(CAPTIONS)}; name it with caption=..., or make them from "
+                f"a label with label=... and caption_template='a photo of a {{}}.' There are {list(features)}"
+            )
+        caption = among[0] if among else None
     columns = mapped_columns(labels if labels is not None else tuple(classes))
     needed = list(dict.fromkeys([image, *filter(None, [caption]), *columns.values()]))
     if missing := [column for column in needed if column not in features]:
-        raise InvalidInputError(f"huggingface: {root}: expected columns {missing}; there are {list(features)}")
+        raise InvalidInputError(f"{where}: expected columns {missing}; there are {list(features)}")
     below = Path(images) if images is not None else folder if folder.is_dir() else folder.parent
     base = None if isinstance(features[image], datasets.Image) else below
     files = [file["filename"] for file in dataset.cache_files] if saved else None
@@ -102,8 +115,9 @@ def open_huggingface(
     dataset = dataset.select_columns(needed).cast_column(image, datasets.Image(decode=False))
     if saved and streaming:
         dataset = dataset.to_iterable_dataset(num_shards=max(1, min(_PARTS, len(dataset))))
-    name = folder.parent.name or "files" if is_pattern(where) else folder.stem
-    about, mark = {"root": where, "config": config, "revision": revision}, partial(_fingerprint, split, source, files)
+    name = folder.parent.name or "files" if is_pattern(root) else folder.stem
+    about = {"root": str(root), "config": config, "revision": revision}
+    mark = partial(_fingerprint, split, source, files)
     rows = RowStream(image, caption, columns, classes, base, dataset, name, split, about, mark)
     return rows if streaming else rows.images()
 
@@ -124,29 +138,11 @@ def _open(root: str, source: dict[str, Any], saved: bool, streaming: bool) -> di
     return dict(opened) if isinstance(opened, dict) else {str(opened.split or "all"): opened}
 
 
-def _chosen(opened: Mapping[str, Any], split: str | None, root: str) -> tuple[str, Any]:
-    """Return the name of the requested split, and its rows."""
-    if split is None:
-        split = next(iter(opened)) if len(opened) == 1 else "test"
-    order = [there for aliases in _ALIASES.values() for there in aliases if there in opened]
-    parts = dict.fromkeys((*order, *opened)) if split == "all" else _ALIASES.get(split, (split,))
-    found = [opened[there] for there in parts if there in opened]
-    if not found:
-        there = " or ".join(dict.fromkeys((*opened, "all")))
-        raise InvalidInputError(f"huggingface: {root}: expected split {there}, got {split!r}")
-    joined = split == "all" and len(found) > 1
-    return split, need("datasets").concatenate_datasets(found) if joined else found[0]
-
-
-# ---- the files behind a data set: one table, one tar, or many tars by a pattern ----------------------
-
-
 def source_of(root: str, config: str | None, revision: str | None) -> dict[str, Any]:
     """Return arguments of load_dataset: files are opened by format (as split train), others by name."""
-    pattern = is_pattern(root)
-    if not pattern and not Path(root).is_file():
+    if not is_pattern(root) and not Path(root).is_file():
         return {"path": root, "name": config, "revision": revision}
-    files = list(map(str, files_of(root))) if pattern else [root]
+    files = list(map(str, files_of(root)))
     formats = {Path(file).suffix for file in files}
     if len(formats) > 1 or not formats <= set(_FORMATS):
         raise InvalidInputError(
@@ -169,24 +165,8 @@ def _fingerprint(split: str, source: dict[str, Any], files: list[str] | None) ->
     return fingerprint_of([split, *map(str, source.values()), known, *files])
 
 
-# ---- columns -----------------------------------------------------------------------------------------------
-
-
-def _image_column(features: Mapping[str, Any], where: str) -> str:
-    """Return the column called image or by the ending of a picture, or the only one of images."""
-    named = [name for name in _IMAGES if name in features]
-    candidates = named or [name for name, kind in features.items() if type(kind).__name__ == "Image"]
-    if len(candidates) == 1 or named[:1] == ["image"]:
-        return candidates[0]
-    trouble = f"images may be in any of {candidates}" if candidates else "no column holds images"
-    raise InvalidInputError(f"huggingface: {where}: {trouble}; name it with image=... There are {list(features)}")
-
-
-# ---- rows --------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
-class RowStream:
+class RowStream(ImageStream):
     """Read the rows of a data set; serve as an `ImageStream` where the data set is an iterable one.
 
     image, caption: columns. labels: name here -> column.
@@ -206,12 +186,12 @@ class RowStream:
     fingerprint: LazyText = LazyText()  # noqa: RUF009  (a descriptor is no default)
 
     @property
-    def names(self) -> dict[str, tuple[str, ...]]:
+    def names(self) -> dict[str, tuple[str, ...]]:  # type: ignore[override]
         """Return column -> names of its labels where they are known beforehand."""
         return {here: self.classes[there] for here, there in self.labels.items() if there in self.classes}
 
     @property
-    def shards(self) -> int:
+    def shards(self) -> int:  # type: ignore[override]
         """Return the number of parts that can be read separately, mostly files."""
         return int(self.dataset.num_shards)
 

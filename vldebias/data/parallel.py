@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
-from vldebias.errors import InvalidInputError, VldebiasError, need
+from vldebias.errors import VldebiasError, need
 
+RETRIES = 3  # of a part whose worker died
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -73,115 +75,72 @@ def processes() -> Processes:
     return Processes(dist.get_rank(), dist.get_world_size(), dist.barrier, share)
 
 
-# ---- passes over parts: here, or on Ray ------------------------------------------------------------------------------
+# ---- passes over parts on Ray ----------------------------------------------------------------------------------------
 
 
 class OnRay:
-    """Run work on workers of a Ray cluster, or of this machine; functions and parts are pickled.
+    """Run work on a Ray cluster, or on the cores of this machine, by Ray Data; the work and its parts are pickled.
 
-    Workers that die are replaced and their parts done again, by Ray. An error of the work itself is not retried: it
-    is raised unchanged. If Ray gives up, an error says why.
+    Ray does the part of a worker that died again, up to three times. An error of the work itself is raised unchanged.
+    `ray.init` is called unless it was before; $RAY_ADDRESS names a cluster.
 
     Args:
-        address: of `ray.init`: None is a cluster that runs already, else workers of this machine ("local").
-        workers: actors that hold a model at the same time (`each`); None: one for each core or GPU of the cluster.
+        workers: number of actors, each of which keeps the work, such as a model on a GPU; None: a task for each part.
         cpus, gpus: resources of one task or actor.
-        retries: how often the work of a worker that died is done again.
-        timeout: seconds that a pass waits for the next part, before it ends with an error.
 
     Raises:
         MissingPackageError: Ray is not installed.
     """
 
-    def __init__(
-        self,
-        address: str | None = None,
-        *,
-        workers: int | None = None,
-        cpus: float = 1.0,
-        gpus: float = 0.0,
-        retries: int = 3,
-        timeout: float = 600.0,
-    ) -> None:
-        self.ray, self.workers, self.retries, self.timeout = need("ray"), workers, retries, timeout
+    def __init__(self, *, workers: int | None = None, cpus: float = 1.0, gpus: float = 0.0) -> None:
+        self.ray, self.workers = need("ray"), workers
         self.needs = {"num_cpus": cpus, "num_gpus": gpus}
         if not self.ray.is_initialized():
-            try:
-                self.ray.init(address, log_to_driver=False, logging_level="ERROR")
-            except ConnectionError as error:
-                raise InvalidInputError(
-                    f"ray: no cluster answers at {address!r} ({error}); start one (ray start --head), name its "
-                    "address, or say 'local' for the cores of this machine"
-                ) from None
+            self.ray.init(log_to_driver=False, logging_level="ERROR")
 
     def map(self, work: Callable[[T], R], parts: Sequence[T]) -> Iterator[R]:
-        """Yield the results of `work` on each part, in their order; one task for each."""
-        one = self.ray.remote(_done).options(**self.needs, max_retries=self.retries)
-        held = self.ray.put(work)
-        waiting = [one.remote(held, part) for part in parts]
-        while waiting:
-            yield self._got(waiting.pop(0))
-
-    def each(self, work: Callable[[int], int], tasks: Sequence[int]) -> Iterator[int]:
-        """Yield the results of `work` on each number, in any order, by actors that keep its state, such as a model."""
+        """Yield the results of `work` on each part, in their order."""
         data = need("ray.data")
         context = data.DataContext.get_current()
         context.enable_progress_bars = False
+        context.execution_options.preserve_order = True
         context.raise_original_map_exception = True  # else Ray Data wraps it, and the cause does not cross processes
-        there, kinds = self.ray.cluster_resources(), {"num_cpus": "CPU", "num_gpus": "GPU"}
-        room = min(int(there.get(kinds[name], 0) // n) for name, n in self.needs.items() if n)
-        done = data.from_items(list(tasks), override_num_blocks=max(1, len(tasks))).map_batches(
-            _Holder,
-            fn_constructor_args=(self.ray.put(work),),
-            batch_size=1,
-            compute=data.ActorPoolStrategy(size=min(len(tasks), self.workers or max(1, room))),
-            **self.needs,
-        )
+        held: Any = self.ray.put(work), [self.ray.put(part) for part in parts]
+        how: dict[str, Any] = {"fn": _Worker(*held)}
+        again = {"max_retries": RETRIES}  # Ray Data's own is to try for ever
+        if self.workers is not None:
+            how = {"fn": _Worker, "fn_constructor_args": held, "compute": data.ActorPoolStrategy(size=self.workers)}
+            again = {"max_restarts": RETRIES, "max_task_retries": RETRIES}
+        how |= {"batch_size": 1, "ray_remote_args_fn": lambda: again, **self.needs}
+        numbers = data.from_items(list(range(len(parts))), override_num_blocks=max(1, len(parts)))
         try:
-            for row in done.iter_rows():
-                yield int(row["done"])
-        except self.ray.exceptions.RayError as error:
-            self._tell(error)
-
-    def _got(self, result: Any) -> Any:
-        """Return a result or raise the error of the work, within the timeout, since a lost node never answers."""
-        if not self.ray.wait([result], timeout=self.timeout, fetch_local=False)[0]:
-            problem = f"no worker gave a result for {self.timeout:g} seconds"
-            self._give_up(problem, "see `ray status`, give parts more time by OnRay(timeout=...)")
-        try:
-            return self.ray.get(result)
-        except self.ray.exceptions.RayError as error:
-            self._tell(error)
-
-    def _give_up(self, problem: str, remedy: str) -> NoReturn:
-        gone = [str(node.get("NodeManagerAddress")) for node in self.ray.nodes() if not node.get("Alive")]
-        lost = f"nodes that are gone: {', '.join(gone[:5])}; " if gone else ""
-        raise VldebiasError(f"ray: {problem}; {lost}{remedy}, and start again")
-
-    def _tell(self, error: Any) -> NoReturn:
-        """Raise the error of the work itself, or one that says what happened to the workers."""
-        chain = [error]  # errors of the work lie in those of Ray, several deep where Ray Data ran it
-        while (inner := getattr(chain[-1], "cause", None) or chain[-1].__cause__) is not None:
-            chain.append(inner)
-        own = [one for one in chain if isinstance(one, Exception) and not isinstance(one, self.ray.exceptions.RayError)]
-        if own:
-            raise next((one for one in own if isinstance(one, VldebiasError)), own[0]) from None
-        self._give_up(
-            f"workers died at the same part {self.retries + 1} times, or what they held is lost "
-            f"({type(error).__name__})",
-            "look for a lack of memory in `ray status` and the logs, give tasks more room by OnRay(cpus=...)",
-        )
+            for row in numbers.map_batches(**how).iter_rows():
+                yield pickle.loads(row["done"])
+        except Exception as error:
+            chain: list[Any] = [error]  # the error of the work lies in those of Ray, several deep
+            while (inner := getattr(chain[-1], "cause", None) or chain[-1].__cause__) is not None:
+                chain.append(inner)
+            own = [one for one in chain if not type(one).__module__.startswith("ray.")]
+            lost = VldebiasError(
+                f"ray: workers died {RETRIES + 1} times at the same part, or what they held is lost "
+                f"({type(error).__name__}); look for a lack of memory in `ray status` and the logs, or give each "
+                "worker more room by OnRay(cpus=...)"
+            )
+            raise next((one for one in own if isinstance(one, VldebiasError)), own[0] if own else lost) from None
 
 
-def _done(work: Callable[[Any], Any], part: Any) -> Any:
-    return work(part)
+class _Worker:
+    """Do the work on the parts whose numbers come, in a task or an actor of Ray Data."""
 
+    def __init__(self, work: Any, parts: list[Any]) -> None:
+        self._work, self.parts = work, parts
 
-class _Holder:
-    """Hold the work, and so a model, in an actor of Ray Data."""
-
-    def __init__(self, work: Any) -> None:
-        self.work = need("ray").get(work)
+    @cached_property
+    def work(self) -> Callable[[Any], Any]:
+        """Return the work, unpickled once."""
+        found: Callable[[Any], Any] = need("ray").get(self._work)
+        return found
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        return {"done": np.array([self.work(int(item)) for item in batch["item"]])}
+        """Return the pickled results, as a column of bytes."""
+        return {"done": [pickle.dumps(self.work(need("ray").get(self.parts[int(i)]))) for i in batch["item"]]}

@@ -10,7 +10,6 @@ from __future__ import annotations
 import glob
 import hashlib
 import itertools
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from vldebias.data.parallel import OnRay
-from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
+from vldebias.errors import InvalidInputError
 from vldebias.files import digest
 from vldebias.metrics.rankings import Leaders, Rows, leaders
 
@@ -85,16 +84,13 @@ class Shards:
     def open(cls, paths: str | Path | Iterable[str | Path]) -> Shards:
         """Return features from files, read when used: a pattern such as "shards/*.npy", or a list.
 
-        A file that changes between two reads is refused; a gap in a numbered series warns.
-
-        Args:
-            paths: .npy files of one width and type. A pattern finds them in the order of their names, numbers by
-                their value: 9.npy before 10.npy.
+        paths: .npy files of one width and type. A pattern finds them in the order of their names, numbers by their
+        value: 9.npy before 10.npy.
 
         Raises:
-            InvalidInputError: no such file, another format, or shapes that do not fit together.
+            InvalidInputError: no such file, another format, shapes that do not fit together; later a file that changed.
         """
-        arrays = [part for path in files_of(paths) for part in _parts_of(path.absolute())]
+        arrays = [part for path in files_of(paths) for part in FileRows.parts(path.absolute())]
         try:
             return cls(arrays)
         except InvalidInputError as error:
@@ -124,9 +120,6 @@ class Shards:
 
     def __len__(self) -> int:
         return self.shape[0]
-
-    def __repr__(self) -> str:
-        return f"Shards({len(self.arrays)} shards, {self.shape} of {self.dtype})"
 
     def numbers(self, rows: Any) -> Index:
         """Return the positions, among the rows of all parts, of a slice, indices or a mask."""
@@ -215,18 +208,15 @@ class UnitRows:
         if step != 1 or stop - start <= BLOCK:
             return self._read(rows)
         found = torch.empty(stop - start, self.shape[1])
-        for first in range(start, stop, BLOCK):
-            found[first - start : first - start + BLOCK] = self._read(slice(first, min(first + BLOCK, stop)))
+        for part in found.split(BLOCK):
+            part[:] = self._read(slice(start, start + len(part)))
+            start += len(part)
         return found
 
     def split(self, size: int = BLOCK) -> Iterator[Tensor]:
         """Yield blocks (b, d) of at most `size` rows, in order; a row that is zero or not finite is refused."""
         for start in range(0, len(self), size):
             yield self[start : start + size]
-
-    def whole(self) -> Tensor:
-        """Return all rows at once (n, d), for methods that need them together."""
-        return self[:]
 
     def products(self, texts: Mapping[T, Tensor]) -> dict[T, Tensor]:
         """Return name -> inner products (n, k) with its texts (k, d), in float32 and in one pass for all names."""
@@ -288,11 +278,10 @@ def _filled(rows: Tensor, least: int = _FEW) -> Tensor:
 def _products(texts: Mapping[T, Tensor], rows: UnitRows) -> dict[T, Tensor]:
     """Name -> products (n, k) of the rows of one part, each the same whatever block or part its row is in."""
     products = {name: torch.empty(len(rows), len(one)) for name, one in texts.items()}
-    wide, start = {name: _filled(one, 2) for name, one in texts.items()}, 0
-    for block in rows.split():
-        for name, one in wide.items():
-            products[name][start : start + len(block)] = (_filled(block) @ one.T)[: len(block), : len(texts[name])]
-        start += len(block)
+    for start, block in zip(range(0, len(rows), BLOCK), rows.split(), strict=True):
+        for name, one in texts.items():
+            found = _filled(block) @ _filled(one, 2).T
+            products[name][start : start + len(block)] = found[: len(block), : len(one)]
     return products
 
 
@@ -316,7 +305,6 @@ def files_of(paths: str | Path | Iterable[str | Path]) -> list[Path]:
         raise InvalidInputError(f"{paths}: there is no such file; expected a file or a pattern such as 'shards/*.npy'")
     # By texts and numbers in turn: 9 before 10, as well as 009 before 010.
     files.sort(key=lambda path: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path)])
-    _doubt_series(files)
     return [Path(path) for path in files]
 
 
@@ -329,24 +317,6 @@ def digest_of(paths: str | Path) -> str:
     """Return the SHA-256 of a file; of several over those of all, in order."""
     files = files_of(paths)
     return digest(files[0]) if len(files) == 1 else hashlib.sha256(" ".join(map(digest, files)).encode()).hexdigest()
-
-
-def _doubt_series(files: Sequence[str]) -> None:
-    """Warn where a series of numbered files has gaps: s0, s1, s3. Steps, such as 0, 500, 1000, are no gaps."""
-    series: dict[str, list[int]] = {}
-    for file in files:
-        if found := re.fullmatch(r"(.*?)(\d+)(\D*)", file, re.DOTALL):
-            series.setdefault(f"{found[1]}*{found[3]}", []).append(int(found[2]))
-    for name, numbers in series.items():
-        step = math.gcd(*(b - a for a, b in itertools.pairwise(numbers))) or 1
-        missing = sorted(set(range(numbers[0], numbers[-1], step)) - set(numbers))
-        if 0 < len(missing) < len(numbers):  # else they are names and no count
-            shown = ", ".join(map(str, missing[:5])) + (" ..." if len(missing) > 5 else "")
-            warn(
-                f"{name}: {len(numbers)} files are numbered {numbers[0]} to {numbers[-1]} without {shown}; if those "
-                "were lost, labels belong to other rows",
-                SuspectInputWarning,
-            )
 
 
 @dataclass(frozen=True)
@@ -363,42 +333,36 @@ class FileRows:
     start: int = 0
     ndim = 2
 
+    @classmethod
+    def parts(cls, path: Path) -> list[FileRows]:
+        """Return the rows of a file, in parts of at most PART; refuse what is no array (n, d)."""
+        array, stamp = _mapped(path)
+        if array.ndim != 2:
+            raise InvalidInputError(f"{path}: expected features (n, d), got {array.shape} of {array.dtype}")
+        n, d = array.shape
+        starts = range(0, max(n, 1), PART)
+        return [cls(path, (min(PART, n - start), d), array.dtype, stamp, start) for start in starts]
+
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> NDArray[Any]:
         """Return the rows at a slice or at indices, as stored; refuse a file that has changed."""
-        if _stamp(self.path) != self.stamp:
+        array, stamp = _mapped(self.path)
+        if stamp != self.stamp:
             raise InvalidInputError(
-                f"{self.path}: was changed since it was first read, by size or time; begin again when nothing writes "
-                "there any more"
+                f"{self.path}: was changed since it was first read; start again when it is complete"
             )
-        return np.array(_mapped(self.path)[self.start : self.start + len(self)][rows])
+        return np.array(array[self.start : self.start + len(self)][rows])
 
 
-def _stamp(path: Path) -> tuple[int, int]:
-    """Return size and time of the last change of a file, (-1, -1) for a missing one."""
+def _mapped(path: Path) -> tuple[NDArray[Any], tuple[int, int]]:
+    """Return the array of a .npy file, mapped for as long as it is in use, and the file's size and time of change."""
     try:
+        if path.suffix != ".npy":
+            raise ValueError("its name does not end in .npy")
         status = path.stat()
-    except OSError:
-        return -1, -1
-    return status.st_size, status.st_mtime_ns
-
-
-def _mapped(path: Path) -> NDArray[Any]:
-    """Return the array of a .npy file, mapped for as long as it is in use."""
-    try:
-        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError, TokenError) as error:  # TokenError: a damaged header
-        raise InvalidInputError(f"{path}: cannot be read ({error}); expected an array of floats") from None
-
-
-def _parts_of(path: Path) -> list[FileRows]:
-    if path.suffix != ".npy":
-        raise InvalidInputError(f"{path}: expected shards that end in .npy")
-    stamp, array = _stamp(path), _mapped(path)
-    if array.ndim != 2:
-        raise InvalidInputError(f"{path}: expected features (n, d), got {array.shape} of {array.dtype}")
-    n, d = array.shape
-    starts = range(0, max(n, 1), PART)
-    return [FileRows(path, (min(PART, n - start), d), array.dtype, stamp, start) for start in starts]
+        raise InvalidInputError(f"{path}: cannot be read ({error}); expected a .npy file of floats (n, d)") from None
+    return array, (status.st_size, status.st_mtime_ns)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import io
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,28 +30,27 @@ if TYPE_CHECKING:
     import pyarrow as pa
 else:
     pa = Lazily("pyarrow")
-pcsv = Lazily("pyarrow.csv")
 
 SPLITS = {"0": "train", "1": "val", "2": "test"}  # as Waterbirds and CelebA number them
-EVERY = (*SPLITS.values(), "all")
 
 
-def _check_split(data: str, split: str, known: Sequence[str]) -> None:
-    if split not in known:
-        raise InvalidInputError(f"{data}: expected split {' or '.join(known)}, got {split!r}")
-
-
-def _rows_of(split: str, splits: Labels) -> NDArray[np.int64]:
+def _rows_of(data: str | Path, split: str, splits: Labels) -> NDArray[np.int64]:
+    """Return the rows of a split, or of all; refuse one that is none."""
+    if split not in (*splits.names, "all"):
+        raise InvalidInputError(f"{data}: expected split {' or '.join((*splits.names, 'all'))}, got {split!r}")
     return np.arange(len(splits)) if split == "all" else np.flatnonzero(splits.codes == splits.names.index(split))
 
 
+def _labels(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
+    return as_labels(column_of(table, column, path), names, f"{path}: column {column!r}")
+
+
 def _coded(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
-    """Return labels of a column of codes, each of which has a name."""
-    where = f"{path}: column {column!r}"
-    labels = as_labels(column_of(table, column, path), names, where)
+    """Return labels of a column of codes, each of which has a name; refuse empty cells."""
+    labels = _labels(table, column, names, path)
     if not labels.known.all():
         empty = int((~labels.known).sum())
-        raise InvalidInputError(f"{where}: expected one of {list(names or ())} in every row, {empty} are empty")
+        raise InvalidInputError(f"{path}: column {column!r}: expected a value in every row, {empty} are empty")
     return labels
 
 
@@ -70,11 +67,10 @@ def open_waterbirds(root: Path, split: str = "test") -> ImageData:
 
     root: the folder with metadata.csv, or the one above. Another layout or split, or other values, are refused.
     """
-    _check_split("waterbirds", split, EVERY)
     folders = ("", "waterbird_complete95_forest2water2", "waterbirds_v1.0")  # of group_DRO and of WILDS
     path = _find("waterbirds", root, ["metadata.csv"], folders)
     table = read_table(path)
-    rows = _rows_of(split, _coded(table, "split", SPLITS, path))
+    rows = _rows_of("waterbirds", split, _coded(table, "split", SPLITS, path))
     files = as_texts(column_of(table, "img_filename", path), str(path))
     labels = {
         "label": _coded(table, "y", {"0": "landbird", "1": "waterbird"}, path)[rows],
@@ -89,7 +85,6 @@ def open_celeba(root: Path, split: str = "test") -> ImageData:
     `label` is blond or dark. Dark is "not blond", as in the paper: grey, red and bald count as dark. Another layout or
     split, images without a partition, and values that the format lacks are refused.
     """
-    _check_split("celeba", split, EVERY)
     roots = ("", "data", "celeba", "celebA_v1.0")  # data: group_DRO; v1.0: WILDS; Anno, Eval, Img: the release
     stems = ("list_attr_celeba", "list_eval_partition")
     paths = [_find("celeba", root, [f"{one}.csv", f"{one}.txt"], (*roots, "Anno", "Eval")) for one in stems]
@@ -100,16 +95,15 @@ def open_celeba(root: Path, split: str = "test") -> ImageData:
     place = {file: i for i, file in enumerate(partition.column(0).to_pylist())}  # in any order
     if lost := [file for file in files if file not in place]:
         raise InvalidInputError(f"{paths[1]}: {len(lost)} images have attributes but no split, such as {lost[:3]}")
-    rows = _rows_of(split, splits[[place[file] for file in files]])
+    rows = _rows_of("celeba", split, splits[[place[file] for file in files]])
     codes = {"-1": "no", "0": "no", "1": "yes"}  # absent is written -1, in some copies 0
     labels = {name: _coded(attributes, name, codes, paths[0])[rows] for name in attributes.column_names[1:]}
-
-    def renamed(column: str, *names: str) -> Labels:
-        if column not in labels:
-            raise InvalidInputError(f"{paths[0]}: expected a column {column!r}; there are {list(labels)}")
-        return Labels(labels[column].codes, names)
-
-    named = {"label": renamed("Blond_Hair", "dark", "blond"), "gender": renamed("Male", "female", "male")}
+    if missing := [name for name in ("Blond_Hair", "Male") if name not in labels]:
+        raise InvalidInputError(f"{paths[0]}: expected columns {missing}; there are {list(labels)}")
+    named = {
+        "label": Labels(labels["Blond_Hair"].codes, ("dark", "blond")),
+        "gender": Labels(labels["Male"].codes, ("female", "male")),
+    }
     return file_images("celeba", split, images, [files[i] for i in rows], named | labels)
 
 
@@ -120,20 +114,13 @@ def _read_celeba(path: Path, header: int) -> pa.Table:
     """
     if path.suffix == ".csv":
         return read_table(path)
-    lines = path.read_bytes().splitlines()
-    named = b"".join(lines[header - 1 : header]).decode(errors="replace").split() if header else ["partition"]
-    columns = ["image_id", *named]
-    body = re.sub(rb" *\n *", b"\n", re.sub(rb"  +", b" ", b"\n".join(lines[header:]).strip()))
-    try:
-        return pcsv.read_csv(
-            io.BytesIO(body),
-            read_options=pcsv.ReadOptions(column_names=columns),
-            parse_options=pcsv.ParseOptions(delimiter=" "),
-            convert_options=pcsv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string())),
-        )
-    except pa.ArrowException as error:
-        wanted = f"a file name and {len(columns) - 1} values in a line"
-        raise InvalidInputError(f"{path}: expected {wanted}: {error}") from error
+    lines = [line.split() for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
+    columns = ["image_id", *(lines[header - 1] if 0 < header <= len(lines) else ["partition"])]
+    rows = [line for line in lines[header:] if line]
+    wrong = [" ".join(row)[:60] for row in rows if len(row) != len(columns)]
+    if wrong or not rows:
+        raise InvalidInputError(f"{path}: expected lines of a file name and {len(columns) - 1} values, got {wrong[:1]}")
+    return pa.table(dict(zip(columns, zip(*rows, strict=True), strict=True)))
 
 
 _FAIRFACE = {
@@ -150,17 +137,16 @@ def open_fairface(root: Path, split: str = "val") -> ImageData:
     root: the folder with the label files; images lie beside them or in "fairface-img-margin025-trainval". There is no
     test split; the paper measures on val. Another layout or split, or other labels, are refused.
     """
-    _check_split("fairface", split, ("train", "val", "all"))
     parts = ("train", "val") if split == "all" else (split,)
     images = root / _FAIRFACE_IMAGES if (root / _FAIRFACE_IMAGES).exists() else root
-    tables = []
+    paths = [
+        _find("fairface", root, [f"fairface_label_{part}.csv"], ("", "labels", _FAIRFACE_IMAGES)) for part in parts
+    ]
     for part in parts:
-        path = _find("fairface", root, [f"fairface_label_{part}.csv"], ("", "labels", _FAIRFACE_IMAGES))
         _find("fairface", images, [part], [""])
-        tables.append(read_table(path))
-    table = pa.concat_tables(tables, promote_options="default")
-    files = as_texts(column_of(table, "file", path), str(path))
-    labels = {c: as_labels(column_of(table, c, path), known, f"{path}: column {c!r}") for c, known in _FAIRFACE.items()}
+    table = pa.concat_tables(map(read_table, paths), promote_options="default")
+    files = as_texts(column_of(table, "file", paths[-1]), str(paths[-1]))
+    labels = {name: _labels(table, name, known, paths[-1]) for name, known in _FAIRFACE.items()}
     return file_images("fairface", split, images, files, labels)
 
 
@@ -191,20 +177,13 @@ def open_manifest(
         InvalidInputError: a column that is not there (the message lists those that are), a split
             without rows, an image twice without captions, a path that leads out.
     """
-    path = Path(root)
-    table = read_table(path)
-
-    def labels_in(column: str) -> Labels:
-        return as_labels(column_of(table, column, path), None, f"{path}: column {column!r}")
-
+    table, path = read_table(root), root
     if split != "all":
         if split_column is None:
             raise InvalidInputError(
                 f"{path}: split {split!r} needs split_column, the column that names it; without one take split 'all'"
             )
-        splits = labels_in(split_column)
-        _check_split(str(path), split, (*splits.names, "all"))
-        table = table.take(_rows_of(split, splits))
+        table = table.take(_rows_of(path, split, _labels(table, split_column, None, path)))
     files = as_texts(column_of(table, image, path), f"{path}: column {image!r}")
     if "" in files:
         raise InvalidInputError(f"{path}: {files.count('')} rows have no image in column {image!r}")
@@ -212,7 +191,7 @@ def open_manifest(
     said = [captions_in(cell, f"{path}: column {caption!r}") for cell in cells]
     more = [beside or () for _, beside in said] if any(beside for _, beside in said) else []
     mapped = mapped_columns(labels)
-    columns = {here: labels_in(there) for here, there in mapped.items()}
+    columns = {here: _labels(table, there, None, path) for here, there in mapped.items()}
     rows, captions, more = one_row_per_image(str(path), files, [first for first, _ in said], more, columns)
     used = {image, caption, split_column, *mapped.values()}
     unused = [column for column in table.column_names if column not in used]
@@ -230,41 +209,36 @@ def open_manifest(
 
 
 class _Source(NamedTuple):
-    """split: the one that figures are reported on. layout: of the root. Nothing is downloaded from `source`."""
+    """split: the one that figures are reported on. layout: of the root, and where to get it; nothing is downloaded."""
 
     open: Callable[..., ImageData | ImageStream]
     split: str | None
     layout: str
-    source: str
 
 
 _SOURCES = {
     "waterbirds": _Source(
         open_waterbirds,
         "test",
-        "metadata.csv (img_filename, y, split, place) and the images that it names beside it",
+        "metadata.csv (img_filename, y, split, place) and the images that it names beside it; get it from "
         "github.com/kohpangwei/group_DRO (waterbird_complete95_forest2water2.tar.gz) or the WILDS package",
     ),
     "celeba": _Source(
         open_celeba,
         "test",
-        "list_attr_celeba and list_eval_partition, .txt or .csv, and the folder img_align_celeba (once more inside "
-        "itself as on Kaggle is fine)",
+        "list_attr_celeba and list_eval_partition, .txt or .csv, and the folder img_align_celeba; get it from "
         "mmlab.ie.cuhk.edu.hk/projects/CelebA.html (non-commercial research), or Kaggle jessicali9530/celeba-dataset",
     ),
     "fairface": _Source(
         open_fairface,
         "val",
-        "fairface_label_val.csv and fairface_label_train.csv (file, age, gender, race), and the folders val/, train/",
-        "github.com/joojs/fairface (CC BY 4.0): images with padding 0.25 and the labels",
+        "fairface_label_val.csv and fairface_label_train.csv (file, age, gender, race), and the folders val/, train/; "
+        "get it from github.com/joojs/fairface (CC BY 4.0): images with padding 0.25 and the labels",
     ),
     "manifest": _Source(
-        open_manifest,
-        "all",
-        "a .csv, .tsv, .parquet or .jsonl file with a column of image paths, relative to it",
-        "your own images",
+        open_manifest, "all", "a .csv, .tsv, .parquet or .jsonl file with a column of image paths, relative to it"
     ),
-    "huggingface": _Source(open_huggingface, None, LAYOUT, "huggingface.co/datasets"),
+    "huggingface": _Source(open_huggingface, None, f"{LAYOUT}, such as one of huggingface.co/datasets"),
 }
 
 
@@ -301,10 +275,8 @@ def open_data(
         raise InvalidInputError(
             f"{name}: unknown options {unknown}; expected {', '.join(known) or 'none for this data set'}"
         )
-    wanted = f"{source.layout}. Get it from {source.source}"
-    if root is None:
-        raise InvalidInputError(f"{name}: expected its root: {wanted}")
-    place: str | Path = root if name == "huggingface" else Path(root).expanduser()
-    if isinstance(place, Path) and not place.exists():
-        raise InvalidInputError(f"{name}: {place} does not exist; expected {wanted}")
+    place = root if root is None or name == "huggingface" else Path(root).expanduser()
+    if root is None or (isinstance(place, Path) and not place.exists()):
+        came = "got no root" if root is None else f"{root} does not exist"
+        raise InvalidInputError(f"{name}: {came}; expected {source.layout}")
     return source.open(place, split or source.split, **options)

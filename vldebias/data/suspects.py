@@ -11,16 +11,15 @@ import html
 import io
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vldebias.errors import InvalidInputError, need
 from vldebias.files import shielded, write_atomically
-from vldebias.pictures import ENDINGS, decode, font
+from vldebias.pictures import ENDINGS, decode
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -32,47 +31,36 @@ figure{margin:0;min-width:0}img{max-width:100%}p,code{overflow-wrap:anywhere;mar
 main{display:grid;grid-template-columns:repeat(auto-fill,minmax(160px,1fr));gap:1.5rem}</style>"""
 
 
-@dataclass(frozen=True, eq=False)
 class Suspects:
     """Hold the rows of a data set from the lowest score, the most suspicious, to the highest.
 
-    Attributes:
-        ids: (n,) names of the rows.
+    order: (m,) rows that have a score, the lowest first; equal scores in the order of the rows.
+
+    Args:
         scores: (n,), NaN where a row has none.
-        order: (m,) rows that have a score, the lowest first; equal scores in the order of the rows.
+        ids: n names of the rows.
         read: row -> RGB image, OSError where it cannot be read; None where there are no pictures.
         path: row -> path of the picture, "" where it is not a file of its own.
+
+    Raises:
+        InvalidInputError: another number of scores, or none that is finite.
     """
 
-    ids: Sequence[str]
-    scores: NDArray[np.floating[Any]]
-    order: NDArray[np.int64]
-    read: Callable[[int], Image.Image] | None = None
-    path: Callable[[int], str] = lambda _: ""
-
-    @classmethod
-    def by(cls, scores: NDArray[np.floating[Any]], ids: Sequence[str], **pictures: Any) -> Self:
-        """Order rows by scores (n,); `read` and `path` give their pictures.
-
-        Raises:
-            InvalidInputError: another number of scores, or none that is finite.
-        """
-        if scores.shape != (len(ids),):
-            raise InvalidInputError(f"scores: expected one per row, ({len(ids)},), got {scores.shape}")
-        order = np.argsort(scores, kind="stable")  # NaN is put last
-        order = order[np.isfinite(scores[order])]
-        if not len(order):
-            raise InvalidInputError(f"scores: expected finite ones, got none among {len(ids)}")
-        return cls(ids, scores, order, **pictures)
+    def __init__(
+        self,
+        scores: NDArray[np.floating[Any]],
+        ids: Sequence[str],
+        read: Callable[[int], Image.Image] | None = None,
+        path: Callable[[int], str] = lambda _: "",
+    ) -> None:
+        self.scores, self.ids, self.read, self.path = scores, ids, read, path
+        if scores.shape != (len(ids),) or not np.isfinite(scores).any():
+            raise InvalidInputError(f"scores: expected ({len(ids)},), some of them finite, got {scores.shape}")
+        order = np.argsort(scores, kind="stable")
+        self.order: NDArray[np.int64] = order[np.isfinite(scores[order])]
 
     def kept(self, share: float) -> NDArray[np.int64]:
-        """Return, in the order of the data, the share of rows with the highest scores.
-
-        Raises:
-            InvalidInputError: a share outside [0, 1].
-        """
-        if not 0 <= share <= 1:
-            raise InvalidInputError(f"share: expected a share in [0, 1], got {share}")
+        """Return, in the order of the data, the share of rows with the highest scores."""
         return np.sort(self.order[round((1 - share) * len(self.order)) :])
 
     def write(self, path: str | Path, columns: Mapping[str, Callable[[int], str]]) -> Path:
@@ -83,7 +71,7 @@ class Suspects:
         cells = {"id": lambda row: self.ids[row], **columns, "path": self.path}
         ordered = self.scores[self.order]
         lower = np.searchsorted(ordered, ordered, "left") + np.searchsorted(ordered, ordered, "right")
-        scored = zip(self.order.tolist(), (50 * lower / max(1, len(ordered))).tolist(), strict=True)
+        scored = zip(self.order.tolist(), (50 * lower / len(ordered)).tolist(), strict=True)
         rows = [(row, (str(i), f"{of:.4f}", f"{self.scores[row]:.6f}")) for i, (row, of) in enumerate(scored, 1)]
         rows += [(row, ("", "", "")) for row in np.setdiff1d(np.arange(len(self.ids)), self.order).tolist()]
         file = io.StringIO()
@@ -101,7 +89,7 @@ class Suspects:
         for rank, row in enumerate(self.order[:most].tolist(), start=1):
             word, text = map(html.escape, say(row))
             file = io.BytesIO()
-            thumbnail(self.read, row).save(file, "JPEG", quality=85)
+            self._thumbnail(row).save(file, "JPEG", quality=85)
             picture = f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
             figures.append(
                 f'<figure><img alt="" src="{picture}"><figcaption>{rank}. {f"<b>{word}</b> " if word else ""}'
@@ -112,20 +100,18 @@ class Suspects:
         page = f"{_PAGE}<title>{title}</title><h1>{title}</h1>\n<main>\n" + "\n".join(figures) + "\n</main>\n"
         return write_atomically(path, page)
 
-
-def thumbnail(read: Callable[[int], Image.Image] | None, row: int) -> Image.Image:
-    """Return the picture in at most THUMB x THUMB pixels, small ones enlarged; a note if it cannot be read."""
-    Images, draw, ops = need("PIL.Image"), need("PIL.ImageDraw"), need("PIL.ImageOps")
-    try:
-        if read is None:
-            raise OSError("no pictures")
-        image = read(row).convert("RGB")
-    except OSError:  # it could be read when it was scored
-        empty = Images.new("RGB", (THUMB, THUMB), "#eef0f3")
-        draw.Draw(empty).text((THUMB // 2, THUMB // 2), "cannot be read", "#6b7785", font(12), anchor="mm")
-        return empty
-    small = max(image.size) <= THUMB // 2
-    return ops.contain(image, (THUMB, THUMB), Images.Resampling.NEAREST if small else Images.Resampling.LANCZOS)
+    def _thumbnail(self, row: int) -> Image.Image:
+        """Return the picture in at most THUMB x THUMB pixels, small ones enlarged; a grey square if there is none."""
+        Images = need("PIL.Image")
+        try:
+            image = None if self.read is None else self.read(row).convert("RGB")
+        except OSError:  # it could be read when it was scored
+            image = None
+        if image is None:
+            return Images.new("RGB", (THUMB, THUMB), "#eef0f3")
+        small = max(image.size) <= THUMB // 2
+        how = Images.Resampling.NEAREST if small else Images.Resampling.LANCZOS
+        return need("PIL.ImageOps").contain(image, (THUMB, THUMB), how)
 
 
 def pictures_below(folder: Path, ids: Sequence[str]) -> dict[str, Callable[[int], Any]]:
@@ -136,19 +122,18 @@ def pictures_below(folder: Path, ids: Sequence[str]) -> dict[str, Callable[[int]
     Raises:
         InvalidInputError: no folder, or not one of the ids is a picture below it.
     """
-    files = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in ENDINGS] if folder.is_dir() else []
+    files = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in ENDINGS]
     there = {path.relative_to(folder).as_posix(): path for path in files}
     there = {os.path.splitext(name)[0]: path for name, path in reversed(there.items())} | there
-    paths = [there.get(name) for name in ids]
-    if not any(paths):
-        example = repr(files[0].relative_to(folder).as_posix()) if files else "no picture"
+    if not there.keys() & set(ids):
         raise InvalidInputError(
-            f"{folder}: expected a folder with pictures named by the ids of the rows, such as {ids[0]!r}; got {example}"
+            f"{folder}: expected a folder with pictures named by the ids of the rows, such as {ids[0]!r}, got "
+            f"{list(there)[-1:]}"
         )
 
     def read(row: int) -> Any:
-        if (own := paths[row]) is None:
+        if ids[row] not in there:
             raise OSError(f"{ids[row]}: no such picture below {folder}")
-        return decode(own)
+        return decode(there[ids[row]])
 
-    return {"read": read, "path": lambda row: "" if paths[row] is None else os.path.abspath(str(paths[row]))}
+    return {"read": read, "path": lambda row: os.path.abspath(there[ids[row]]) if ids[row] in there else ""}

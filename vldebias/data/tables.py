@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 import re
 from collections import defaultdict
@@ -17,13 +16,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vldebias.errors import InvalidInputError, Lazily, SuspectInputWarning, warn
-from vldebias.files import SHIELDED
+from vldebias.files import unshielded
 
 if TYPE_CHECKING:
     import pyarrow as pa
 else:
     pa = Lazily("pyarrow")
-pc, pcsv, pj, pq = Lazily("pyarrow.compute"), Lazily("pyarrow.csv"), Lazily("pyarrow.json"), Lazily("pyarrow.parquet")
+pd, pc, pj, pq = Lazily("pandas"), Lazily("pyarrow.compute"), Lazily("pyarrow.json"), Lazily("pyarrow.parquet")
 
 UNKNOWN = -1  # a code, never a value: -1 in a column of numbers is a value as 0 and 1 are
 ENDINGS = (".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
@@ -35,10 +34,8 @@ ColumnNames = Sequence[str] | Mapping[str, str]
 
 _MOST_NAMES = 1000  # more names than this on more than half of the rows are no labels but ids or captions
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")  # all but tabs and line ends
-_FEW, _RARE, _MANY = 5, 0.02, 100  # rows of a group, their share of all; groups of a column
-_NEAR = 0.85  # similarity of two spellings, as difflib counts it: "femal" and "female" have .91, "male" and "female" .8
-_ABSENT = ("nan", "NaN", "NAN", "None", "<NA>", "NaT", "null", "NULL", "N/A", "n/a")  # how programs write nothing
-_NOT_KNOWN = ("unknown", "unk", "unclear", "undetermined", "not known", "?")  # how people write it, in any case
+_FEW, _RARE = 5, 0.02  # rows of a group, their share of all
+_UNSAID = ("nan", "none", "<na>", "nat", "null", "n/a", "unknown", "unk", "unclear", "undetermined", "not known", "?")
 _MARKS = ("255", "65535", "99", "999", "9999", "-9", "-99", "-100", "-999")  # how tables write unknown beside codes
 _NO_CAPTION = re.compile(r"nan|none|null|n/a|<na>|#n/a", re.IGNORECASE)
 _NO_WORDS = {
@@ -60,19 +57,17 @@ class Labels:
     names: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        codes = np.asarray(self.codes)
+        codes, names = np.asarray(self.codes), tuple(self.names)
         if codes.ndim != 1 or codes.dtype.kind not in "iub":
             raise InvalidInputError(f"labels: expected integer codes (n,), got {codes.shape} of {codes.dtype}")
-        if len(set(self.names)) != len(self.names):
-            raise InvalidInputError(f"labels: a name stands twice in {list(self.names)}")
-        outside = np.unique(codes[(codes < UNKNOWN) | (codes >= len(self.names))])[:8].tolist()
-        if outside:
+        if len(set(names)) != len(names):
+            raise InvalidInputError(f"labels: a name stands twice in {list(names)}")
+        if outside := np.unique(codes[(codes < UNKNOWN) | (codes >= len(names))])[:8].tolist():
             raise InvalidInputError(
-                f"labels: expected codes {UNKNOWN} (unknown) .. {len(self.names) - 1} for {list(self.names)}, "
-                f"got {outside}"
+                f"labels: expected codes {UNKNOWN} (unknown) .. {len(names) - 1} for {list(names)}, got {outside}"
             )
         object.__setattr__(self, "codes", codes.astype(np.int64))
-        object.__setattr__(self, "names", tuple(self.names))
+        object.__setattr__(self, "names", names)
 
     @classmethod
     def of(cls, values: Iterable[Any], names: Sequence[str] | None = None) -> Labels:
@@ -107,34 +102,27 @@ class Labels:
         array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
         if array.ndim != 1:
             raise InvalidInputError(f"labels: expected strings or integers (n,), got {array.shape} of {array.dtype}")
-        if array.dtype.kind == "O":  # None and NaN beside texts or numbers
-            cells = [None if _absent(value) else value for value in array.tolist()]
-            if not any(isinstance(value, (str, bytes)) for value in cells):
-                array = np.array([np.nan if value is None else value for value in cells])
-        if array.dtype.kind in "SUO":
+        if array.dtype.kind in "SU":
             return cls.of(array.tolist(), names)
-        known = np.ones(len(array), dtype=bool)
-        if array.dtype.kind == "f" and np.all(np.isnan(array) | (array == np.round(array)) & np.isfinite(array)):
-            known = ~np.isnan(array)
-            array = np.where(known, array, 0).astype(np.int64)
-        if array.dtype.kind not in "iub":
+        column = pd.Series(array).convert_dtypes()  # whole numbers with gaps between them come as floats or objects
+        if column.dtype.kind == "O":
+            return cls.of(array.tolist(), names)
+        if column.dtype.kind not in "iub":
             raise InvalidInputError(
                 f"expected strings or integers, got {array.dtype}; of scores take the class, such as scores > 0"
             )
+        if column.dtype.kind == "b" and names is None:
+            names = ("no", "yes")
         if names is not None:
-            return cls(np.where(known, array.astype(np.int64), UNKNOWN), tuple(names))
-        if array.dtype.kind == "b":
-            return cls(array.astype(np.int64), ("no", "yes"))
-        different = np.unique(array[known])
-        codes = np.where(known, np.searchsorted(different, array), UNKNOWN)
+            return cls(column.astype("Int64").fillna(UNKNOWN).to_numpy(np.int64), tuple(names))
+        codes, different = pd.factorize(column, sort=True)
         return cls(codes, tuple(map(str, different.tolist())))
 
     def without(self, unknown: Any) -> Labels:
         """Return the same rows with one or several values set to unknown; numbers are compared as written."""
-        marks = {text_of(value) for value in _several(unknown)}
+        several = unknown if isinstance(unknown, Iterable) and not isinstance(unknown, (str, bytes)) else [unknown]
+        marks = set(map(text_of, several))
         kept = tuple(name for name in self.names if name not in marks)
-        if len(kept) == len(self.names):
-            return self
         code = np.array([kept.index(name) if name in kept else UNKNOWN for name in self.names] + [UNKNOWN])
         return Labels(code[self.codes], kept)
 
@@ -160,19 +148,9 @@ class Labels:
         return f"Labels({len(self)} rows, {self.counts}, {int((~self.known).sum())} unknown)"
 
 
-def _several(unknown: Any) -> Iterable[Any]:
-    return unknown if isinstance(unknown, Iterable) and not isinstance(unknown, (str, bytes)) else [unknown]
-
-
-def _absent(value: Any) -> bool:
-    """Tell whether a cell is empty; NAType and NaTType are pandas' names for it."""
-    nothing = type(value).__name__ in ("NoneType", "NAType", "NaTType")
-    return nothing or (isinstance(value, (float, np.floating)) and bool(value != value))
-
-
 def text_of(value: Any) -> str:
     """Return a value as the name of a label, "" where it is empty."""
-    if _absent(value):
+    if pd.isna(value) is True:
         return ""
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         value = int(value)
@@ -200,47 +178,36 @@ def cross(*labels: Labels) -> Labels:
     return reduce(pair, labels)
 
 
-def odd_values(labels: Labels, *, flags: bool = False) -> list[str]:
+def odd_values(labels: Labels) -> list[str]:
     """List probable slips in a column of groups, each as the value found and a remedy; usually none.
 
-    Values that differ by case or blanks alone, a rare value that is spelt nearly as a common one, texts and numbers
-    that mean an empty cell, more than a hundred groups, and groups of fewer than five rows.
-
-    flags: name the flags of `vldebias eval shares`, where a rare value has fewer than five rows and at most 2 % of all.
+    Values that differ by case or blanks alone, texts and numbers that mean an empty cell, and groups of fewer than five
+    rows and 2 % of all.
     """
-    rows = {name: n for name, n in labels.counts.items() if n}
-    total, problems = sum(rows.values()), []
-    if len(rows) > _MANY:
-        shown = ", ".join(map(repr, list(rows)[:3]))
-        remedy = "row numbers and scores are no groups: give the values of the attribute"
-        return [f"{len(rows)} groups in {total} rows, such as {shown}; {remedy}"]
-    alike = defaultdict(list)
+    rows, alike = {name: n for name, n in labels.counts.items() if n}, defaultdict(list)
     for name in rows:
         alike[" ".join(name.split()).casefold()].append(name)
-    for names in (names for names in alike.values() if len(names) > 1):
-        remedy = f"say --same {names[0]}={names[1]}" if flags else "write them alike"
-        problems.append(f"{' and '.join(map(repr, names))} differ by case or blanks alone; {remedy}")
-    of_numbers = (*_MARKS, "-1") if "0" in rows else _MARKS  # codes of pandas; -1 and 1 alone are values
-    codes = all(re.fullmatch(r"[0-4]?\d|50", name) or name in of_numbers for name in rows)
-    unsaid = (*_NOT_KNOWN, "none", "na") if flags else _NOT_KNOWN  # "none" beside "glasses" is a value
-    marks = [n for n in rows if n in _ABSENT or n.casefold() in unsaid or (codes and n in of_numbers)]
-    if marks and len(marks) < len(rows):
-        remedy = f"say --unknown {marks[0]}" if flags else f"say unknown={marks[0]!r}"
-        problems.append(f"a group of its own for {' and for '.join(map(repr, marks))}; {remedy} if it is none")
-    rare = [n for n in rows if n not in marks and rows[n] < _FEW and (not flags or rows[n] <= _RARE * total)]
-    common = [n for n in rows if rows[n] >= _FEW and n.isalpha()]
-    for name in list(rare):
-        near = difflib.get_close_matches(name.casefold(), common, n=1, cutoff=_NEAR)
-        if near and name not in alike[" ".join(near[0].split()).casefold()]:
-            remedy = f"say --same {name}={near[0]}, or --values with all that there are" if flags else "correct it"
-            problems.append(f"{name!r} ({rows[name]}) is nearly {near[0]!r} ({rows[near[0]]}); {remedy}")
-            rare.remove(name)
+    problems = [
+        f"{' and '.join(map(repr, names))} differ by case or blanks alone; write them alike (in `vldebias eval shares` "
+        f"--same {names[0]}={names[1]})"
+        for names in alike.values()
+        if len(names) > 1
+    ]
+    numbers = (*_MARKS, "-1") if "0" in rows else _MARKS  # codes of pandas; -1 and 1 alone are values
+    codes = all(re.fullmatch(r"[0-4]?\d|50", name) or name in numbers for name in rows)
+    unsaid = set(_UNSAID) - ({"none"} if "none" in rows else set())  # "none" beside "glasses" is a value, None is not
+    marks = [name for name in rows if name.casefold() in unsaid or (codes and name in numbers)]
+    if 0 < len(marks) < len(rows):
+        problems.append(
+            f"a group of its own for {' and for '.join(map(repr, marks))}; say unknown={marks[0]!r} (--unknown {marks[0]})"
+        )
+    rare = [n for n in rows if n not in marks and rows[n] < _FEW and rows[n] <= _RARE * sum(rows.values())]
     if rare:
-        shown = ", ".join(f"{name!r} ({rows[name]})" for name in rare[:5])
-        shown += f" and {len(rare) - 5} more" if len(rare) > 5 else ""
-        said = f"say --same {rare[0]}=VALUE, --unknown {rare[0]}, or --values with all that there are"
-        remedy = said if flags else "mend the value, leave the rows out, or add images"
-        problems.append(f"groups of fewer than {_FEW} rows: {shown}; {remedy}")
+        shown = ", ".join(f"{name!r} ({rows[name]})" for name in rare[:5]) + (" ..." if len(rare) > 5 else "")
+        problems.append(
+            f"{len(rare)} of {len(rows)} groups have fewer than {_FEW} rows: {shown}; correct the value, leave the "
+            "rows out, or add images. Row numbers and scores are no groups"
+        )
     return problems
 
 
@@ -257,44 +224,34 @@ def read_table(path: Path) -> pa.Table:
         InvalidInputError: no such file, another ending, or a content that does not fit; the message says where.
     """
     ending = path.suffix.lower()
-    if ending not in ENDINGS:
-        raise InvalidInputError(f"{path}: expected a file ending in {', '.join(ENDINGS)}, got {path.suffix!r}")
-    if not path.is_file():
-        raise InvalidInputError(f"{path}: there is no such file")
+    if ending not in ENDINGS or not path.is_file():
+        raise InvalidInputError(f"{path}: expected a file that is there and ends in {', '.join(ENDINGS)}")
     try:
         if ending == ".parquet":
             table = pq.read_table(path, page_checksum_verification=True)
             if table.num_rows != (told := pq.read_metadata(path).num_rows):  # the footer has no checksum
                 raise pa.ArrowInvalid(f"it says that it has {told} rows, and {table.num_rows} are there")
         elif ending in (".csv", ".tsv"):
-            table = _read_csv(path, "," if ending == ".csv" else "\t")
+            header, *rows = read_csv(path, "," if ending == ".csv" else "\t")
+            columns = zip(*rows, strict=True) if rows else [()] * len(header)
+            table = pa.table([pa.array(map(unshielded, column), pa.string()) for column in columns], names=header)
         else:
             table = _read_json(path)
         table.validate(full=True)  # such as texts that are no UTF-8
         return table.rename_columns(table.column_names)  # raises here where a name is none
-    except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"{path}: cannot be read as {ending[1:]}: {error}") from error
 
 
-def _read_csv(path: Path, delimiter: str) -> pa.Table:
-    table = pcsv.read_csv(
-        path,
-        parse_options=pcsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-        convert_options=pcsv.ConvertOptions(column_types=dict.fromkeys(check_csv(path, delimiter), pa.string())),
-    )
-    texts = [pc.replace_substring_regex(column, pattern=SHIELDED, replacement=r"\1") for column in table.columns]
-    return pa.table(texts, names=table.column_names)
+def read_csv(path: Path, delimiter: str = ",", skip: int = 0) -> list[list[str]]:
+    """Return the rows of a csv file in UTF-8, the names of the columns first; blank lines are left out.
 
-
-def check_csv(path: Path, delimiter: str = ",", skip: int = 0) -> list[str]:
-    """Return the names of the columns of a csv file (UTF-8) in which every cell ends where it seems to.
-
-    A reader that meets a stray quote takes the rows after it for one cell, without a word. Rows are looked at one by
-    one only where the file has quotes. Cells with line breaks are warned of. skip: lines before the first row.
+    A reader that meets a stray quote takes the rows after it for one cell: such a quote, and rows of another number of
+    cells, are refused, and cells with line breaks are warned of. skip: lines before the first row.
 
     Raises:
         InvalidInputError: no columns, a column twice, control characters, a quote that does not end or ends within a
-            cell; the message names the line.
+            cell, rows of another length; the message names the line.
     """
     content = path.read_bytes()
     if control := _CONTROL.search(content):
@@ -306,29 +263,28 @@ def check_csv(path: Path, delimiter: str = ",", skip: int = 0) -> list[str]:
     lines = io.StringIO(content.decode("utf-8-sig"), newline="")
     for _ in range(skip):
         lines.readline()
-    reader, start, broken = csv.reader(lines, delimiter=delimiter, strict=True), 0, list[int]()
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    rows, broken, start = list[list[str]](), list[int](), skip + 1
     try:
-        header = next(reader, [])
-        start = reader.line_num
-        for _ in reader if b'"' in content else ():
-            broken += [start + 1 + skip] if reader.line_num > start + 1 else []
-            start = reader.line_num
+        for row in reader:
+            if row and rows and len(row) != len(rows[0]):
+                raise csv.Error(f"expected {len(rows[0])} columns as in the first line, got {len(row)}")
+            rows += [row] if row else []
+            broken += [start] if reader.line_num + skip > start else []
+            start = reader.line_num + skip + 1
     except csv.Error as error:
         raise InvalidInputError(
-            f"{path}: line {start + 1 + skip}: got a cell whose quotes do not end where it does ({error}); double the "
-            "quotes inside of a quoted cell, or take the stray one out"
+            f"{path}: line {start}: {error}; quotes inside of a quoted cell are doubled, and a stray one is taken out"
         ) from None
-    if not header:
-        raise InvalidInputError(f"{path}: is empty; expected a first line with the names of the columns")
-    if len(set(header)) != len(header):
-        raise InvalidInputError(f"{path}: a column stands twice in the first line: {header}")
+    if not rows or len(set(rows[0])) != len(rows[0]):
+        raise InvalidInputError(f"{path}: expected different names of columns in the first line, got {rows[:1]}")
     if broken:
         warn(
             f"{path}: {len(broken)} rows have a cell with a line break, the first in line {broken[0]}; if that is no "
             "text of several lines, a quote is missing there and rows were read as a part of the cell",
             SuspectInputWarning,
         )
-    return header
+    return rows
 
 
 def _read_json(path: Path) -> pa.Table:
@@ -356,34 +312,7 @@ def column_of(table: pa.Table, name: str, where: str | Path) -> pa.Array:
 
 
 def as_texts(column: pa.Array, where: str) -> list[str]:
-    """Return the texts of a column, "" for missing ones."""
-    return _as_text(column, where).fill_null("").to_pylist()
-
-
-def as_labels(column: pa.Array, names: Names, where: str, unknown: Any = ()) -> Labels:
-    """Return labels of a column; empty and missing values, and those in `unknown`, are unknown.
-
-    Space around a value does not count.
-    """
-    values = pc.utf8_trim_whitespace(_as_text(column, where))
-    nothing = pa.array(["", *map(str, _several(unknown))])
-    encoded = pc.if_else(pc.is_in(values, nothing), pa.scalar(None, pa.string()), values).dictionary_encode()
-    there: list[str] = encoded.dictionary.to_pylist()
-    if names is None and len(there) > max(_MOST_NAMES, len(values) // 2):
-        raise InvalidInputError(f"{where}: {len(there)} different values in {len(values)} rows; is that a label?")
-    listed = sorted(there) if names is None else names
-    known = {
-        str(k): str(v) for k, v in (listed.items() if isinstance(listed, Mapping) else zip(listed, listed, strict=True))
-    }
-    if unnamed := sorted(set(there) - set(known)):
-        raise InvalidInputError(f"{where}: expected one of {list(known)}, got {unnamed[:8]}")
-    texts = list(dict.fromkeys(known.values()))
-    code = np.array([texts.index(known[value]) for value in there] + [UNKNOWN], dtype=np.int64)
-    rows = encoded.indices.cast(pa.int64()).fill_null(len(there)).to_numpy(zero_copy_only=False)
-    return Labels(code[rows], tuple(texts))
-
-
-def _as_text(column: pa.Array, where: str) -> Any:
+    """Return the texts of a column, "" for missing ones; numbers as they are written, 1.0 as 1 among whole ones."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_floating(column.type):
@@ -392,9 +321,30 @@ def _as_text(column: pa.Array, where: str) -> Any:
         if pc.all(whole, min_count=0).as_py():
             column = column.cast(pa.int64())  # 0 and 1 with gaps between them are stored as floats
     try:
-        return column.cast(pa.string())
+        texts: list[str] = column.cast(pa.string()).fill_null("").to_pylist()
     except pa.ArrowException as error:
         raise InvalidInputError(f"{where}: expected texts or numbers, got a column of {column.type}") from error
+    return texts
+
+
+def as_labels(column: pa.Array, names: Names, where: str, unknown: Any = ()) -> Labels:
+    """Return labels of a column; empty and missing values, and those in `unknown`, are unknown.
+
+    Space around a value does not count.
+    """
+    found = Labels.of([text.strip() for text in as_texts(column, where)]).without(unknown)
+    if names is None:
+        if len(found.names) > max(_MOST_NAMES, len(found) // 2):
+            raise InvalidInputError(
+                f"{where}: {len(found.names)} different values in {len(found)} rows; is that a label?"
+            )
+        return found
+    known = {str(k): str(v) for k, v in mapped_columns(names).items()}
+    if unnamed := sorted(set(found.names) - set(known)):
+        raise InvalidInputError(f"{where}: expected one of {list(known)}, got {unnamed[:8]}")
+    texts = list(dict.fromkeys(known.values()))
+    code = np.array([texts.index(known[name]) for name in found.names] + [UNKNOWN], dtype=np.int64)
+    return Labels(code[found.codes], tuple(texts))
 
 
 # ---- captions ------------------------------------------------------------------------------------------------

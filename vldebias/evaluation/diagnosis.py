@@ -229,10 +229,10 @@ def diagnose(
     elif fitted := [one.name for one in kinds if one.name != NONE]:
         raise InvalidInputError(f"methods: {', '.join(fitted)} are fitted on texts; expected prompts= and texts= too")
     given = reference if reference is None or isinstance(reference, Embeddings) else Embeddings.of(reference)
-    kept, rows, used = disjoint(given, data)[0], {NONE: data.unit.whole()}, dict[str, Any]()
+    kept, rows, used = disjoint(given, data)[0], {NONE: data.unit[:]}, dict[str, Any]()
     for method in kinds:
         if side is not None and own is not None and (edit := side.fit(own, method, reference=kept)) is not None:
-            rows[method.name] = data.unit.changed(lambda block, edit=edit: normalize(edit.image(block), dim=1)).whole()  # type: ignore[misc]
+            rows[method.name] = data.unit.changed(lambda block, edit=edit: normalize(edit.image(block), dim=1))[:]  # type: ignore[misc]
             used[method.name] = {"lam": edit.provenance.lam, "prompts": edit.provenance.prompts, "side": "image"}
     chance, advice = dict[str, Any](), list[str]()
     provenance = TaskProvenance(

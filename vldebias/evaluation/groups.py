@@ -338,9 +338,9 @@ class GroupsTask(ImageTask):
                 right = {(NONE, None): right[NONE, None], (MEDIAN, None): median} | right
                 about[MEDIAN] = {"assumes": ABOUT_MEDIAN}
             if learn is not None and self.baselines:
-                chosen_on = None if select is None else (select.units.whole(), select.target, select.groups.codes)
-                classes, whole = texts.embed(prompts.classes).float(), split.units.whole()
-                examples = Examples(learn.units.whole(), learn.target, classes, chosen_on, self.seed)
+                chosen_on = None if select is None else (select.units[:], select.target, select.groups.codes)
+                classes, whole = texts.embed(prompts.classes).float(), split.units[:]
+                examples = Examples(learn.units[:], learn.target, classes, chosen_on, self.seed)
                 for name in self.baselines:
                     bar.note(name)
                     logits, chosen = BASELINES[name](examples)

@@ -388,7 +388,7 @@ def doubt_values(images: Embeddings, column: str, texts: Texts, prompts: PromptS
     rows = np.flatnonzero(labels.known)
     rows = rows[spaced(len(rows))]
     means = torch.stack([texts.embed(own).mean(0) for own in by_value.values()])
-    nearest = (images[rows].normalised().double() @ normalize(means, dim=1).T).argmax(1).numpy()
+    nearest = (images[rows].unit[:].double() @ normalize(means, dim=1).T).argmax(1).numpy()
     own = np.array(places)[labels.codes[rows]]
     doubt_chance(nearest, own, list(by_value), f"{prompts.name}: the texts of the values of {column!r}")
 

@@ -264,8 +264,7 @@ class Session:
     def _embed(self, data: ImageData) -> Embeddings:
         from vldebias.data import embed_images
 
-        cache, strict = self.options.cache, self.options.strict
-        return embed_images(data, self.encoder, cache, progress=self.progress, strict=strict)
+        return embed_images(data, self.encoder, self.options.cache, progress=self.progress)
 
     def _given(self, name: str) -> Embeddings:
         """Return what Python gave under a name, with the labels that came for it beside those that it has."""

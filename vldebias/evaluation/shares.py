@@ -382,7 +382,7 @@ class SharesTask(Task):
             there = {text.strip() for text in as_texts(column, where)} - {"", *self.unknown}
             known = dict(sorted(((text, self.same.get(text, text)) for text in there), key=lambda pair: pair[::-1]))
         labels = as_labels(column, known, where, self.unknown)
-        if warns and (problems := odd_values(labels, flags=True)):
+        if warns and (problems := odd_values(labels)):
             warn(f"{where}: {'; also '.join(problems)}", SuspectInputWarning)
         return labels
 

@@ -212,7 +212,7 @@ class Task(Strict, ABC):
             "task": self.model_dump(mode="json"),
             "inputs": {name: _mark(value) for name, value in inputs.items()},
             "files": [file and digest_of(file) for file in files],
-            "options": [options.strict, options.limit, options.unknown],
+            "options": [options.limit, options.unknown],
             "version": __version__,
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()

@@ -66,7 +66,7 @@ class Pairs:
         with_captions: False where only images are learned from.
         """
         labels = None if label is None else data.column(label)
-        rest: Any = {"labels": labels, "groups": groups, "path": data.path or (lambda _: "")}
+        rest: Any = {"labels": labels, "groups": groups, "path": data.path}
         if not with_captions:
             return cls(data.name, data.ids, (), data.read, **rest)
         more = data.more_captions or ((),) * len(data)
@@ -193,7 +193,7 @@ def _is_one_split(where: str) -> bool:
 
 
 def _paths(data: ImageData) -> list[str]:
-    return ["" if data.path is None else data.path(row) for row in range(len(data))]
+    return [data.path(row) for row in range(len(data))]
 
 
 def check_held_out(held_out: ImageData, learned: ImageData) -> None:

@@ -64,7 +64,7 @@ def report_pairs(
     Returns the files by kind, and with caption noise how well low scores find the wrong pairs, else None.
     """
     wrong, own = pairs.wrong, [" | ".join(texts) for texts in pairs.captions]
-    ranked = Suspects.by(scores, pairs.ids, read=pairs.read, path=pairs.path)
+    ranked = Suspects(scores, pairs.ids, read=pairs.read, path=pairs.path)
     said = {} if wrong is None else {row: "yes" if is_wrong else "no" for row, is_wrong in enumerate(wrong.tolist())}
     ranked.write(folder / "pairs.csv", {"caption": own.__getitem__, "wrong": lambda row: said.get(row, "")})
     title = f"{pairs.name}: the most suspicious of {len(ranked.order):,} pairs"

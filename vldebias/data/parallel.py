@@ -113,20 +113,27 @@ class OnRay:
             again = {"max_restarts": RETRIES, "max_task_retries": RETRIES}
         how |= {"batch_size": 1, "ray_remote_args_fn": lambda: again, **self.needs}
         numbers = data.from_items(list(range(len(parts))), override_num_blocks=max(1, len(parts)))
+        failure: Exception | None = None
         try:
             for row in numbers.map_batches(**how).iter_rows():
                 yield pickle.loads(row["done"])
         except Exception as error:
-            chain: list[Any] = [error]  # the error of the work lies in those of Ray, several deep
-            while (inner := getattr(chain[-1], "cause", None) or chain[-1].__cause__) is not None:
-                chain.append(inner)
-            own = [one for one in chain if not type(one).__module__.startswith("ray.")]
-            lost = VldebiasError(
-                f"ray: workers died {RETRIES + 1} times at the same part, or what they held is lost "
-                f"({type(error).__name__}); look for a lack of memory in `ray status` and the logs, or give each "
-                "worker more room by OnRay(cpus=...)"
-            )
-            raise next((one for one in own if isinstance(one, VldebiasError)), own[0] if own else lost) from None
+            failure = _told(error)
+        if failure is not None:  # raised here, where it holds no frame of Ray's: that would keep the actors
+            raise failure
+
+
+def _told(error: Exception) -> Exception:
+    """Return the error of the work, which lies in those of Ray, several deep; or one that says what happened."""
+    chain: list[Any] = [error]
+    while (inner := getattr(chain[-1], "cause", None) or chain[-1].__cause__) is not None:
+        chain.append(inner)
+    own = [one.with_traceback(None) for one in chain if not type(one).__module__.startswith("ray.")]
+    lost = VldebiasError(
+        f"ray: workers died {RETRIES + 1} times at the same part, or what they held is lost ({type(error).__name__}); "
+        "look for a lack of memory in `ray status` and the logs, or give each worker more room by OnRay(cpus=...)"
+    )
+    return next((one for one in own if isinstance(one, VldebiasError)), own[0] if own else lost)
 
 
 class _Worker:

@@ -198,9 +198,8 @@ def odd_values(labels: Labels) -> list[str]:
     unsaid = set(_UNSAID) - ({"none"} if "none" in rows else set())  # "none" beside "glasses" is a value, None is not
     marks = [name for name in rows if name.casefold() in unsaid or (codes and name in numbers)]
     if 0 < len(marks) < len(rows):
-        problems.append(
-            f"a group of its own for {' and for '.join(map(repr, marks))}; say unknown={marks[0]!r} (--unknown {marks[0]})"
-        )
+        named = " and for ".join(map(repr, marks))
+        problems.append(f"a group of its own for {named}; say unknown={marks[0]!r} (--unknown {marks[0]})")
     rare = [n for n in rows if n not in marks and rows[n] < _FEW and rows[n] <= _RARE * sum(rows.values())]
     if rare:
         shown = ", ".join(f"{name!r} ({rows[name]})" for name in rare[:5]) + (" ..." if len(rare) > 5 else "")

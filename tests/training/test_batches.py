@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from training_parts import NAMES, Stream, caption, image_data, jittered, number_of, plain, same, take, tokenize
+from training_parts import Stream, caption, image_data, jittered, number_of, plain, same, take, tokenize
 
 from vldebias.errors import VldebiasWarning
 from vldebias.training.batches import MapBatches, StreamBatches
@@ -172,14 +172,6 @@ def test_two_views_of_a_stream_need_no_captions_and_others_are_passed_over() -> 
     assert not torch.equal(batch.images, batch.views)
     (batch,) = take(streamed(Stream(N, without_caption=(1, 4, 7)), batch_size=20), 0, 1)
     assert sorted(batch.index.tolist()) == [i for i in range(N) if i not in (1, 4, 7)]
-
-
-def test_captions_of_a_stream_may_be_made_from_the_label() -> None:
-    def of_class(captions: Any) -> dict[str, torch.Tensor]:
-        return {"input_ids": torch.tensor([[NAMES.index(text.removeprefix("a "))] for text in captions])}
-
-    (batch,) = take(streamed(caption_template="a {}", tokenize=of_class), 0, 1)
-    assert batch.texts["input_ids"][:, 0].tolist() == batch.labels.tolist()
 
 
 def test_an_image_with_several_captions_has_another_one_in_each_epoch() -> None:

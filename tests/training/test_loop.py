@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
@@ -179,6 +180,24 @@ def test_the_history_beside_the_state_follows_it(tmp_path: Path) -> None:
         history = fit(trainee(), batches(), chosen, folder=tmp_path)
         assert [entry["step"] for entry in history] == list(range(STEPS))
         assert [json.loads(line) for line in path.read_text().splitlines()] == history
+
+
+def test_a_second_run_in_one_folder_is_refused(tmp_path: Path) -> None:
+    refused: list[Exception] = []
+
+    def second() -> None:
+        try:
+            fit(trainee(), batches(), settings(), folder=tmp_path)
+        except InvalidInputError as error:
+            refused.append(error)
+
+    def beside() -> None:
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join()
+
+    history = fit(trainee(), batches(), settings(), folder=tmp_path, on_step=at_step(1, beside))
+    assert (len(refused), len(history)) == (1, STEPS)
 
 
 def test_a_state_of_another_model_is_refused_and_changes_nothing(tmp_path: Path) -> None:

@@ -104,6 +104,17 @@ def test_weights_come_back_exactly_and_frozen_ones_never_move(method: str) -> No
     assert module[0].weight.grad is None
 
 
+@methods
+def test_half_precision_weights_climb_in_single_and_are_rounded_once(method: str) -> None:
+    weight = nn.Parameter(rows(6, 5).bfloat16())
+    weight.grad = rows(6, 5, 1).bfloat16()
+    start, slope = weight.detach().float(), weight.grad.float()
+    scale = start.abs() + 0.01 if method == "asam" else torch.ones_like(start)
+    with climbed([weight], method, 0.3):
+        expected = start + scale**2 * slope * (0.3 / (scale * slope).norm())
+        assert torch.equal(weight.detach(), expected.bfloat16())
+
+
 @pytest.mark.parametrize("norm", [nn.BatchNorm1d(2, momentum=None), nn.InstanceNorm1d(2, track_running_stats=True)])
 def test_running_statistics_move_once_and_both_passes_use_those_of_the_batch(norm: nn.Module) -> None:
     module = nn.Sequential(nn.Linear(3, 6), nn.Unflatten(1, (2, 3)), norm, nn.Flatten(), nn.Linear(6, 2)).double()

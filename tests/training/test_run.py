@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import warnings
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from training_parts import Stream, take, tiny_towers
 
-from vldebias.errors import InvalidInputError, VldebiasWarning
+from vldebias.errors import InvalidInputError
 from vldebias.hosts.towers import Towers
 from vldebias.loading import load_host
 from vldebias.methods import load_edits
@@ -26,7 +25,7 @@ from vldebias.progress import Progress
 from vldebias.training.loop import fit
 from vldebias.training.objective import Trainee, build_objective
 from vldebias.training.pairs import make_pairs, open_images
-from vldebias.training.run import list_pairs, make_batches, make_monitor, steps_done, train_model, warn_of_steepness
+from vldebias.training.run import list_pairs, make_batches, make_monitor, steps_done, train_model
 from vldebias.training.settings import TrainSettings, load_settings
 
 SMALL: dict[str, Any] = {"items": 24, "val_items": 12, "batch_size": 8, "workers": 0, "score_pairs": False}
@@ -233,11 +232,3 @@ def test_what_cannot_go_is_said_before_the_first_step(given: dict[str, Any], sai
     with pytest.raises(InvalidInputError, match=said):
         train_model(small(**given), tmp_path / "run", cpu=True)
     assert not (tmp_path / "run" / "state.pt").exists()
-
-
-def test_a_temperature_too_low_for_rince_is_told_to_who_chose_it() -> None:
-    for temperature, warned in ((0.01, True), (0.1, False)):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            warn_of_steepness(small(), temperature)
-        assert [w.category for w in caught] == [VldebiasWarning] * warned

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain, count, islice
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from vldebias.errors import InvalidInputError, warn
 from vldebias.losses.processes import rank as own_rank
 from vldebias.losses.processes import world_size
 from vldebias.training.augmentation import Augment
-from vldebias.training.pairs import CAPTIONS_WANTED, Pairs, caption_of
+from vldebias.training.pairs import CAPTIONS_WANTED, Pairs
 from vldebias.training.sampling import Sampler, numpy_generator, torch_generator, turn
 
 ATTEMPTS = 10  # rows that are tried in place of one; so many in a row mean that something else is wrong
@@ -72,7 +72,6 @@ class Batches:
         batch_size, seed, rank, world: see `vldebias.training.sampling.Sampler`.
         tokenize: of the towers; not needed for two views.
         two_views: contrast two augmentations of each image; captions are then not read.
-        on_error: another row takes the place of an image that cannot be read ("skip"), or training stops ("raise").
         workers: number of readers, processes for pairs and threads for a stream; 0 reads between the batches.
     """
 
@@ -87,7 +86,6 @@ class Batches:
         batch_size: int,
         tokenize: Tokenize | None = None,
         two_views: bool = False,
-        on_error: Literal["skip", "raise"] = "skip",
         seed: int = 0,
         rank: int | None = None,
         world: int | None = None,
@@ -97,7 +95,7 @@ class Batches:
             raise InvalidInputError(f"{name}: expected captions and tokenize, or two_views=True")
         self.name, self.augment, self.batch_size, self.seed = name, augment, batch_size, seed
         self.tokenize = None if two_views else tokenize
-        self.on_error, self.workers = on_error, workers
+        self.workers = workers
         self.rank = own_rank() if rank is None else rank
         self.world = world_size() if world is None else world
         self.unreadable: dict[str, str] = {}  # id -> reason
@@ -119,10 +117,6 @@ class Batches:
                 return one, read(one), failed
             except OSError as error:
                 failed[ids(one)] = str(error)
-                if self.on_error == "raise":
-                    raise InvalidInputError(
-                        f"the image of {ids(one)!r} cannot be read: {error}. Mend it, or give on_error='skip'"
-                    ) from error
         first, reason = next(iter(failed.items()))
         raise InvalidInputError(
             f"the image of {first!r} cannot be read ({reason}), nor those of {len(failed) - 1} rows in its place; of a "
@@ -232,7 +226,6 @@ class StreamBatches(Batches):
 
     Args:
         label: column of classes, whose names the stream must know beforehand.
-        caption_template: make the captions from the label instead, such as "a photo of a {}".
     """
 
     def __init__(
@@ -241,7 +234,6 @@ class StreamBatches(Batches):
         augment: Augment,
         *,
         label: str | None = None,
-        caption_template: str | None = None,
         buffer: int = 1000,
         **options: Any,
     ) -> None:
@@ -251,8 +243,8 @@ class StreamBatches(Batches):
                 f"{stream.name}: the classes of {label!r} must be known before the stream is read; known are "
                 f"{sorted(stream.names)}. Read the data without streaming"
             )
-        self.stream, self.buffer, self.label, self.template = stream, buffer, label, caption_template
-        shards = getattr(stream, "shards", 1)
+        self.stream, self.buffer, self.label = stream, buffer, label
+        shards = stream.shards
         whole = shards < self.world
         self.shards = np.arange(shards) if whole else np.arange(self.rank, shards, self.world)
         self.stride = (self.rank, self.world) if whole else (0, 1)
@@ -293,26 +285,19 @@ class StreamBatches(Batches):
     def _blocks(self, epoch: int, shard: int) -> Iterator[list[_Row]]:
         """Yield blocks of rows in the order of an epoch."""
         own, every = self.stride
-        where: Any = (0, shard) if hasattr(self.stream, "shards") else ()
-        numbered = enumerate(self.stream.records(*where))
+        numbered = enumerate(self.stream.records(0, shard))
         while part := list(islice(numbered, self.buffer)):
             rows = [(shard * _SHARD + k, record) for k, record in part if k % every == own]
-            block = [row for row in rows if self.tokenize is None or says_something(self._captions(row[1])[0])]
+            block = [row for row in rows if self.tokenize is None or says_something(row[1].caption or "")]
             order = numpy_generator("stream order", self.seed, epoch, shard, part[0][0]).permutation(len(block))
             yield [block[k] for k in order]
-
-    def _captions(self, record: Record) -> tuple[str, ...]:
-        if self.template is None or self.label is None:
-            return (record.caption or "", *(record.more_captions or ()))
-        value = record.labels[self.label]
-        return ("" if value is None else caption_of(self.template, value),)
 
     def _slot(self, rows: list[_Row], slot: int, epoch: int) -> tuple[int, int, str, Tensor, dict[str, str]]:
         """Return the data of one place of a batch: number, class, caption in this epoch, views, failures."""
         spares = numpy_generator("replacement", self.seed, epoch, slot).permutation(len(rows)).tolist()
         read = self._read(slot, lambda k: rows[k][1].read(), iter(spares), lambda k: rows[k][1].id)
         number, record = rows[read[0]]
-        value, said = record.labels.get(self.label or ""), self._captions(record)
+        value, said = record.labels.get(self.label or ""), (record.caption or "", *(record.more_captions or ()))
         code = UNKNOWN if value is None or self.label is None else self.stream.names[self.label].index(value)
         text = said[turn(len(said), self.seed, epoch, number)]
         return number, code, text, self._looks(read[1], epoch, number), read[2]

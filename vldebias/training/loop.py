@@ -122,7 +122,7 @@ def fit(
             for step in range(first, steps):
                 begun = time.monotonic()
                 loss = run.update(step, [next(micro) for _ in range(settings.accumulation)])
-                entry: Entry = {"step": step, "loss": loss, "lr": run.rate(step)}
+                entry: Entry = {"step": step, "loss": loss, "lr": run.optimizer.param_groups[0]["lr"]}
                 entry |= {"temperature": trainee.objective.temperature, "seconds": time.monotonic() - begun}
                 every = settings.eval_every or math.ceil(steps / 10)
                 if monitor is not None and ((step + 1) % every == 0 or step + 1 == steps):
@@ -184,23 +184,18 @@ class Run:
         self.module: nn.Module = accelerator.prepare(trainee)
         self.precision = settings.mixed_precision
         self.scaler = torch.amp.GradScaler(accelerator.device.type, enabled=self.precision == "fp16")
-        self.parameters: list[nn.Parameter] = [p for group in groups for p in group["params"]]
         self.learning = {name: p for name, p in trainee.named_parameters() if p.requires_grad}
         self.average = Average(self.learning, settings.ema) if settings.ema is not None else None
         self.history: list[Entry] = []
 
-    def rate(self, step: int) -> float:
-        """Return the learning rate of a step."""
-        return cosine_rate(step, self.steps, peak=self.settings.lr, warmup=self.settings.warmup)
-
     def update(self, step: int, micro: Sequence[Batch]) -> float:
         """Make one update of the weights from micro-batches; return their mean loss."""
-        settings, parameters = self.settings, self.parameters
+        settings, parameters = self.settings, [p for one in self.optimizer.param_groups for p in one["params"]]
         self.module.train()
         keep_frozen_still(self.trainee)
         self.trainee.objective.at(step, self.steps)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate(step)
+            group["lr"] = cosine_rate(step, self.steps, peak=settings.lr, warmup=settings.warmup)
         loss = self.gradient(step, micro)
         if settings.sharpness != "none":  # both passes have the same random numbers, and state moves in the first
             with climbed(parameters, settings.sharpness, settings.rho or RHO[settings.sharpness]), still(self.module):

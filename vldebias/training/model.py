@@ -193,18 +193,20 @@ def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
     from safetensors.torch import save_file
 
     from vldebias.hosts.checkpoints import write_checkpoint
+    from vldebias.miniature import Preprocess
     from vldebias.miniature.tokenizer import save_tokenizer
 
     refuse_foreign(folder)
+    small = isinstance(towers.preprocess, Preprocess)
     held = {key: tensor.detach().cpu() for key, tensor in towers.model.state_dict().items()}
     plain = merged(towers.model, held)
     with replacing(folder) as beside:
-        if _is_miniature(towers):
+        if small:
             save_file({key: t.clone().contiguous() for key, t in plain.items()}, beside / "clip.safetensors")
             save_tokenizer(list(towers.tokenizer.bpe_ranks), beside)
         else:
             write_checkpoint(towers, plain, beside, name=name)
-        family = "miniature" if _is_miniature(towers) else towers.library
+        family = "miniature" if small else towers.library
         about = {"family": family, "base": name, "scope": scope, "vldebias_version": __version__}
         (beside / MANIFEST).write_text(json.dumps(about, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
@@ -212,15 +214,10 @@ def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
 def check_savable(towers: Towers, *, name: str) -> None:
     """Refuse, before hours of training, a model that could not be saved or would be loaded as another one."""
     from vldebias.hosts.checkpoints import check_checkpoint
-
-    if not _is_miniature(towers):
-        check_checkpoint(towers, merged(towers.model, towers.model.state_dict()), name=name)
-
-
-def _is_miniature(towers: Towers) -> bool:
     from vldebias.miniature import Preprocess
 
-    return isinstance(towers.preprocess, Preprocess)
+    if not isinstance(towers.preprocess, Preprocess):
+        check_checkpoint(towers, merged(towers.model, towers.model.state_dict()), name=name)
 
 
 def refuse_foreign(folder: Path) -> None:

@@ -76,11 +76,8 @@ def worsened(before: Mapping[str, float], after: Mapping[str, float]) -> dict[st
 
     The positive score is left out, since a cosine alone does not measure quality.
     """
-    return {
-        name: (value, after[name])
-        for name, value in before.items()
-        if name != "positive_score" and name in after and math.isfinite(value) and not after[name] - value > -0.0005
-    }
+    both = {name: (value, after[name]) for name, value in before.items() if name in after and name != "positive_score"}
+    return {name: (was, now) for name, (was, now) in both.items() if math.isfinite(was) and not now - was > -0.0005}
 
 
 class Monitor:
@@ -158,7 +155,14 @@ class Monitor:
                 distinct = {caption: code for code, caption in enumerate(dict.fromkeys(self.captions[i] for i in has))}
                 texts = embedded(list(distinct))
                 codes = torch.tensor([distinct[self.captions[i]] for i in has], device=images.device)
-                for name, values in _retrieval(images[has], texts, codes).items():
+                of_text = torch.arange(len(texts), device=codes.device)
+                to_text = first_hits(images[has], texts, codes, of_text)
+                to_image = first_hits(texts, images[has], of_text, codes)[codes]
+                found = {"positive_score": (images[has] * texts[codes]).sum(dim=1)}
+                for k in (1, 5, 10):
+                    found[f"recall@{k} image->text"] = (to_text < k).float()
+                    found[f"recall@{k} text->image"] = (to_image < k).float()
+                for name, values in found.items():
                     scores[name] = torch.full((len(images),), torch.nan)
                     scores[name][has] = values.cpu()
                 seen.append(texts)
@@ -209,15 +213,3 @@ def _lowest(correct: Tensor, cells: Tensor) -> float:
     """Return the lowest mean of `correct` (n,) over the rows of a cell; cells (n,), negative where a row is in none."""
     means = [correct[cells == cell].nanmean() for cell in cells[cells >= 0].unique()]
     return float(np.nanmin(means)) if correct.isfinite().any() else float("nan")
-
-
-def _retrieval(images: Tensor, texts: Tensor, codes: Tensor) -> dict[str, Tensor]:
-    """Return scores (m,) of images whose captions are `codes` (m,) of the distinct `texts` (t, d)."""
-    of_text = torch.arange(len(texts), device=codes.device)
-    to_text = first_hits(images, texts, codes, of_text)
-    to_image = first_hits(texts, images, of_text, codes)[codes]
-    scores = {"positive_score": (images * texts[codes]).sum(dim=1)}
-    for k in (1, 5, 10):
-        scores[f"recall@{k} image->text"] = (to_text < k).float()
-        scores[f"recall@{k} text->image"] = (to_image < k).float()
-    return scores

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vldebias import losses
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, warn
 from vldebias.training.augmentation import mix_amplitudes, most_similar
 from vldebias.training.batches import Batch
 from vldebias.training.optim import still
@@ -115,7 +115,13 @@ def build_objective(
         raise InvalidInputError(f"{settings.loss} does not read {', '.join(unread)}; it reads {known}")
     options: dict[str, Any] = {theirs: getattr(settings, ours) for ours, theirs in kind.settings.items()}
     own = max(temperature, MILD) if settings.loss == "rince" else temperature
-    options |= {"temperature": settings.temperature or own, "chunk_size": settings.chunk_size, "gather": gather}
+    own = settings.temperature or own
+    if settings.loss == "rince" and settings.q / own > 20:  # at t = .01, q = .4 a cosine lower by .1 weighs 55 x less
+        warn(
+            f"rince at temperature {own:.3g} and q {settings.q}: pairs that fit best outweigh others by up to "
+            f"e^{settings.q / own:.0f}; temperature 0.1 spreads the weight"
+        )
+    options |= {"temperature": own, "chunk_size": settings.chunk_size, "gather": gather}
     if settings.loss != "sigmoid":
         options["within_view"] = two_views
     elif bias is not None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vldebias.data.dataset import ImageData, ImageStream
-from vldebias.data.tables import Labels, check_captions, cross, says_something
+from vldebias.data.tables import Labels, check_captions, cross, read_table, says_something
 from vldebias.errors import InvalidInputError, warn
 from vldebias.training.sampling import numpy_generator
 from vldebias.training.settings import WORLDS, TrainSettings
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 CAPTIONS_WANTED = "Name their column (caption), or make them from a label with label and caption_template"
-_SPLIT = "split"  # the column of a table that names splits
+_SPLIT, _TABLES = "split", (".csv", ".tsv", ".jsonl")  # the column that names splits, of tables of paths
 _WORLD_SPLITS = {"train": "reference", "val": "test", "test": "test"}  # of the shipped pictures
 
 
@@ -74,7 +74,9 @@ class Pairs:
         if caption_template is not None:
             if labels is None:
                 raise InvalidInputError(f"{data.name}: caption_template needs label, the column of classes to name")
-            texts = [*(caption_of(caption_template, one) for one in labels.names), ""]
+            if "{}" not in caption_template:
+                raise InvalidInputError(f"caption_template: expected {{}} for the class, got {caption_template!r}")
+            texts = [*(caption_template.replace("{}", one) for one in labels.names), ""]
             captions = tuple((texts[code],) for code in labels.codes)
         if not captions:
             raise InvalidInputError(f"{data.name}: has no captions. {CAPTIONS_WANTED}")
@@ -109,13 +111,6 @@ class Pairs:
         captions = tuple(tuple(islice(drawn, len(own))) for own in self.captions)
         changed = zip(captions, self.captions, strict=True)
         return replace(self, captions=captions, wrong=np.array([not set(new) <= set(own) for new, own in changed]))
-
-
-def caption_of(template: str, name: str) -> str:
-    """Return a caption made from the name of a class; refuse a template without {}."""
-    if "{}" not in template:
-        raise InvalidInputError(f"caption_template: expected {{}} where the class goes, got {template!r}")
-    return template.replace("{}", name)
 
 
 def mixture_noise(n: int, eta: float, seed: int) -> NDArray[np.int64]:
@@ -155,22 +150,27 @@ def open_images(settings: TrainSettings, *, held_out: bool = False) -> ImageData
     where, split = settings.data, settings.split
     if held_out:
         where = settings.val_data or settings.data
-        split = settings.val_split or ("val" if where in WORLDS else "all" if _is_table(where) else "train")
+        split = settings.val_split or (
+            "val" if where in WORLDS else "all" if Path(where).suffix in _TABLES else "train"
+        )
     if where in WORLDS:
         from vldebias.miniature import open_world
 
         if split not in _WORLD_SPLITS:
             raise InvalidInputError(f"{where}: expected split {', '.join(_WORLD_SPLITS)}, got {split!r}")
         return open_world(where, split=_WORLD_SPLITS[split], n=None if held_out else settings.items)
+    is_table = Path(where).suffix in _TABLES
     columns = [settings.label, *([settings.group] if held_out else (settings.group_dro or "").split(","))]
     named = list(dict.fromkeys(column.strip() for column in columns if column and column.strip()))
     root = settings.image_root and Path(settings.image_root).expanduser()
     given = {"image": settings.image, "labels": named, "images": root}
     options: dict[str, Any] = {name: value for name, value in given.items() if value}
-    captions = settings.views == "captions" and settings.caption_template is None
-    if split == "train" and _is_one_split(where):
-        split = "all"
-    if _is_table(where):
+    captions, state = settings.views == "captions" and settings.caption_template is None, Path(where) / "state.json"
+    if split == "train" and is_table:
+        split = "train" if _SPLIT in read_table(Path(where).expanduser()).column_names else "all"
+    elif split == "train" and state.is_file() and json.loads(state.read_text(encoding="utf-8")).get("_split") is None:
+        split = "all"  # `save_to_disk` wrote a single data set without a name
+    if is_table:
         options |= {"split_column": _SPLIT} if split != "all" else {}
         options |= {"caption": (settings.caption or "caption") if captions else None}
         return open_data("manifest", Path(where), split, allow_outside=settings.allow_outside, **options)
@@ -178,27 +178,10 @@ def open_images(settings: TrainSettings, *, held_out: bool = False) -> ImageData
     return open_data("huggingface", where, split, streaming=settings.streaming and not held_out, **options)
 
 
-def _is_table(where: str) -> bool:
-    return Path(where).suffix in (".csv", ".tsv", ".jsonl")
-
-
-def _is_one_split(where: str) -> bool:
-    """Tell whether a table has no column that names splits, or `save_to_disk` wrote a single data set."""
-    if _is_table(where):
-        from vldebias.data.tables import read_table
-
-        return _SPLIT not in read_table(Path(where).expanduser()).column_names
-    state = Path(where) / "state.json"
-    return state.is_file() and json.loads(state.read_text(encoding="utf-8")).get("_split") is None
-
-
-def _paths(data: ImageData) -> list[str]:
-    return [data.path(row) for row in range(len(data))]
-
-
 def check_held_out(held_out: ImageData, learned: ImageData) -> None:
     """Warn of held-out images that are trained on, whose scores flatter; refuse where nine in ten are."""
-    same = len((set(_paths(held_out)) & set(_paths(learned))) - {""})
+    paths = [{data.path(row) for row in range(len(data))} for data in (held_out, learned)]
+    same = len(set.intersection(*paths) - {""})
     if held_out.fingerprint == learned.fingerprint or same >= 0.9 * len(held_out):
         raise InvalidInputError(
             f"held-out data {held_out.name} {held_out.split}: they are learned from, so their scores say nothing; "

@@ -12,7 +12,7 @@ import torch
 
 from vldebias.api import fit_projections
 from vldebias.data.dataset import ImageData, ImageStream
-from vldebias.errors import InvalidInputError, need, warn
+from vldebias.errors import InvalidInputError, need
 from vldebias.files import only_writer, versions, write_atomically
 from vldebias.loading import load_host
 from vldebias.progress import SILENT, Progress
@@ -35,11 +35,7 @@ _SHOWN = ("zero_shot_accuracy", "recall@1 image->text", "recall@1 text->image")
 
 
 def train_model(
-    settings: TrainSettings,
-    folder: Path,
-    *,
-    cpu: bool = False,
-    progress: Progress = SILENT,
+    settings: TrainSettings, folder: Path, *, cpu: bool = False, progress: Progress = SILENT
 ) -> dict[str, Any] | None:
     """Train by the settings, write the files below into `folder`, and in the first process return the data of run.json.
 
@@ -79,7 +75,6 @@ def train_model(
         gather=processes > 1,
         groups=None if pairs is None or pairs.groups is None else len(pairs.groups.names),
     )
-    warn_of_steepness(settings, objective.temperature)
     monitor = make_monitor(settings, data, towers)
     towers.model.to(accelerator.device)
     mixed = {n: p for n, p in towers.model.named_parameters() if p.requires_grad and settings.wise_ft is not None}
@@ -101,7 +96,14 @@ def train_model(
     with only_writer(folder, progress.say) if main else nullcontext(), progress:
         if settings.track is not None:
             accelerator.init_trackers("vldebias", config={k: str(v) for k, v in settings.model_dump().items()})
-        progress.say(_announced(settings, towers, batches, objective.temperature, processes))
+        learning = sum(p.numel() for p in towers.model.parameters() if p.requires_grad)
+        size = "a stream of pairs" if batches.items is None else f"{batches.items:,} images"
+        negatives = settings.batch_size * processes * (settings.accumulation if settings.negatives == "step" else 1)
+        progress.say(
+            f"{settings.model}: {learning:,} parameters learn, from {size}; processes: {processes}; precision "
+            f"{settings.mixed_precision}; loss {settings.loss} at temperature {objective.temperature:.3g}, negatives "
+            f"from {negatives:,}"
+        )
         progress.say(f"goes on after step {done} of {steps}" if done else f"{steps} steps")
         before = {} if monitor is None else monitor(towers)
         with progress.bar("training", steps, done=done) as bar:
@@ -184,12 +186,11 @@ def make_batches(data: Pairs | ImageStream, settings: TrainSettings, towers: Tow
     """Return micro-batches of pairs, or of a stream of them."""
     looks: Any = {"crop": settings.crop_scale, "flip": settings.flip, "jitter": settings.jitter}
     augment = Augmentation(towers.size, towers.mean, towers.std, **looks)
-    options: dict[str, Any] = {name: getattr(settings, name) for name in ("batch_size", "on_error", "seed", "workers")}
+    options: dict[str, Any] = {name: getattr(settings, name) for name in ("batch_size", "seed", "workers")}
     options |= {"tokenize": towers.tokenize, "two_views": settings.views == "two"}
     if isinstance(data, Pairs):
         return MapBatches(data, augment, **options)
-    options |= {"label": settings.label, "caption_template": settings.caption_template}
-    return StreamBatches(data, augment, buffer=settings.shuffle_buffer, **options)
+    return StreamBatches(data, augment, label=settings.label, buffer=settings.shuffle_buffer, **options)
 
 
 def make_monitor(settings: TrainSettings, learned: ImageData | ImageStream, towers: Towers) -> Monitor | None:
@@ -202,23 +203,3 @@ def make_monitor(settings: TrainSettings, learned: ImageData | ImageStream, towe
     template = settings.caption_template or "a photo of a {}."
     how: Any = {"template": template, "group": settings.group, "workers": settings.workers}
     return held_out(data, towers.prepare, settings.label, limit=settings.val_items, **how)
-
-
-def warn_of_steepness(settings: TrainSettings, temperature: float) -> None:
-    """Warn where pairs weigh e^(q s / t) too steeply: at t = .01, q = .4, a cosine lower by .1 weighs 55 x less."""
-    if settings.loss == "rince" and settings.q / temperature > 20:
-        warn(
-            f"rince at temperature {temperature:.3g} and q {settings.q}: pairs that fit best outweigh others by up to "
-            f"e^{settings.q / temperature:.0f}; temperature 0.1 spreads the weight"
-        )
-
-
-def _announced(settings: TrainSettings, towers: Towers, batches: Batches, temperature: float, processes: int) -> str:
-    """Return a summary of the planned run, in words."""
-    learning = sum(p.numel() for p in towers.model.parameters() if p.requires_grad)
-    size = "a stream of pairs" if batches.items is None else f"{batches.items:,} images"
-    pairs = settings.batch_size * processes * (settings.accumulation if settings.negatives == "step" else 1)
-    return (
-        f"{settings.model}: {learning:,} parameters learn, from {size}; processes: {processes}; precision "
-        f"{settings.mixed_precision}; loss {settings.loss} at temperature {temperature:.3g}, negatives from {pairs:,}"
-    )

@@ -54,7 +54,6 @@ class DataSettings(_Settings):
     flip: bool = Field(False, description="Mirror images at random.")
     jitter: float = Field(0.0, ge=0, le=1, description="Strength of random changes of colour.")
     caption_noise: float = Field(0.0, ge=0, le=1, description="eta: share of captions replaced by another row's.")
-    on_error: Literal["skip", "raise"] = Field("skip", description="An image that cannot be read: another, or stop.")
     val_data: str | None = Field(None, description="Where held-out pairs are. Default: the same as data.")
     val_split: str | None = Field(None, description="Split that is scored, such as val. Default: none but of a world.")
     val_items: int = Field(2000, ge=1, description="Held-out pairs that are scored.")
@@ -155,7 +154,7 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             "caption": (not world and self.views == "captions" and self.caption_template is None, "captions of data"),
             "shuffle_buffer": (self.streaming, "streaming"),
             "caption_noise": (self.views == "captions" and not self.streaming, "captions that are not streamed"),
-            "caption_template": (self.label is not None, "label, the column of the classes"),
+            "caption_template": (self.label is not None and not self.streaming, "label and data that are not streamed"),
             "keep": (self.score_pairs and not self.streaming, "score_pairs and data that are not streamed"),
             "group_dro": (not self.streaming, "data that are not streamed"),
             "group_dro_step": (self.group_dro is not None, "group_dro"),

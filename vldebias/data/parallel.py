@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 from collections import deque
@@ -119,7 +120,8 @@ class OnRay:
                 yield pickle.loads(row["done"])
         except Exception as error:
             failure = _told(error)
-        if failure is not None:  # raised here, where it holds no frame of Ray's: that would keep the actors
+        if failure is not None:
+            gc.collect()  # Ray Data keeps the actors of a pass that failed at its first part until then
             raise failure
 
 

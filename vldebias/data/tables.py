@@ -231,7 +231,7 @@ def read_table(path: Path) -> pa.Table:
             if table.num_rows != (told := pq.read_metadata(path).num_rows):  # the footer has no checksum
                 raise pa.ArrowInvalid(f"it says that it has {told} rows, and {table.num_rows} are there")
         elif ending in (".csv", ".tsv"):
-            header, *rows = read_csv(path, "," if ending == ".csv" else "\t")
+            header, *rows = _read_csv(path, "," if ending == ".csv" else "\t")
             columns = zip(*rows, strict=True) if rows else [()] * len(header)
             table = pa.table([pa.array(map(unshielded, column), pa.string()) for column in columns], names=header)
         else:
@@ -242,11 +242,11 @@ def read_table(path: Path) -> pa.Table:
         raise InvalidInputError(f"{path}: cannot be read as {ending[1:]}: {error}") from error
 
 
-def read_csv(path: Path, delimiter: str = ",", skip: int = 0) -> list[list[str]]:
+def _read_csv(path: Path, delimiter: str) -> list[list[str]]:
     """Return the rows of a csv file in UTF-8, the names of the columns first; blank lines are left out.
 
     A reader that meets a stray quote takes the rows after it for one cell: such a quote, and rows of another number of
-    cells, are refused, and cells with line breaks are warned of. skip: lines before the first row.
+    cells, are refused, and cells with line breaks are warned of.
 
     Raises:
         InvalidInputError: no columns, a column twice, control characters, a quote that does not end or ends within a
@@ -260,17 +260,15 @@ def read_csv(path: Path, delimiter: str = ",", skip: int = 0) -> list[list[str]]
             "damaged, or of another encoding?"
         )
     lines = io.StringIO(content.decode("utf-8-sig"), newline="")
-    for _ in range(skip):
-        lines.readline()
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    rows, broken, start = list[list[str]](), list[int](), skip + 1
+    rows, broken, start = list[list[str]](), list[int](), 1
     try:
         for row in reader:
             if row and rows and len(row) != len(rows[0]):
                 raise csv.Error(f"expected {len(rows[0])} columns as in the first line, got {len(row)}")
             rows += [row] if row else []
-            broken += [start] if reader.line_num + skip > start else []
-            start = reader.line_num + skip + 1
+            broken += [start] if reader.line_num > start else []
+            start = reader.line_num + 1
     except csv.Error as error:
         raise InvalidInputError(
             f"{path}: line {start}: {error}; quotes inside of a quoted cell are doubled, and a stray one is taken out"

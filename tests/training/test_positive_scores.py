@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -61,28 +60,6 @@ def test_images_that_cannot_be_read_have_no_score() -> None:
     assert np.flatnonzero(np.isnan(found)).tolist() == [3, 22]
     rest = [i for i in range(23) if i not in (3, 22)]
     assert found[rest] == pytest.approx(positive_scores(tiny_towers(), source())[rest], abs=1e-6)
-
-
-def test_memory_does_not_grow_with_the_pairs() -> None:
-    """At most the batches that the threads are ahead are alive at a time."""
-    alive, most = 0, 0
-
-    def counted(image: Any) -> torch.Tensor:
-        nonlocal alive, most
-        alive += 1
-        most = max(most, alive)
-        found = plain(image)
-        weakref.finalize(found, gone)
-        return found
-
-    def gone() -> None:
-        nonlocal alive
-        alive -= 1
-
-    towers = tiny_towers()
-    towers.prepare = counted
-    positive_scores(towers, source(400), batch_size=4, workers=2)
-    assert most <= 4 * 4
 
 
 def test_the_table_lists_the_most_suspicious_first_and_says_how_well_that_works(tmp_path: Path) -> None:

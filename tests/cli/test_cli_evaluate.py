@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.cli.conftest import call
 from vldebias.errors import VldebiasError
@@ -41,11 +40,6 @@ def test_list() -> None:
     assert listed[0]["tasks"]
     text = run("list")
     assert all(name in text for name in list_suites())
-
-
-def test_show_prints_the_file_itself() -> None:
-    shown = run("show", "waterbirds")
-    assert yaml.safe_load(shown)["tasks"][0]["prompts"] == "waterbirds"
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")

@@ -86,14 +86,6 @@ def test_a_run_that_made_scores_worse_says_which_at_its_end(tmp_path: Path) -> N
     assert "keep the model that it started from" in worse
 
 
-def test_a_run_that_made_nothing_worse_says_nothing_of_it(tmp_path: Path) -> None:
-    given = ["train", *FAST, "--set", "score_pairs=false", "--label", "label", "--lr", "1e-12"]
-    same = call(*given, "--out", str(tmp_path), heard=True)
-    assert json.loads((tmp_path / "run.json").read_text())["worse"] == {}
-    assert "worse" not in same
-    assert "zero_shot_accuracy" in same  # the table
-
-
 @refused(
     (["--set", "q=2"], "q: .*less than or equal to 1, got 2"),
     (["--set", "q"], "--set q: expected name=value"),

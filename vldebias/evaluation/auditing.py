@@ -74,9 +74,8 @@ def read_shares(given: str | Path | pd.DataFrame | None, prompts: PromptSet) -> 
     where = "calibration" if given is None or isinstance(given, pandas.DataFrame) else str(given)
     if given is None and set(values) != {"male", "female"}:
         raise InvalidInputError(
-            f"{prompts.name}: the published counts have male and female alone. Label images of your own pipeline, 30 "
-            "prompts with 8 images each, and pass them: --calibrate judged.csv (columns prompt, value), calibration= "
-            "in Python"
+            f"{prompts.name}: the published counts are of male and female. Label images of your own pipeline, 30 "
+            "prompts with 8 images each, and pass them as --calibrate judged.csv (columns prompt, value) or calibration="
         )
     if given is None:
         given = pandas.read_csv(PUBLISHED, comment="#").rename(columns={"concept": "prompt"})
@@ -189,10 +188,7 @@ def directions(host: Host, prompts: PromptSet, listed: Sequence[str] | None = No
     own = [text for text in chain(prompts.spurious, *prompts.groups) if listed is None or text in listed]
     by_value = with_words(prompts).by_value(own)
     if empty := [value for value, texts in by_value.items() if not texts]:
-        raise InvalidInputError(
-            f"{prompts.name}: no text names {empty} alone, so there is no direction to measure leans along; embed the "
-            f"texts of the prompt set too (vldebias.load_prompts({prompts.name!r}).texts)"
-        )
+        raise InvalidInputError(f"{prompts.name}: no text names {empty} alone; embed all texts of the prompt set")
     rows = torch.stack([host.embed(texts, host.roles[0]).mean(0) for texts in by_value.values()])
     return normalize(rows - rows.mean(0), dim=-1)
 
@@ -214,10 +210,7 @@ def read_prompts(path: str | Path) -> tuple[str, ...]:
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError(
-            f"{path!s:.200}: cannot be read as text in UTF-8: {error}; expected a file with one prompt a line (in "
-            "Python a list of prompts will do)"
-        ) from error
+        raise InvalidInputError(f"{path!s:.200}: expected a text file in UTF-8, one prompt a line: {error}") from error
     prompts = tuple(dict.fromkeys(line.strip() for line in lines if line.strip() and not line.startswith("#")))
     if not prompts:
         raise InvalidInputError(f"{path}: expected prompts, one a line, got none")
@@ -336,7 +329,6 @@ def audit(
         settings={
             "calibration": source,
             "intervals": f"jackknife+ (leave one prompt out), {LEVEL:.0%}",
-            "coverage": "of lines fitted on two thirds of the calibration's prompts, over 200 splits",
             "prompts": dict(zip(frame.prompt, frame.advice, strict=True)),
         },
     )

@@ -20,7 +20,8 @@ from vldebias import CalibratedProjection, debias, evaluate, fit_projection, fit
 from vldebias import metrics as M
 from vldebias.data import Embeddings
 from vldebias.errors import SuspectInputWarning, VldebiasError, VldebiasWarning
-from vldebias.evaluation.images import doubt_features
+from vldebias.evaluation.images import ImageTask
+from vldebias.evaluation.session import Texts
 from vldebias.miniature import load_clip
 
 REFUSED, WARNED, SILENT = "refused", "warned", "silent"
@@ -330,8 +331,9 @@ def test_a_plausible_call_is_answered(case: Case) -> None:
 
 def test_what_leaves_a_relu_is_no_embedding() -> None:
     """Half of its numbers are 0, and none is below."""
-    with pytest.warns(SuspectInputWarning, match="not one number is below 0"):
-        doubt_features(Embeddings.of(np.maximum(RNG.normal(size=(N, 16)), 0)))
+    features = Embeddings.of(np.maximum(RNG.normal(size=(N, 16)), 0))
+    with pytest.warns(SuspectInputWarning, match="no number below 0"):
+        ImageTask.check_images(features, Texts({"a": np.ones(16)}), "a")
 
 
 def test_at_most_five_mistakes_pass_in_silence_each_with_its_reason() -> None:

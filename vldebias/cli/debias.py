@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -130,18 +129,18 @@ def _merge(loaded: Loaded, edits: Mapping[str, Edit], folder: Path) -> None:
 
 def _check(loaded: Loaded, prompts: str, as_json: bool) -> None:
     """Print what `vldebias.evaluation.checking` finds; exit code 1 if something is wrong."""
-    from vldebias.evaluation.checking import check, result_of
+    from vldebias.evaluation.checking import check
+    from vldebias.files import versions
 
-    started = time.monotonic()
     if hasattr(loaded.host, "set_progress_bar_config"):
         loaded.host.set_progress_bar_config(disable=True)
     findings = list(check(loaded, prompts, draw={"num_inference_steps": 2}))
-    result = result_of(findings, loaded, prompts, time.monotonic() - started)
     if as_json:
-        print_json(result.to_dict())
+        about = {"model": loaded.name, "class": type(loaded.host).__name__, "prompts": prompts, "versions": versions()}
+        print_json(about | {"checks": [one._asdict() for one in findings]})
     else:
-        about, libraries = result.provenance[0].settings, ", ".join(map(" ".join, result.versions.items()))
-        say(f"{loaded.name} ({about['class']}), {about['device']}; {result.platform}; {libraries}; {prompts}")
-        print_grid(("check", "result", "note"), [(one.name, one.said, one.note) for one in findings])
-    if any(one.failed for one in findings):
+        said = {None: "not tried", True: "ok", False: "WRONG"}
+        say(f"{loaded.name} ({type(loaded.host).__name__}); {', '.join(map(' '.join, versions().items()))}; {prompts}")
+        print_grid(("check", "result", "note"), [(one.name, said[one.right], one.note) for one in findings])
+    if any(one.right is False for one in findings):
         raise typer.Exit(1)

@@ -35,19 +35,16 @@ from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, load_prompts
 
 PAPER = (NONE, "orth", "orth-cali", "cali")  # the rows of the paper's tables
-IMAGES = Data(name="images")  # those that were handed to `vldebias.evaluate`
+IMAGES = Data(name="images")  # those that were given to `vldebias.evaluate`
 LOOKED_AT = 1000  # images, to doubt them
 FOREIGN = 3.0  # deviations from images of another space, of their spread and of their mean
 ENOUGH = 10  # images of a value, to say how well texts tell it
 
 
 def _known(given: Any) -> tuple[Method | str, ...]:
-    """Names of the registry, checked, and Method objects; "none", the base of every change, first."""
+    """Read names of the registry and Method objects; "none", the base of every change, comes first."""
     listed = [given] if isinstance(given, (str, Method)) else list(given)
     return tuple({get_method(one).name: one for one in (NONE, *listed)}.values())
-
-
-Methods = Annotated[tuple[Any, ...], BeforeValidator(_known)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +70,7 @@ class ImageTask(Task):
     """
 
     data: Data
-    methods: Methods = PAPER
+    methods: Annotated[tuple[Any, ...], BeforeValidator(_known)] = PAPER
     lam: Lam | None = None
     strength: Share = 1.0
     max_loss: Annotated[float, Field(gt=0, lt=1), Number] | None = None
@@ -84,9 +81,8 @@ class ImageTask(Task):
     @classmethod
     def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
         """Return the task for the images given from Python, with a reference and splits where there are some."""
-        beside: dict[str, Any] = {
-            name: Data(name=name) for name in ("reference", "train", "val") if name in session.given
-        }
+        names = [name for name in ("reference", "train", "val") if name in session.given]
+        beside: dict[str, Any] = {name: Data(name=name) for name in names}
         return super().of_given(session, {**beside, **fields, "data": IMAGES})
 
     def inputs(self, session: Session) -> dict[str, Any]:
@@ -98,8 +94,6 @@ class ImageTask(Task):
             "edits": session.edits,
             "progress": session.progress,
         }
-
-    # ---- methods ---------------------------------------------------------------------------------------------
 
     def fit(
         self,
@@ -117,58 +111,65 @@ class ImageTask(Task):
         kept = () if any(s.classes for s in sets) else tuple(neutral)
         how: dict[str, Any] = {"reference": reference, "max_loss": self.max_loss, "neutral": kept}
         fitted = {m.name: self.fitted(texts.fit(sets, m, self.lam, **how)) for m in map(get_method, self.methods)}
-        taken = [name for name in edits or {} if name in METHODS]
-        if taken:
-            raise InvalidInputError(f"edits: {taken} are names of methods; call them otherwise")
         for name, edit in (edits or {}).items():
+            if name in METHODS:
+                raise InvalidInputError(f"edits: got {name!r}, the name of a method; expected another name")
             texts.host.check(texts.host.roles[0], edit)
             fitted[name] = self.fitted(edit)
         return fitted
 
     def fitted(self, edit: Edit | None, lam: float | None = None) -> Fitted:
         """Return an edit with the details of its rows; lam: its value where several are compared."""
-        if edit is None and lam is None:
-            return Fitted(None, {}, {})
-        about: dict[str, Any] = {}
-        if edit is not None:
-            origin = edit.provenance
-            lams = origin.lam if isinstance(origin.lam, tuple) else (origin.lam,)
-            about = {"method": origin.method, "prompts": origin.prompts, "prompts_hash": origin.prompts_hash}
-            about |= {"side": self.side or edit.side} | ({"labels": origin.labels} if origin.labels else {})
-            about |= {"rank": edit.rank} if hasattr(edit, "rank") else {}
-            about |= {"choice": origin.choice.to_dict()} if origin.choice else {}
-            if lam is None and len(set(lams)) == 1 and lams[0] > 0:
-                lam = lams[0]
-        labelled = edit is not None and edit.provenance.labels == "given"
-        details = {"lam": lam, "strength": self.strength} | ({"uses_labels": True} if labelled else {})
-        return Fitted(edit, details, {**details, **about})
+        if edit is None:
+            details: dict[str, Any] = {} if lam is None else {"lam": lam, "strength": self.strength}
+            return Fitted(None, details, details)
+        origin = edit.provenance
+        lams = origin.lam if isinstance(origin.lam, tuple) else (origin.lam,)
+        if lam is None and len(set(lams)) == 1 and lams[0] > 0:
+            lam = lams[0]
+        details = {"lam": lam, "strength": self.strength} | ({"uses_labels": True} if origin.labels == "given" else {})
+        about: dict[str, Any] = {
+            "method": origin.method,
+            "prompts": origin.prompts,
+            "prompts_hash": origin.prompts_hash,
+        }
+        about |= {"side": self.side or edit.side, "labels": origin.labels, "rank": getattr(edit, "rank", None)}
+        about |= {"choice": origin.choice and origin.choice.to_dict()}
+        return Fitted(edit, details, details | {name: value for name, value in about.items() if value is not None})
 
     def rows(self, texts: Texts, prompts: Sequence[str], edit: Edit | None) -> Tensor:
         """Return the normalised rows (n, d) of prompts from a model with the edit."""
-        on_texts = edit if self._acts(edit, TEXT) else None
+        on_texts = edit if edit is not None and TEXT in SIDES[self.side or edit.side] else None
         return texts.under(prompts, on_texts, strength=self.strength, keep_stated=self.keep_stated)
 
     def images(self, features: UnitRows, edit: Edit | None) -> UnitRows:
         """Return the unit rows (n, d) of images from a model with the edit; images state no attribute."""
-        if edit is None or not self._acts(edit, IMAGE):
+        if edit is None or IMAGE not in SIDES[self.side or edit.side]:
             return features
         return features.changed(lambda rows: normalize(edit.image(rows, self.strength), dim=1))
 
-    def _acts(self, edit: Edit | None, role: str) -> bool:
-        """Whether an edit acts on texts, or on images."""
-        return edit is not None and role in SIDES[self.side or edit.side]
-
-    # ---- provenance ------------------------------------------------------------------------------------------
-
     @staticmethod
     def check_images(images: Embeddings, texts: Texts, prompt: str) -> None:
-        """Check that features and texts have one width; warn of features that cannot rank (`doubt_features`)."""
+        """Check that features and texts have one width; warn of few different rows, and of no negative entry.
+
+        Raises:
+            InvalidInputError: two widths.
+        """
         width = texts.embed([prompt]).shape[1]
         if width != images.dim:
             raise InvalidInputError(
                 f"image features have width {images.dim}, text embeddings {width}; expected both from one model"
             )
-        doubt_features(images)
+        sample = images.features[spaced(len(images))]
+        different = len({row.tobytes() for row in sample})
+        if different <= max(1, len(sample) // 10) < len(sample):
+            said = (
+                f"got {different} different rows among {len(sample)}, so that scores are tied and ranked by row number"
+            )
+            warn(f"features: {said}; expected a row of its own for each image", SuspectInputWarning)
+        if not (sample < 0).any():
+            said = "got no number below 0, as in pixels or after a ReLU; expected what the image tower of a model gives"
+            warn(f"features: {said}, numbers of both signs", SuspectInputWarning)
 
     def provenance(
         self,
@@ -178,15 +179,15 @@ class ImageTask(Task):
         sets: Sequence[PromptSet],
         methods: Mapping[str, Mapping[str, Any]],
         *,
+        settings: Mapping[str, Any],
         reference: Embeddings | None = None,
         **fields: Any,
     ) -> TaskProvenance:
-        """Return what was measured with which model, prompts and images; fields: title, description, n, settings."""
+        """Return what was measured with which model, prompts and images; fields: title, description, n."""
         about = images.about
         data = {"images": about, "reference": {} if reference is None else reference.about, "texts": texts.about}
         digests = {part: one.get("digest") or one.get("data_fingerprint") for part, one in data.items()}
-        side = self.side or "what each method is for"
-        bounds = {} if self.max_loss is None else {"max_loss": self.max_loss}
+        own = {"side": self.side or "what each method is for", "keep_stated": self.keep_stated}
         return TaskProvenance(
             task=name,
             model=str(about.get("model") or texts.host.model_id or "unnamed model"),
@@ -197,12 +198,9 @@ class ImageTask(Task):
             methods={method: dict(one) for method, one in methods.items()},
             seeds=[self.seed],
             data={part: str(one) for part, one in digests.items() if one},
-            settings={**fields.pop("settings"), "side": side, "keep_stated": self.keep_stated, **bounds},
+            settings={**settings, **own} | ({} if self.max_loss is None else {"max_loss": self.max_loss}),
             **fields,
         )
-
-
-# ---- prompt sets ---------------------------------------------------------------------------------------------
 
 
 def sets_by_column(given: Any) -> dict[str, tuple[PromptSet, ...]]:
@@ -211,24 +209,18 @@ def sets_by_column(given: Any) -> dict[str, tuple[PromptSet, ...]]:
     Raises:
         InvalidInputError: there is none.
     """
-    if not isinstance(given, Mapping):
-        several = () if given is None else given if isinstance(given, (list, tuple)) else (given,)
-        given = {one.name: one for one in map(load_prompts, several)}
-    if not given:
+    several = given if isinstance(given, (list, tuple)) else () if given is None else (given,)
+    by_column = given if isinstance(given, Mapping) else {one.name: one for one in map(load_prompts, several)}
+    if not by_column:
         raise InvalidInputError("prompts: expected a prompt set, by name or as an object")
-    listed = {column: of if isinstance(of, (list, tuple)) else (of,) for column, of in given.items()}
+    listed = {column: of if isinstance(of, (list, tuple)) else (of,) for column, of in by_column.items()}
     return {column: tuple(map(load_prompts, of)) for column, of in listed.items()}
 
 
 def prompts_of(sets: Iterable[str | PromptSet]) -> tuple[str, ...]:
     """Return every text that must be embedded to fit on these prompt sets."""
-    texts: list[str] = []
-    for one in map(load_prompts, sets):
-        texts += [*one.classes, *one.spurious, *chain(*one.groups), *prompts_of(one.parts or ())]
-    return tuple(dict.fromkeys(texts))
-
-
-# ---- a reference ---------------------------------------------------------------------------------------------
+    parts = [part for one in map(load_prompts, sets) for part in (one, *one.parts)]
+    return tuple(dict.fromkeys(t for one in parts for t in (*one.classes, *one.spurious, *chain(*one.groups))))
 
 
 def disjoint(
@@ -257,25 +249,24 @@ def disjoint(
         )
     new = ~np.isin(_hashes(reference.unit), _hashes(images.unit))
     left, held = int(new.sum()), int((~new).sum())
-    if not left:
-        fitted = [get_method(one) for one in methods or ()]
-        learning = [one.name for one in fitted if Need.LABELS in one.needs and reference.labels]
-        if methods is not None and not learning:
-            progress.say(f"reference: {held} images of the gallery itself, without labels")
-            return replace(reference, labels={}), {"reference images": held, "of the reference, measured too": held}
+    if left:
+        progress.say(f"reference: {left} images; {held} left out, since they are measured too")
+        kept = reference.picked(new) if held else reference
+        return kept, {"reference images": left, "left out of the reference, measured too": held}
+    learning = [one.name for one in map(get_method, methods or ()) if Need.LABELS in one.needs and reference.labels]
+    if methods is None or learning:
         raise InvalidInputError(
             f"reference: all {held} images are among those that are measured"
             + (f", and {', '.join(learning)} would learn from their labels" if learning else "")
             + "; expected others, such as those of another split; of one set of images measure the odd rows and give "
             "the even ones: evaluate(model, features[1::2], reference=features[::2], ...)"
         )
-    progress.say(f"reference: {left} images; {held} left out, since they are measured too")
-    kept = reference.picked(new) if held else reference
-    return kept, {"reference images": left, "left out of the reference, measured too": held}
+    progress.say(f"reference: {held} images of the gallery itself, without labels")
+    return replace(reference, labels={}), {"reference images": held, "of the reference, measured too": held}
 
 
 def _hashes(rows: UnitRows) -> NDArray[np.int64]:
-    """(n,) a hash of 64 bits of the bytes of each row."""
+    """Return a hash of 64 bits (n,) of the bytes of each row."""
     each = (hash(row.tobytes()) for block in rows.split() for row in block.numpy())
     return np.fromiter(each, np.int64, len(rows))
 
@@ -283,44 +274,29 @@ def _hashes(rows: UnitRows) -> NDArray[np.int64]:
 # ---- do images, texts and labels belong together? ------------------------------------------------------------
 
 
-def doubt_features(images: Embeddings) -> None:
-    """Warn of features with few different rows, and of features without negative entries."""
-    sample = images.features[spaced(len(images))]
-    different = len({row.tobytes() for row in sample})
-    if different <= max(1, len(sample) // 10) < len(sample):
-        _suspect(
-            f"features: {different} different rows among {len(sample)}, so most scores are tied and ranked by the "
-            "order of the rows: no figure says anything of the model; expected a row of its own for each image"
-        )
-    if not (sample < 0).any():
-        _suspect(
-            "features: not one number is below 0, as in pixels, shares or what leaves a ReLU; the image tower of an "
-            "image-text model gives numbers of both signs: embed the images with it"
-        )
-
-
-def _suspect(message: str) -> None:
-    warn(message, SuspectInputWarning)
+def spaced(n: int) -> NDArray[np.int64]:
+    """Return at most a thousand indices of n rows, evenly spaced."""
+    return np.unique(np.linspace(0, max(n - 1, 0), min(n, LOOKED_AT)).astype(np.int64)) if n else np.empty(0, np.int64)
 
 
 def doubt_labels(images: Embeddings, columns: Sequence[str], sets: Sequence[PromptSet]) -> None:
     """Warn of columns that look mistyped, of values spelled unlike those of a prompt set, of small intersections."""
-    found = {}
+    found: dict[str, list[str]] = {}
     for column in columns:
-        labels, problems = images.column(column), []
+        labels = images.column(column)
+        names, problems = [name for name, n in labels.counts.items() if n], odd_values(labels)
         for prompts in sets:
             values = {value.casefold(): value for value in prompts.attributes}
-            places = {name: place_of(name, prompts) for name, n in labels.counts.items() if n}
-            strangers = [name for name, place in places.items() if place is None]
-            for name in strangers if len(strangers) < len(places) else ():
+            strangers = [name for name in names if place_of(name, prompts) is None]
+            for name in strangers if len(strangers) < len(names) else ():
                 for near in difflib.get_close_matches(name.casefold(), values, n=1, cutoff=0.8):
                     problems.append(f"{name!r} is no value of {prompts.name}; did you mean {values[near]!r}?")
-        found[repr(column)] = [*problems, *odd_values(labels)]
+        found[repr(column)] = problems
     if len(columns) > 1 and not any(found.values()):
         found[" x ".join(columns)] = odd_values(cross(*map(images.column, columns)))
     for what, problems in found.items():
         if problems:
-            _suspect(f"labels {what}: " + "; also ".join(problems))
+            warn(f"labels {what}: " + "; also ".join(problems), SuspectInputWarning)
 
 
 def doubt_space(images: Tensor, texts: Texts, prompts: Sequence[str]) -> None:
@@ -338,10 +314,8 @@ def doubt_space(images: Tensor, texts: Texts, prompts: Sequence[str]) -> None:
     spread, deviations = spread_along(seen, rows)
     shared = abs(float(normalize(seen.mean(0), dim=0) @ normalize(rows.mean(0), dim=0)))
     if spread and deviations < FOREIGN and shared < FOREIGN / sqrt(seen.shape[1]):
-        _suspect(
-            f"image and text features look unaligned (variance ratio {spread:.2g}, cosine of means {shared:.2f}); "
-            "are both of the same model? Embed both with one"
-        )
+        said = f"image and text features look unaligned (variance ratio {spread:.2g}, cosine of means {shared:.2f})"
+        warn(f"{said}; are both of the same model? Embed both with one", SuspectInputWarning)
 
 
 def doubt_chance(nearest: NDArray[np.integer], own: NDArray[np.integer], values: Sequence[str], what: str) -> None:
@@ -351,26 +325,26 @@ def doubt_chance(nearest: NDArray[np.integer], own: NDArray[np.integer], values:
         nearest, own: (n,) places in `values`: of the text that is nearest to an image, and of its own label.
         what: which texts, for the message.
     """
-    of = len(values)
-    counts = np.zeros((of, of))
-    np.add.at(counts, (own, nearest), 1)
+    k = len(values)
+    counts = np.bincount(own * k + nearest, minlength=k * k).reshape(k, k)
     n = counts.sum(1)
     shown = np.flatnonzero(n >= ENOUGH)
     if len(shown) < 2:
         return
     recall = counts[shown] / n[shown, None]
     right = float(recall[np.arange(len(shown)), shown].mean())
-    error = sqrt((1 - 1 / of) / of * float((1 / n[shown]).sum())) / len(shown)
-    if right > 1 / of + 2 * error:
+    error = sqrt((1 - 1 / k) / k * float((1 / n[shown]).sum())) / len(shown)
+    if right > 1 / k + 2 * error:
         return
     places, others = need("scipy.optimize").linear_sum_assignment(-recall)
     best = float(recall[places, others].mean())
     reason = "no more than chance: are images, texts and labels of one model, and in one order?"
-    if best > max(right, 1 / of) + 4 * error:
-        pairs = zip(shown.tolist(), others.tolist(), strict=True)
-        order = ", ".join(f"{values[value]!r} as {values[other]!r}" for value, other in pairs)
+    if best > max(right, 1 / k) + 4 * error:
+        order = ", ".join(
+            f"{values[a]!r} as {values[b]!r}" for a, b in zip(shown.tolist(), others.tolist(), strict=True)
+        )
         reason = f"and about {best:.0%} with {order}: give the labels by name, or in the order of the texts"
-    _suspect(f"{what} are right about {right:.0%} of {int(n.sum())} images, {reason}")
+    warn(f"{what} are right about {right:.0%} of {int(n.sum())} images, {reason}", SuspectInputWarning)
 
 
 def doubt_values(images: Embeddings, column: str, texts: Texts, prompts: PromptSet) -> None:
@@ -382,17 +356,10 @@ def doubt_values(images: Embeddings, column: str, texts: Texts, prompts: PromptS
     for some in (prompts.spurious, chain(*prompts.groups)):
         by_value = prompts.by_value(text for text in some if (role, text) in texts.host.memory)
         if all(by_value.values()):
-            break
-    else:
-        return
-    rows = np.flatnonzero(labels.known)
-    rows = rows[spaced(len(rows))]
-    means = torch.stack([texts.embed(own).mean(0) for own in by_value.values()])
-    nearest = (images[rows].unit[:].double() @ normalize(means, dim=1).T).argmax(1).numpy()
-    own = np.array(places)[labels.codes[rows]]
-    doubt_chance(nearest, own, list(by_value), f"{prompts.name}: the texts of the values of {column!r}")
-
-
-def spaced(n: int) -> NDArray[np.int64]:
-    """Return at most a thousand indices of n rows, evenly spaced."""
-    return np.unique(np.linspace(0, max(n - 1, 0), min(n, LOOKED_AT)).astype(np.int64)) if n else np.empty(0, np.int64)
+            rows = np.flatnonzero(labels.known)
+            rows = rows[spaced(len(rows))]
+            means = torch.stack([texts.embed(own).mean(0) for own in by_value.values()])
+            nearest = (images[rows].unit[:].double() @ normalize(means, dim=1).T).argmax(1).numpy()
+            own = np.array(places)[labels.codes[rows]]
+            doubt_chance(nearest, own, list(by_value), f"{prompts.name}: the texts of the values of {column!r}")
+            return

@@ -59,7 +59,7 @@ def test_without_gradio_the_remedy_is_named(command: list[str], monkeypatch: pyt
 
     monkeypatch.setattr(apps.importlib, "import_module", missing)
     monkeypatch.setitem(sys.modules, "gradio", None)
-    with pytest.raises(MissingPackageError, match=r"gradio is needed.*pip install 'vldebias\[demo\]'"):
+    with pytest.raises(MissingPackageError, match=r"gradio is not installed: pip install 'vldebias\[demo\]'"):
         CliRunner().invoke(app, command, catch_exceptions=False)
 
 

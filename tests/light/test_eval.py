@@ -61,7 +61,7 @@ def test_what_a_result_needs_is_named(
 ) -> None:
     for name in [package, *(name for name in sys.modules if name.startswith(f"{package}."))]:
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingPackageError, match=rf"^{package} is needed .*vldebias\[eval\]"):
+    with pytest.raises(MissingPackageError, match=rf"^{package} is not installed.*vldebias\[eval\]"):
         result.to_pandas() if package == "pandas" else render(result, folder / "page.html", beside=folder)
 
 

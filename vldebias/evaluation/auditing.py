@@ -75,7 +75,7 @@ def read_shares(given: str | Path | pd.DataFrame | None, prompts: PromptSet) -> 
     if given is None and set(values) != {"male", "female"}:
         raise InvalidInputError(
             f"{prompts.name}: the published counts are of male and female. Label images of your own pipeline, 30 "
-            "prompts with 8 images each, and pass them as --calibrate judged.csv (columns prompt, value) or calibration="
+            "prompts with 8 images each, and pass them as --calibrate judged.csv (prompt, value) or calibration="
         )
     if given is None:
         given = pandas.read_csv(PUBLISHED, comment="#").rename(columns={"concept": "prompt"})

@@ -36,24 +36,19 @@ def debias(
         prompts: name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a PromptSet, or a list of
             these, solved jointly; or fitted edits: one, or a mapping from role to edit.
         method: a Method or a name in `methods.METHODS`: "orth" (P0), "orth-cali" (Lemma 7.1), "cali" (Lemma 7.2),
-            "balanced-prompts", "auto" (chosen without labels) and others. "paper" is "orth-cali" with lam = 1000
-            for models and "cali" with lam = 500 for pipelines. None is the default (docs/explanation/the-default.md):
-            of models "difference", and no edit if texts predict no improvement; "cali" with lam = 100 where a
-            set has no words for its values; with `reference` "cali+equalise" with lam = 100. Of pipelines
-            "balanced-prompts"; where prompts cannot be balanced "cali", its lam lowered from 500 until at most a
-            hundredth of the space is removed (one direction for each attribute where that is more).
-        lam: weight of the prompt pairs; one value, or one per prompt set. Only for a named method that has a weight.
-            None: the method's default.
-        strength: share of the edit in [0, 1]; 0 is bit-identical to no attachment. `at_strength` of an edit goes
-            further.
+            "balanced-prompts", "auto" (chosen without labels), "paper" (its presets) and others. None is the default
+            (docs/explanation/the-default.md): of models "difference", and no edit if texts predict no improvement, or
+            with `reference` "cali+equalise"; of pipelines "balanced-prompts", and "cali" for other sets.
+        lam: weight of the prompt pairs, one or one per prompt set, for a named method that has one. None: its default.
+        strength: share of the edit in [0, 1]; 0 is bit-identical to no attachment.
         keep_stated: leave prompts alone that name an attribute word of the set ("a photo of a female doctor").
         negative: change the negative prompt of a pipeline as well. Default: untouched, as in the paper.
         tokenizer: the model's tokenizer, where it cannot be found from the model.
         reference: image features (n, d) of this model, or a `Reference` with settings around them and perhaps labels. A
             closed form is equalised against the means of their zero-shot groups as well (`vldebias.methods.equalise`).
         max_loss: the most that a class prompt of the set may lose: 1 - its cosine with itself afterwards, in (0, 1).
-        side: of an image-text model, "text", "image" (the image embeddings instead) or "both": one edit, fitted
-            once, attached where they come out. Default: what the edit is for, texts for all closed forms.
+        side: which embeddings of an image-text model the edit changes: "text", "image" or "both". Default: what it is
+            for, texts for all closed forms.
 
     Returns:
         An Attachment: `.remove()`, `.disabled()`, with-statement, `.strength`, `.projections`, `.merge()`.
@@ -63,8 +58,7 @@ def debias(
 
     Warns:
         AutoDeclinedWarning: texts predict no improvement by the default, so nothing is changed.
-        WideEditWarning: a fit to a pipeline that removes more than a fortieth of the space, as shrinking a quarter of
-            it by a tenth does: other prompts may show something else.
+        WideEditWarning: the edit of a pipeline removes more than a fortieth of the space; other prompts may change.
         ClassSignalWarning: a fit that removes more than half of the distance between the classes.
 
     >>> attachment = debias(model, "gender", tokenizer=tokenizer)  # doctest: +SKIP
@@ -72,11 +66,10 @@ def debias(
     target = resolve(host, tokenizer=tokenizer, negative=negative, side=side or "text")
     refuse_second(target)
     edits: dict[str, Edit]
+    fitted = isinstance(prompts, (Edit, Mapping))
     if isinstance(prompts, (Edit, Mapping)):
         if any(given is not None for given in (method, lam, reference, max_loss)):
-            raise InvalidInputError(
-                "method, lam, reference and max_loss belong to fitting; a fitted projection carries its own"
-            )
+            raise InvalidInputError("method, lam, reference, max_loss: got a fitted edit, which carries its own")
         edits = dict(prompts) if isinstance(prompts, Mapping) else {target.roles[0]: prompts}
         words = tuple(dict.fromkeys(word for edit in edits.values() for word in edit.stated_words))
         label = "+".join(dict.fromkeys(edit.provenance.prompts or "projection" for edit in edits.values()))
@@ -97,17 +90,13 @@ def debias(
         acting = next(iter(edits.values())).method
         raise InvalidInputError(f"method {acting!r} acts on images, so side='text' would change nothing; leave it out")
     target = target if side is not None or own == "text" else target.at(own)
-    if isinstance(prompts, (Edit, Mapping)):
-        edits = dict(placed(target, edits))
-        fits = all(edit.dim == target.dim(role) for role, edit in edits.items())  # others are refused below
-        if fits and any(edit.space is None and edit.provenance.fingerprint is None for edit in edits.values()):
-            warn(
-                f"{target.name}: nothing says which model the projection was fitted on, so another model's of the same "
-                "width would be taken as well; vldebias.fit_projection(model, prompts) writes it down",
-                SuspectInputWarning,
-            )
-    else:
-        edits = {role: edits[target.fitted_as(role)] for role in target.roles}
+    edits = dict(placed(target, edits)) if fitted else {role: edits[target.fitted_as(role)] for role in target.roles}
+    if fitted and any(edit.space is None and edit.provenance.fingerprint is None for edit in edits.values()):
+        warn(
+            f"{target.name}: the projection does not say which model it was fitted on, so it cannot be checked; fit it "
+            "with vldebias.fit_projection(model, prompts)",
+            SuspectInputWarning,
+        )
     return Attachment(target, edits, strength=strength, stated_words=words if keep_stated else (), label=label)
 
 
@@ -169,17 +158,11 @@ def inspect(
 ) -> dict[str, Diagnostics]:
     """Return diagnostics, by role, of what a method does to the texts of one prompt set (Tables 7.1 and 7.6).
 
-    Args:
-        method, lam, reference, max_loss, tokenizer: as of `debias`.
-
-    Raises:
-        UnsupportedHostError, PromptSetError, InvalidInputError: as `debias`.
+    method, lam, reference, max_loss, tokenizer: as of `debias`, which raises the same errors.
     """
-    how: dict[str, Any] = {"lam": lam, "reference": reference}
-    prompt_set = load_prompts(prompts)
-    problem = Problem.of(host, prompt_set, max_loss=max_loss, tokenizer=tokenizer, **how)
-    edits = {role: problem.fit(resolved(method, **how), role) for role in problem.host.roles}
-    return {role: Diagnostics.of(problem.host, role, edit, prompt_set) for role, edit in edits.items()}
+    target, prompt_set = resolve(host, tokenizer=tokenizer), load_prompts(prompts)
+    edits = fit_projections(target, prompt_set, method=method, lam=lam, reference=reference, max_loss=max_loss)
+    return {role: Diagnostics.of(target, role, edit, prompt_set) for role, edit in edits.items()}
 
 
 def fit_shares(
@@ -192,7 +175,7 @@ def fit_shares(
     lam: float = 1000.0,
     tokenizer: Any = None,
 ) -> TargetShares:
-    """Fit an edit of retrieval queries that gives each group a target share among the first results.
+    """Fit an edit of queries that gives each group a target share among the first results; call it or attach it.
 
     Args:
         model: an open_clip or transformers image-text model, or a mapping from prompt to embedding.
@@ -201,9 +184,6 @@ def fit_shares(
         reference: unlabelled image features (n, d) of this model, of images like those that will be ranked.
         lam: weight of the differences between the groups.
         tokenizer: where it cannot be found from the model.
-
-    Returns:
-        A TargetShares: call it on embeddings (q, d) of queries, or attach it.
 
     Raises:
         InvalidInputError, PromptSetError, UnsupportedHostError.

@@ -217,8 +217,11 @@ class Edit(ABC):
             known = ", ".join(f"{axis} = {sizes[axis]}" for axis in axes if axis in sizes)
             fits = len(axes) == len(shape) and self.dtype in (None, tensor.dtype)
             if not fits or any(a != "?" and sizes.setdefault(a, n) != n for a, n in zip(axes, shape, strict=True)):
-                wanted = f"({', '.join(axes)}){f' with {known}' if known else ''} of {self.dtype or 'any dtype'}"
-                raise InvalidInputError(f"{name}: expected a tensor {wanted}, got {shape} of {tensor.dtype}")
+                wanted = f"({', '.join(axes)}){f' with {known}' if known else ''}"
+                wanted, got = (
+                    (f"{wanted} of {self.dtype}", f"{tensor.dtype} {shape}") if self.dtype else (wanted, shape)
+                )
+                raise InvalidInputError(f"{name}: expected a tensor {wanted}, got {got}")
             if bad := int((~tensor.isfinite()).sum()):
                 raise InvalidInputError(
                     f"{type(self).__name__} ({self.method}): {name!r} {shape} holds {bad} NaN or infinite values; "

@@ -43,22 +43,17 @@ class NothingToRemoveError(InvalidInputError):
     """Report that prompts are missing or have equal embeddings, so the projection would be the identity."""
 
 
-def _tensor(values: Any, name: str, shape: str) -> Tensor:
-    """A tensor as it is, an ndarray as a copy: torch cannot view read-only arrays or negative strides."""
-    try:
-        return values if isinstance(values, Tensor) else torch.as_tensor(values.copy())
+def _float64(values: Any, name: str, shape: str) -> Tensor:
+    """`values` as a finite float64 tensor on the CPU, not empty, with as many axes as `shape` names."""
+    try:  # a copy of an ndarray, since torch cannot view read-only arrays or negative strides
+        tensor = values.detach() if isinstance(values, Tensor) else torch.as_tensor(values.copy())
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
         kind = type(values).__name__
         raise InvalidInputError(f"{name}: expected a tensor or ndarray {shape}, got {kind} ({error})") from None
-
-
-def _float64(values: Any, name: str, shape: str) -> Tensor:
-    """`values` as a finite float64 tensor on the CPU, not empty, with as many axes as `shape` names."""
-    tensor = _tensor(values, name, shape).detach().to("cpu", torch.float64)
+    tensor = tensor.to("cpu", torch.float64)
     if tensor.ndim != shape.count(",") + 1 or not tensor.numel():
         raise InvalidInputError(f"{name}: expected shape {shape}, none of them 0, got {tuple(tensor.shape)}")
-    if not bool(tensor.isfinite().all()):
-        bad = int((~tensor.isfinite()).sum())
+    if bad := int((~tensor.isfinite()).sum()):
         raise InvalidInputError(f"{name}: {bad} of {tensor.numel()} values are NaN or infinite; check the embeddings")
     return tensor
 
@@ -93,19 +88,6 @@ def span_of(rows: Tensor) -> Tensor:
     _, sigma, vh = torch.linalg.svd(rows, full_matrices=False)
     keep = sigma > max(rows.shape) * _EPS * sigma[0]
     return vh[keep].T.contiguous()
-
-
-def _lams(lam: Any, attributes: int) -> tuple[float, ...]:
-    several = isinstance(lam, (list, tuple))
-    given = lam if several else [lam]
-    if any(isinstance(x, (bool, str, bytes)) or not hasattr(x, "__float__") for x in given):
-        raise InvalidInputError(f"lam: expected a number or a list of numbers, got {lam!r}")
-    lams = tuple(map(float, given))
-    if not all(math.isfinite(x) and x >= 0 for x in lams):
-        raise InvalidInputError(f"lam: expected finite values >= 0, got {lam!r}")
-    if several and len(lams) != attributes:
-        raise InvalidInputError(f"lam: expected one value or one per attribute ({attributes}), got {len(lams)}")
-    return lams if several else lams * attributes
 
 
 @dataclass(eq=False, repr=False, init=False)
@@ -164,11 +146,9 @@ class CalibratedProjection(Edit):
     def fit(self, pairs: Array | Sequence[Array] | None, spurious: Array | None = None) -> Self:
         """Solve eq. 7.3 (with `spurious`) or eq. 7.4 (without) in closed form, in float64 on the CPU; return self.
 
-        Args:
-            pairs: (n, 2, d) embeddings of prompts that should mean the same; a list of such arrays solves
-                several attributes jointly; None leaves only the orthogonal projection. The formula takes the
-                embeddings as they are: L2-normalise first, as the paper does.
-            spurious: (m, d) embeddings of the prompts to project out, the union over attributes.
+        pairs: (n, 2, d) embeddings of prompts that should mean the same, L2-normalised as in the paper; a list of such
+        arrays solves several attributes jointly; None leaves only the orthogonal projection.
+        spurious: (m, d) embeddings of the prompts to project out, the union over attributes.
 
         Raises:
             InvalidInputError: wrong shapes, NaN, negative `lam`, or nothing to remove.
@@ -201,7 +181,16 @@ class CalibratedProjection(Edit):
 
         scatters: rows X (n, d) with X^T X = M, see `scatter_of`.
         """
-        lams = _lams(lam, len(scatters)) if scatters else (0.0,)
+        several = isinstance(lam, (list, tuple))
+        try:
+            lams = tuple(map(float, lam if several else [lam]))  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            lams = (math.nan,)
+        if not all(math.isfinite(x) and x >= 0 for x in lams):
+            raise InvalidInputError(f"lam: expected a finite number >= 0, or a list of them, got {lam!r}")
+        if several and len(lams) != len(scatters):
+            raise InvalidInputError(f"lam: expected one value or one per attribute ({len(scatters)}), got {len(lams)}")
+        lams = lams * (1 if several else len(scatters)) or (0.0,)
         q = None if spurious is None else _float64(spurious, "spurious", "(m, d)")
         widths = sorted({rows.shape[1] for rows in (*scatters, *([] if q is None else [q]))})
         if len(widths) > 1:
@@ -236,7 +225,11 @@ class CalibratedProjection(Edit):
         """
         self.check_strength(strength)
         if not isinstance(z, Tensor):
-            return z if strength == 0 else self(_tensor(z, "embeddings", "(..., d)"), strength).numpy()
+            if strength == 0:
+                return z
+            if not hasattr(z, "__array__"):
+                raise InvalidInputError(f"embeddings: expected a tensor or ndarray (..., d), got {type(z).__name__}")
+            return self(torch.as_tensor(z.copy()), strength).numpy()
         if z.ndim == 0 or z.shape[-1] != self.dim or not z.is_floating_point():
             raise InvalidInputError(
                 f"expected float embeddings (..., {self.dim}), got {z.dtype} {tuple(z.shape)}; "
@@ -300,9 +293,6 @@ class CalibratedProjection(Edit):
 
         At t = 2 it is a reflection: directions that P0 removes change their sign. If P is symmetric, no embedding
         becomes longer for t up to 2. A bound that P satisfies (`max_loss`) need not hold for t above 1.
-
-        Raises:
-            InvalidInputError: another t.
         """
         if not 0 <= t <= 2:
             raise InvalidInputError(f"at_strength: expected a number from 0 to 2, where it is the reflection, got {t}")
@@ -319,8 +309,7 @@ def _factors(basis: Tensor | None, rows: Tensor | None) -> tuple[Tensor, Tensor]
     """
     if rows is None:
         assert basis is not None
-        span = basis.contiguous()
-        return span, span
+        return basis, basis
     n, dim = rows.shape
     if float(rows.square().sum()) * _EPS > _ROUNDED:  # beside so much the 1 of I is rounded away; c has it in full
         _, sigma, vh = torch.linalg.svd(rows, full_matrices=False)

@@ -12,6 +12,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from operator import attrgetter
@@ -218,10 +219,8 @@ class Edit(ABC):
             fits = len(axes) == len(shape) and self.dtype in (None, tensor.dtype)
             if not fits or any(a != "?" and sizes.setdefault(a, n) != n for a, n in zip(axes, shape, strict=True)):
                 wanted = f"({', '.join(axes)}){f' with {known}' if known else ''}"
-                wanted, got = (
-                    (f"{wanted} of {self.dtype}", f"{tensor.dtype} {shape}") if self.dtype else (wanted, shape)
-                )
-                raise InvalidInputError(f"{name}: expected a tensor {wanted}, got {got}")
+                kinds = ("", "") if self.dtype is None else (f" of {self.dtype}", f" of {tensor.dtype}")
+                raise InvalidInputError(f"{name}: expected a tensor {wanted}{kinds[0]}, got {shape}{kinds[1]}")
             if bad := int((~tensor.isfinite()).sum()):
                 raise InvalidInputError(
                     f"{type(self).__name__} ({self.method}): {name!r} {shape} holds {bad} NaN or infinite values; "
@@ -279,7 +278,9 @@ class Edit(ABC):
 
     def stamped(self, **fields: Any) -> Self:
         """Return a copy of the edit with some fields of its provenance replaced."""
-        return replace(self, provenance=replace(self.provenance, **fields))  # type: ignore[type-var]
+        same = copy(self)  # the tensors have been checked
+        object.__setattr__(same, "provenance", replace(self.provenance, **fields))
+        return same
 
     def check_strength(self, strength: float) -> None:
         """Refuse a strength that is not a number in [0, 1]."""

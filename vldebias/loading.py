@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,28 +47,21 @@ def load_host(
         device, dtype: where and how to hold the weights ("cuda", "float16").
 
     Raises:
-        InvalidInputError: the options contradict each other, or the weights cannot be loaded. If the hub cannot be
-            reached, an id that is not in the cache is refused within seconds.
+        InvalidInputError: the options contradict each other, or the weights cannot be loaded.
     """
-    if (model is None) == (pipeline is None):
-        raise InvalidInputError(
-            "expected either --model (with --pretrained for open_clip) or --pipeline, got both or neither"
-        )
-    if pretrained is not None and model is None:
-        raise InvalidInputError("--pretrained names open_clip weights and goes with --model, not with --pipeline")
+    if (model is None) == (pipeline is None) or (pretrained is not None and model is None):
+        raise InvalidInputError("expected either --model (with --pretrained for open_clip weights) or --pipeline")
     if dtype not in (None, *_DTYPES):
         raise InvalidInputError(f"dtype: expected one of {', '.join(_DTYPES)}, got {dtype!r}")
-    name, weight_type = pipeline or model or "", _DTYPES[dtype or "float32"]
-    shown = repr(name) + (f" with {pretrained!r}" if pretrained else "")
+    name, shown = pipeline or model or "", repr(pipeline or model) + (f" with {pretrained!r}" if pretrained else "")
     with asked_once("." if name == "miniature" else pretrained or name.removeprefix("local-dir:")) as why:
         if why:
             _check_cached(name, pretrained, shown, why)
         try:
-            if pipeline is not None:
-                return _pipeline(name, device, weight_type)
-            loaded = _model(name, pretrained)
-            loaded.host.to(device, weight_type)
-            return loaded
+            loaded = _model(name, pretrained) if pipeline is None else _pipeline(name)
+            host, weights = loaded.host.to(device), _DTYPES[dtype or "float32"]
+            # Afterwards, since the argument's name differs between releases; diffusers warns of a cast to the same.
+            return replace(loaded, host=host.to(weights) if pipeline is None or host.dtype != weights else host)
         except VldebiasError:
             raise
         except Exception as error:  # on damaged files the libraries raise whatever they stumble over
@@ -84,11 +77,10 @@ def _check_cached(name: str, pretrained: str | None, shown: str, why: str) -> No
     """Refuse weights that are not in the cache of the hub, before a model is built for them."""
     from huggingface_hub import try_to_load_from_cache
 
-    repo: str = name.removeprefix("hf-hub:")
-    files: tuple[str, ...] = _FIRST_FILES
+    repo, files = name.removeprefix("hf-hub:"), list(_FIRST_FILES)
     if pretrained is not None:
         known = need("open_clip").get_pretrained_cfg(name, pretrained)
-        repo, files = "/".join(known.get("hf_hub", "").split("/")[:2]), _WEIGHTS
+        repo, files = "/".join(known.get("hf_hub", "").split("/")[:2]), list(_WEIGHTS)
     if re.fullmatch(_HUB_ID, repo) and not any(isinstance(try_to_load_from_cache(repo, f), str) for f in files):
         raise InvalidInputError(_not_there(shown, why, f" (`hf download {repo} --local-dir DIR`)"))
 
@@ -97,23 +89,18 @@ def _not_there(shown: str, why: str, how: str = "") -> str:
     from huggingface_hub import constants
 
     return (
-        f"cannot load {shown}: there is no such folder, it is not in {constants.HF_HUB_CACHE}, and {why}; fetch it "
+        f"cannot load {shown}: there is no such folder, it is not in {constants.HF_HUB_CACHE}, and {why}; download it "
         f"where there is a network{how} and give that folder, or of open_clip the file as --pretrained; offline use a "
         "local folder or 'miniature'"
     )
 
 
-def _pipeline(name: str, device: str, dtype: torch.dtype) -> Loaded:
+def _pipeline(name: str) -> Loaded:
     if name == "miniature":
         from vldebias.miniature import load_pipeline
 
-        pipe: Any = load_pipeline()
-    else:
-        pipe = need("diffusers").DiffusionPipeline.from_pretrained(name, **NO_CODE)
-    # Cast afterwards: the name of the argument differs between releases of diffusers and transformers. A cast that
-    # changes nothing would only make diffusers warn.
-    pipe = pipe.to(device)
-    return Loaded(pipe if pipe.dtype == dtype else pipe.to(dtype), name)
+        return Loaded(load_pipeline(), name)
+    return Loaded(need("diffusers").DiffusionPipeline.from_pretrained(name, **NO_CODE), name)
 
 
 def _model(name: str, pretrained: str | None) -> Loaded:
@@ -128,7 +115,6 @@ def _model(name: str, pretrained: str | None) -> Loaded:
         return Loaded(model, name, tokenizer, preprocess)
     if pretrained is not None or name.startswith(_SCHEMAS) or first is not None:
         open_clip = need("open_clip")
-
         called = name if pretrained is not None or name.startswith(_SCHEMAS) else f"local-dir:{name}"
         if called not in open_clip.list_models() and not called.startswith(_SCHEMAS):
             raise InvalidInputError(f"{name!r} is not an open_clip architecture; see open_clip.list_models()")

@@ -29,7 +29,6 @@ FORMATS = ("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "TGA",
 ENDINGS = (".avif", ".bmp", ".gif", ".ico", ".jpeg", ".jpg", ".jp2", ".png", ".ppm", ".tga", ".tif", ".tiff", ".webp")
 _TRANSPARENT = ("RGBA", "RGBa", "LA", "La", "PA")
 _FEW_COLOURS = 4096
-_LEVELS = 63  # of a channel beside black, in pictures of many colours
 
 
 # ---- opening -----------------------------------------------------------------------------------------------
@@ -113,13 +112,6 @@ def write_png(image: Image, path: Path, about: Mapping[str, Any], *, optimize: b
     return write_atomically(path, lambda to: image.save(to, format="png", pnginfo=info, optimize=optimize))
 
 
-def compact(image: Image) -> Image:
-    """Return an RGB image that looks the same in fewer bytes: with a palette, else 64 levels per channel."""
-    if image.getcolors(_FEW_COLOURS) is not None:
-        return image.quantize(256, dither=need("PIL.Image").Dither.NONE)
-    return image.point([round(round(value / 255 * _LEVELS) / _LEVELS * 255) for value in range(256)] * 3)
-
-
 def read_png(path: Path, *, pixels: bool = True) -> tuple[Image, dict[str, Any]]:
     """Return the RGB image of a file and the metadata that `write_png` wrote; pixels=False reads the header only.
 
@@ -158,14 +150,14 @@ def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Plot, 
 
 
 def save_png(plot: Plot | Image, path: Path, metadata: Mapping[str, Any]) -> Path:
-    """Write a plot or an image as a PNG, reduced by `compact`."""
-    if not hasattr(plot, "savefig"):
-        return write_png(compact(plot), path, metadata, optimize=True)
-    buffer = io.BytesIO()
-    plot.savefig(buffer, format="png")
-    with open_image(buffer) as image:
-        picture = compact(image.convert("RGB"))
-    return write_png(picture, path, metadata, optimize=True)
+    """Write a plot or an image as an optimised PNG, with a palette if it has few colours."""
+    if hasattr(plot, "savefig"):
+        plot.savefig(buffer := io.BytesIO(), format="png")
+        plot = open_image(buffer, ("PNG",))
+    image: Image = plot.convert("RGB")
+    if image.getcolors(_FEW_COLOURS) is not None:
+        image = image.quantize(256, dither=need("PIL.Image").Dither.NONE)
+    return write_png(image, path, metadata, optimize=True)
 
 
 def for_matplotlib(text: str) -> str:

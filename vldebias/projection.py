@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -124,11 +123,6 @@ class CalibratedProjection(Edit):
         self._given = lam
         self._cast: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
 
-    def __getattr__(self, name: str) -> Any:
-        if name in ("left", "right", "provenance"):
-            raise InvalidInputError("this projection is not fitted; call .fit(pairs, spurious) first")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
     @classmethod
     def of(cls, left: Tensor, right: Tensor, provenance: Provenance, spurious_rank: int = 0) -> CalibratedProjection:
         """Return the projection with these factors."""
@@ -223,6 +217,8 @@ class CalibratedProjection(Edit):
 
         strength: in [0, 1]; 0 returns `z` itself. Half precision is computed in float32 and rounded once.
         """
+        if "left" not in vars(self):
+            raise InvalidInputError("this projection is not fitted; call .fit(pairs, spurious) first")
         self.check_strength(strength)
         if not isinstance(z, Tensor):
             if strength == 0:
@@ -247,12 +243,6 @@ class CalibratedProjection(Edit):
         available = torch.amp.is_autocast_available(z.device.type)
         with torch.autocast(z.device.type, enabled=False) if available else nullcontext():
             return torch.sub(wide, (wide @ right) @ left.T, alpha=strength).to(z.dtype)
-
-    def stamped(self, **fields: Any) -> CalibratedProjection:
-        """Return a copy of the projection with some fields of its provenance replaced."""
-        same = copy(self)  # the factors have been checked
-        same.provenance = replace(self.provenance, **fields)
-        return same
 
     def __repr__(self) -> str:
         if "left" not in vars(self):

@@ -42,10 +42,11 @@ class Registry(Mapping[str, T]):
 
     def named(self, name: Any) -> T:
         """Return the object of this name, or raise InvalidInputError with the known names."""
-        if not isinstance(name, str) or name not in self:
-            hint = did_you_mean(name, self)
-            raise InvalidInputError(f"{self.kind}: expected one of {', '.join(self)}, got {name!r}; {hint}")
-        return self[name]
+        items = self._all()
+        if not isinstance(name, str) or name not in items:
+            hint = did_you_mean(name, items)
+            raise InvalidInputError(f"{self.kind}: expected one of {', '.join(items)}, got {name!r}; {hint}")
+        return items[name]
 
     def _all(self) -> dict[str, T]:
         if not self._searched:

@@ -19,17 +19,7 @@ from vldebias.files import prompt_file, prompt_names, read_yaml, write_atomicall
 from vldebias.prompts.words import StatedWords, check_slots, fill
 
 MAX_PAIRS = 200_000
-_POOLED = (
-    "classes",
-    "class_names",
-    "spurious",
-    "held_out_classes",
-    "held_out_class_names",
-    "groups",
-    "held_out_groups",
-)
 _HASHED = ("classes", "class_names", "spurious", "held_out_classes", "held_out_class_names", "stated_words")
-_ENDINGS = (".yaml", ".yml")
 # A colour before one of these nouns says something about a person; professions are added.
 _PEOPLE = """
     person people human humans adult adults individual man men woman women boy boys girl girls child children kid
@@ -114,10 +104,9 @@ class PromptSet:
             content = _Content.model_validate({key: getattr(self, key) for key in _Content.model_fields})
             for key, value in content:
                 object.__setattr__(self, key, value)
-            for kind in ("", "held_out_"):
-                names, classes = len(getattr(self, f"{kind}class_names")), len(getattr(self, f"{kind}classes"))
-                if names != classes:
-                    raise PromptSetError(f"{kind}class_names: got {names} names; expected {classes}, one per class.")
+            names, counts = (self.class_names, self.held_out_class_names), (self.classes, self.held_out_classes)
+            if list(map(len, names)) != list(map(len, counts)):
+                raise PromptSetError(f"class_names: got {names}; expected one name for each class and held-out class.")
             if seen := {*chain(*self.groups)}.intersection(chain(*self.held_out_groups)):
                 raise PromptSetError(f"held_out_groups: got {min(seen)!r}, which groups has; expected unseen prompts.")
 
@@ -166,10 +155,8 @@ class PromptSet:
     def by_value(self, texts: Iterable[str] | None = None) -> dict[str, tuple[str, ...]]:
         """Return attribute value -> the texts that name it and no other, as for a zero-shot classifier.
 
-        texts: to choose from. None: the spurious prompts if they cover every value, else the groups.
-
-        Raises:
-            PromptSetError: `texts` is None and not `names_values`.
+        texts: to choose from. None: the spurious prompts if they cover every value, else the groups; then
+        PromptSetError is raised unless `names_values`.
         """
         if texts is not None:
             named = [(text, self.values_in(text)) for text in dict.fromkeys(texts)]
@@ -200,15 +187,15 @@ class PromptSet:
         """Write a YAML file that `load_prompts` can read (its stem becomes the name) and return its path.
 
         Raises:
-            PromptSetError: the path does not end in .yaml, or the set was put together by hand or changed.
+            PromptSetError: the path does not end in .yaml, or the set was made by hand or changed.
         """
         path = Path(path)
-        if path.suffix not in _ENDINGS:
+        if path.suffix != ".yaml":
             raise PromptSetError(f"path: got {str(path)!r}; expected a name that ends in .yaml.")
         if self._recipe is None:
             raise PromptSetError(f"{self.name!r}: got a set made by hand or changed; expected one of make_prompt_set.")
         content = self._recipe.model_dump(mode="json", exclude_unset=True)
-        return write_atomically(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=110))
+        return write_atomically(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 
 # ---- a file --------------------------------------------------------------------------------------------------
@@ -218,26 +205,21 @@ class _Schema(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-_HINTS: dict[str, Any] = get_type_hints(PromptSet, include_extras=True)
-_CHECKED: Any = {name: (kind, ...) for name, kind in _HINTS.items() if hasattr(kind, "__metadata__")}
-_Content = create_model("_Content", __base__=_Schema, **_CHECKED)
+_HINTS: Any = get_type_hints(PromptSet, include_extras=True).items()
+_Content = create_model("_Content", __base__=_Schema, **{k: (v, ...) for k, v in _HINTS if hasattr(v, "__metadata__")})
 
 
 def _list_as(key: str) -> BeforeValidator:
     return BeforeValidator(lambda value: {key: value} if isinstance(value, (list, tuple)) else value)
 
 
-class _Concepts(_Schema):
-    """Hold the concepts of the pairs; `like` adds those of another set."""
-
+class _Concepts(_Schema):  # `like` adds those of another set
     like: _Text = ""
     train: _Some = ()
     test: _Some = ()
 
 
-class _Stated(_Schema):
-    """Hold the words that state the attribute; those in `before_person` do so only before a word for a person."""
-
+class _Stated(_Schema):  # those in `before_person` state the attribute only before a word for a person
     like: _Text = ""
     words: _Texts = ()
     before_person: _Some = ()
@@ -263,17 +245,16 @@ class Recipe(_Schema):
 
 @contextmanager
 def _naming(where: str) -> Iterator[None]:
-    """Raise errors of a file or a schema as a PromptSetError that names the file or the set, and the key."""
+    """Raise errors of a file or a schema as a PromptSetError that names the file or the set, and the wrong key."""
     try:
         yield
-    except (ValidationError, InvalidInputError, PromptSetError) as error:
-        said = _said(error) if isinstance(error, ValidationError) else str(error)
-        raise PromptSetError(said if said.startswith(where) else f"{where}: {said}") from None
+    except (InvalidInputError, PromptSetError) as error:
+        raise PromptSetError(str(error) if str(error).startswith(where) else f"{where}: {error}") from None
+    except ValidationError as error:
+        raise PromptSetError(f"{where}: {_of_key(error.errors()[0])}") from None
 
 
-def _said(error: ValidationError) -> str:
-    """The first key that is wrong, in pydantic's words."""
-    first = error.errors(include_url=False)[0]
+def _of_key(first: Any) -> str:
     key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
     expected, came = str(first["msg"]).removeprefix("Value error, "), shortened(repr(first["input"]), 60)
     if first["type"] == "extra_forbidden":
@@ -292,8 +273,6 @@ def _check_keys(keys: set[str]) -> None:
         raise PromptSetError(f"pairs: got {came}; expected attribute, templates and concepts; or groups; or parts.")
     for key in set(made) - keys if ways[0] else ():
         raise PromptSetError(f"{key}: got none; expected {', '.join(made)} together.")
-    for key in keys.intersection(("classes",) if ways[0] else ("class_template",)):
-        raise PromptSetError(f"{key}: got it; expected classes with groups, or class_template with concepts.")
 
 
 def _build(content: Any, name: str) -> PromptSet:
@@ -372,7 +351,7 @@ def load_prompts(name_or_path: str | Path | Mapping[str, Any] | PromptSet) -> Pr
     A text with a folder or .yaml in it is a path, any other a name of `list_prompts`. A PromptSet is returned as it is.
 
     Raises:
-        PromptSetError: unknown name, or a file that cannot be read or does not follow the schema.
+        PromptSetError: an unknown name, an unreadable file, or one that does not follow the schema.
     """
     if isinstance(name_or_path, PromptSet):
         return name_or_path
@@ -386,7 +365,7 @@ def load_prompts(name_or_path: str | Path | Mapping[str, Any] | PromptSet) -> Pr
             f"prompts: got {name_or_path!r}; expected a path, a PromptSet, a mapping or one of {known}."
         )
     path = Path(name_or_path)
-    if isinstance(name_or_path, str) and path.suffix not in _ENDINGS and len(path.parts) < 2:
+    if isinstance(name_or_path, str) and path.suffix != ".yaml" and len(path.parts) < 2:
         return _packaged(name_or_path)
     path = path.expanduser()
     with _naming(str(path)):
@@ -408,10 +387,9 @@ def make_prompt_set(
 
     Args:
         attribute: value -> words, equally many for each: {"male": ["male", "man"], "female": ["female", "woman"]}.
-        concepts: what the pairs are about: ["doctor", "nurse"].
+        concepts, test_concepts: what the pairs are about, ["doctor", "nurse"], and concepts of the held-out groups.
         templates: each with {attribute} and {concept}; "a" before either becomes "an" where it has to.
         spurious: prompts for the attribute alone, in which {attribute} stands for each word; empty: no such prompts.
-        test_concepts: concepts for the held-out groups.
         class_template: the prompt without the attribute, with {concept}.
         stated_words: words by which a prompt states the attribute; none: the words of `attribute`.
 

@@ -205,8 +205,9 @@ class _Schema(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-_HINTS: Any = get_type_hints(PromptSet, include_extras=True).items()
-_Content = create_model("_Content", __base__=_Schema, **{k: (v, ...) for k, v in _HINTS if hasattr(v, "__metadata__")})
+_HINTS = get_type_hints(PromptSet, include_extras=True)
+_CHECKED: Any = {name: (kind, ...) for name, kind in _HINTS.items() if hasattr(kind, "__metadata__")}
+_Content = create_model("_Content", __base__=_Schema, **_CHECKED)
 
 
 def _list_as(key: str) -> BeforeValidator:
@@ -335,9 +336,6 @@ def _stated(own: _Stated) -> tuple[str, ...]:
 def _packaged(name: str) -> PromptSet:
     with _naming("prompts"):
         return load_prompts(prompt_file(name))
-
-
-# ---- what users call -----------------------------------------------------------------------------------------
 
 
 def list_prompts() -> list[str]:

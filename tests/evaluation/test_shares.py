@@ -148,32 +148,6 @@ def test_texts_that_mean_the_same_are_one_value_and_those_that_may_are_told():
         measure(columns | {"people": people}, people="people")
 
 
-def test_what_programs_write_for_nothing_is_told():
-    columns = table()
-    columns["judge"] = ["nan" if i % 9 == 0 else v for i, v in enumerate(columns["judge"])]
-    with pytest.warns(SuspectInputWarning, match="--unknown nan"):
-        measure(columns)
-    plain = measure(columns, unknown=["nan"])[0]
-    assert plain.provenance.settings["values"] == ["female", "male"]
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("mine.csv --prompt text --value gender", r"expected a column 'gender'"),
-        ("empty.csv --prompt text --value judge", "empty.csv"),
-        ("binary.csv --prompt text --value judge", "binary.csv: line 2: got the control character"),
-    ],
-)
-def test_files_that_will_not_do_are_refused(words, said, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.csv").write_text("text,judge\na nurse,male\na nurse,female\n")
-    (tmp_path / "empty.csv").write_text("")
-    (tmp_path / "binary.csv").write_bytes(b"\x89PNG\r\n\x1a\n\xff\xfe")
-    with pytest.raises(InvalidInputError, match=said):
-        CliRunner().invoke(app, ["eval", "shares", *words.split()], catch_exceptions=False)
-
-
 def test_on_the_command_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     columns = table(prompts=4)

@@ -33,8 +33,8 @@ from torch.nn.functional import normalize
 from eval.tables import write_records
 from vldebias import losses
 from vldebias.data import Embeddings, Labels
+from vldebias.evaluation.gallery import Gallery, SkewOptions
 from vldebias.evaluation.images import disjoint
-from vldebias.evaluation.retrieval import Gallery, SkewOptions
 from vldebias.metrics.bootstrap import resampled_weights
 from vldebias.metrics.rankings import leaders, reach, resampled_places
 from vldebias.projection import CalibratedProjection

@@ -18,10 +18,17 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from eval.tables import parser, run
-from vldebias.evaluation.groups import Reweighted, Statistic, draws_of, interval_of
 from vldebias.evaluation.result import TaskProvenance, TaskResult
 from vldebias.metrics.bootstrap import percentile_interval, wilson_interval
-from vldebias.metrics.classification import accuracy_gap, lowest_accuracy, mean_accuracy
+from vldebias.metrics.classification import (
+    Reweighted,
+    Statistic,
+    accuracy_gap,
+    draws_of,
+    interval_of,
+    lowest_accuracy,
+    mean_accuracy,
+)
 from vldebias.metrics.metric import Metric
 
 STATISTICS = {"worst_group": lowest_accuracy, "average": mean_accuracy, "gap": accuracy_gap}

@@ -20,8 +20,8 @@ import numpy as np
 from eval.tables import parser, run
 from vldebias.data import Labels
 from vldebias.errors import SuspectInputWarning
+from vldebias.evaluation.gallery import Gallery, SkewOptions
 from vldebias.evaluation.result import TaskProvenance, TaskResult
-from vldebias.evaluation.retrieval import Gallery, SkewOptions
 from vldebias.metrics import Metric, corrected_shares
 from vldebias.metrics.bootstrap import Interval, recentred_interval, wilson_interval
 from vldebias.metrics.shares import NOT_LABELLED, discrepancies, shares_radius

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from eval.experiments.coverage_shares import Population
 from tests.refusals import refused
 from vldebias.data import Labels
-from vldebias.evaluation.retrieval import Gallery, SkewOptions
+from vldebias.evaluation.gallery import Gallery, SkewOptions
 from vldebias.metrics import bootstrap, max_skew, min_skew, ndkl
 from vldebias.metrics.bootstrap import resampled_weights
 

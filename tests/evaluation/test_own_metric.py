@@ -11,9 +11,9 @@ from made_figures import figure, protocol, result
 
 from vldebias.data import Labels
 from vldebias.errors import InvalidInputError
+from vldebias.evaluation.gallery import Gallery, SkewOptions
 from vldebias.evaluation.report import grids, lines, render, told
 from vldebias.evaluation.result import Result, TaskResult
-from vldebias.evaluation.retrieval import Gallery, SkewOptions
 from vldebias.evaluation.shares import add_shares
 from vldebias.metrics import METRICS, Metric, register_metric
 from vldebias.metrics.metric import get_metric, metric_of

@@ -12,8 +12,7 @@ hard, or with fewer than about 30 images, or within a few images of 0 or 1 (`eva
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
@@ -36,12 +35,12 @@ from vldebias.evaluation.images import (
     sets_by_column,
     spaced,
 )
-from vldebias.evaluation.result import NONE, TaskResult, percentiles
+from vldebias.evaluation.result import NONE, TaskResult
 from vldebias.evaluation.session import Session, Texts
 from vldebias.evaluation.task import Data, Lam, Prompts, register_task
 from vldebias.methods import get_method
-from vldebias.metrics.bootstrap import resampled_counts, wilson_interval
-from vldebias.metrics.classification import lowest_accuracy, mean_accuracy, placements
+from vldebias.metrics.bootstrap import wilson_interval
+from vldebias.metrics.classification import Reweighted, Statistic, draws_of, group_areas, interval_of, mean_accuracy
 from vldebias.metrics.metric import computed
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, StatedWords, load_prompts
@@ -49,11 +48,7 @@ from vldebias.prompts import PromptSet, StatedWords, load_prompts
 if TYPE_CHECKING:
     from vldebias.edit import Edit
 
-Floats = NDArray[np.float64]
-Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-Bounds = tuple[float, float]
-Statistic = Callable[[Counts, Counts], Floats]  # of hits and sizes (..., g)
 Key = tuple[str, float | None]  # a method, and lam where several are compared
 
 MEDIAN = "none@median"
@@ -79,21 +74,6 @@ LABELLED = {"uses_labels": True}
 # ---- rows ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Reweighted:
-    """Compute sum_g w_g acc_g / sum_g w_g over groups with images, for weights (g,) such as training group sizes."""
-
-    weights: Floats
-
-    def __call__(self, hits: Counts, size: Counts) -> Floats:
-        """Return values (...) from hits and sizes (..., g)."""
-        present = self.weights * (size > 0)
-        total = present.sum(axis=-1)
-        if not np.all(total > 0):
-            raise InvalidInputError("group weights: a resample has no image of any group with a weight; too few images")
-        return (present * hits / np.maximum(size, 1)).sum(axis=-1) / total
-
-
 def add_accuracies(
     result: TaskResult, right: Mapping[Key, Mask], groups: Labels, *,
     weights: Mapping[str, float] | None = None, resamples: int = 2000, seed: int = 0,
@@ -108,7 +88,7 @@ def add_accuracies(
     statistics: dict[str, Statistic] = {one.name: of for one, of in computed("groups")}
     if weights is not None:
         ordered = np.array([float(weights.get(name, np.nan)) for name in names])
-        fits = len(weights) == len(names) and np.isfinite(ordered).all() and ordered.min() >= 0 and ordered.any()
+        fits = len(weights) == len(names) and (ordered >= 0).all() and np.isfinite(ordered.sum()) and ordered.any()
         if not fits or (ordered[size == 0] > 0).any():
             raise InvalidInputError(
                 f"group weights: expected one >= 0 for each of {dict(zip(names, size.tolist(), strict=True))}, not all "
@@ -132,99 +112,17 @@ def add_accuracies(
             result.add("accuracy", key[0], value, interval, n=n, change=change, subset=names[g])
 
 
-def draws_of(cells: Counts, resamples: int, seed: int) -> Counts:
-    """Return resampled cells (resamples, g, 2, 2) from cells (g, 2, 2): group, right without, right with a method."""
-    return np.concatenate(list(resampled_counts(cells, resamples, seed)))
-
-
-def interval_of(of: Statistic, cells: Counts, drawn: Counts) -> tuple[float, Bounds, tuple[float, float, float]]:
-    """Return a statistic's value with the method, its interval, and its paired change from the value without."""
-    hits, size, sizes = cells[:, :, 1].sum(axis=1), cells.sum(axis=(1, 2)), drawn.sum((-1, -2))
-    value = float(of(hits, size))
-    with np.errstate(invalid="ignore"):  # a resample without an image of the groups is not a number
-        after, before = of(drawn[..., 1].sum(-1), sizes), of(drawn[:, :, 1].sum(-1), sizes)
-    moved = value - float(of(cells[:, 1].sum(-1), size))
-    interval = _where_nothing_varies(of, hits, size) or percentiles(value, after)
-    return value, interval, (moved, *percentiles(moved, after - before))
-
-
-def _where_nothing_varies(of: Statistic, hits: Counts, size: Counts) -> Bounds | None:
-    """Wilson's interval, or one made of several, where all images that decide are right, or all are wrong; else None.
-
-    Those of several groups: half-widths times weights, squared and added (Zou and Donner, 2008, "Construction of
-    confidence limits about effect measures").
-    """
-    if of is mean_accuracy and hits.sum() in (0, size.sum()):
-        return wilson_interval(int(hits.sum()), int(size.sum()))
-    if of is lowest_accuracy and (value := float(of(hits, size))) in (0.0, 1.0):
-        n = int(size[(size > 0) & (hits == value * size)].min())  # the widest of several
-        return wilson_interval(int(value) * n, n)
-    if isinstance(of, Reweighted):
-        used = (of.weights > 0) & (size > 0)
-        if ((hits == 0) | (hits == size))[used].any():
-            share, accuracy = of.weights[used] / of.weights[used].sum(), hits[used] / size[used]
-            low, high = np.array([wilson_interval(*one) for one in zip(hits[used], size[used], strict=True)]).T
-            mean = float(share @ accuracy)
-            below, above = (float(np.linalg.norm(share * width)) for width in (accuracy - low, high - accuracy))
-            return max(mean - below, 0.0), min(mean + above, 1.0)
-    return None
-
-
-def add_areas(
-    result: TaskResult, margins: Mapping[str, NDArray[np.floating]], positive: Mask, values: Labels, *,
-    resamples: int = 2000, seed: int = 0,
-) -> None:  # fmt: skip
-    """Add `worst_group_auc`: the lowest area under the curve over the values of the attribute; no threshold moves it.
-
-    Draws are normal with DeLong's covariance of all methods, each value by itself, and the worst value is picked again
-    in every draw. A value that has one class alone has no area.
-
-    margins: method -> (n,) scores, high for positive rows; "none" is one of them. positive: (n,) which of the two
-        classes an image is of. values: of the attribute, all known.
-
-    Source: DeLong, DeLong and Clarke-Pearson (1988), "Comparing the areas under two or more correlated receiver
-    operating characteristic curves".
-    """
-    order = np.lexsort((margins[NONE], positive, values.codes))  # whatever order the rows come in
-    kinds, codes, rng = positive[order], values.codes[order], np.random.default_rng(seed)
-    areas, draws, images = [], [], 0
-    for code in range(len(values.names)):
-        rows = codes == code
-        if kinds[rows].all() or not kinds[rows].any():
-            continue
-        scores = [one[order[rows]] for one in margins.values()]
-        parts = [np.stack(part) for part in zip(*(placements(one, kinds[rows]) for one in scores), strict=True)]
-        area, covariance = parts[0].mean(axis=1), np.zeros((len(scores), len(scores)))
-        for part in parts:
-            part -= part.mean(axis=1, keepdims=True)
-            covariance += part @ part.T / (part.shape[1] * max(part.shape[1] - 1, 1))
-        spectrum, vectors = np.linalg.eigh(covariance)
-        root = vectors * np.sqrt(spectrum.clip(0)) @ vectors.T  # the one root that no choice of vectors changes
-        same = [next(i for i, other in enumerate(scores) if np.array_equal(one, other)) for one in scores]
-        areas.append(area)  # and draws of methods that score alike are the same to the last bit
-        draws.append((area + rng.standard_normal((resamples, len(scores))) @ root)[:, same])
-        images += int(rows.sum())
-    if areas:
-        lowest = dict(zip(margins, np.min(areas, axis=0).tolist(), strict=True))
-        n = {"images": images, "values": len(areas)}
-        result.add_draws("worst_group_auc", lowest, dict(zip(margins, np.min(draws, axis=0).T, strict=True)), n=n)
-
-
 # ---- the task ------------------------------------------------------------------------------------------------
 
 
 class GroupSplit(NamedTuple):
-    """Hold the images of a split whose label and spurious value are both known.
-
-    units: features (n, d). target: (n,) index of the right class prompt. groups: label x spurious value of n images
-    ("landbird/water"); values: the spurious value. facts: entries for the provenance, without local folders.
-    """
+    """Hold the images of a split whose label and spurious value are both known."""
 
     units: UnitRows
-    target: NDArray[np.int64]
-    groups: Labels
-    values: Labels
-    facts: dict[str, Any]
+    target: NDArray[np.int64]  # (n,) index of the right class prompt
+    groups: Labels  # label x spurious value, such as "landbird/water"
+    values: Labels  # the spurious value
+    facts: dict[str, Any]  # for the provenance, without local folders
 
 
 @register_task
@@ -378,7 +276,11 @@ class GroupsTask(ImageTask):
         )
         add_accuracies(main, right, split.groups, weights=weights, **boot)
         if margins:
-            add_areas(main, margins, split.target == 1, split.values, **boot)
+            areas, drawn, n = group_areas(list(margins.values()), split.target == 1, split.values.codes, **boot)
+            if areas:  # the worst value is picked again in every draw
+                lowest = dict(zip(margins, np.min(areas, axis=0).tolist(), strict=True))
+                draws = dict(zip(margins, np.min(drawn, axis=0).T, strict=True))
+                main.add_draws("worst_group_auc", lowest, draws, n={"images": n, "values": len(areas)})
         by_value = {value: own for value, own in prompts.by_value(prompts.spurious).items() if own}
         if not by_value:
             return [main]
@@ -400,7 +302,13 @@ class GroupsTask(ImageTask):
             raise InvalidInputError(
                 f"no image has both {self.label!r} and {self.spurious!r}; are the columns the right ones?"
             )
-        target = np.array(class_of(names.names, prompts), dtype=np.int64)[names.codes[known]]
+        classes = class_of(names.names, prompts)
+        if not classes:
+            raise InvalidInputError(
+                f"{prompts.name}: expected labels that each name one of the classes {list(prompts.class_names)}, "
+                f"got {list(names.names)}; rename the labels, or use indices of the classes, from 0"
+            )
+        target = np.array(classes, dtype=np.int64)[names.codes[known]]
         groups = cross(names[known], values[known])
         facts = {key: value for key, value in data.about.items() if key not in ("cache", "file")}
         facts |= {"images": len(target), "unknown": int((~known).sum()), "images per group": groups.counts}
@@ -440,53 +348,32 @@ def add_cosines(
 
 def _columns(data: Embeddings, prompts: PromptSet, label: str | None, spurious: str | None) -> dict[str, str]:
     """The columns of the groups: the one that the class prompts name, and the one of the attribute's values."""
-
-    def fits(column: str) -> bool:
-        try:
-            return bool(class_of(data.labels[column].names, prompts))
-        except InvalidInputError:
-            return False
-
-    label = label or next((name for name in data.labels if name != spurious and fits(name)), None)
-    others = [name for name in data.labels if name != label]
-    values = {value.casefold() for value in prompts.attributes}
-    named = [name for name in others if values & {value.casefold() for value in data.labels[name].names}]
-    spurious = spurious or next((one[0] for one in (named, others) if len(one) == 1), None)
+    named = {name: {value.casefold() for value in labels.names} for name, labels in data.labels.items()}
+    fits = (name for name in named if name != spurious and class_of(data.labels[name].names, prompts))
+    label = label or next(fits, None)
+    others = [name for name in named if name != label]
+    of_values = [name for name in others if named[name] & {value.casefold() for value in prompts.attributes}]
+    spurious = spurious or next((one[0] for one in (of_values, others) if len(one) == 1), None)
     if label is None or spurious is None:
         raise InvalidInputError(
-            f"groups: say which columns are label= and spurious=; there are {sorted(data.labels)}, and the class "
+            f"groups: say which columns are label= and spurious=; there are {sorted(named)}, and the class "
             f"prompts of {prompts.name} name {list(prompts.class_names)}"
         )
     return {"label": label, "spurious": spurious}
 
 
 def class_of(labels: tuple[str, ...], prompts: PromptSet) -> list[int]:
-    """Return for each label the index of the class prompt that names it.
+    """Return for each label the index of the class prompt that names it; nothing unless each names one of its own.
 
     By name, in any case: the class of that name ("landbird"), or the only class whose name contains it as a word
     ("dark" in "dark hair"). Labels that are all digits are indices. By name, because labels in alphabetical order
     ("blond", "dark") would otherwise be the wrong way round without a sign of it.
-
-    Raises:
-        InvalidInputError: a label that names no class or several, or two labels that name one.
     """
-    names = [name.casefold() for name in prompts.class_names]
-    if len(names) < 2:
-        raise InvalidInputError(f"{prompts.name}: expected prompts for two or more classes, got {len(names)}")
-
-    def matches(label: str) -> list[int]:
-        if label in names:
-            return [names.index(label)]
-        if label.isdecimal():
-            return [int(label)] if int(label) < len(names) else []
-        word = StatedWords([label]) if any(map(str.isalnum, label)) else StatedWords([])
-        return [i for i, name in enumerate(names) if word.match(name)]
-
-    classes = [matches(label.casefold()) for label in labels]
-    chosen = [one[0] for one in classes if len(one) == 1]
-    if len(chosen) < len(labels) or len(set(chosen)) < len(labels):
-        raise InvalidInputError(
-            f"{prompts.name}: expected labels that each name one of the classes {list(prompts.class_names)}, "
-            f"got {list(labels)}; rename the labels, or use class indices 0 .. {len(names) - 1}"
-        )
-    return chosen
+    names, chosen = [name.casefold() for name in prompts.class_names], list[int]()
+    for label in map(str.casefold, labels):
+        word = StatedWords([label] if any(map(str.isalnum, label)) else [])
+        named = [int(label)] if label.isdecimal() else [i for i, name in enumerate(names) if word.match(name)]
+        found = [names.index(label)] if label in names else named
+        if len(found) == 1 and found[0] < len(names):
+            chosen += found
+    return chosen if len(names) > 1 and len(labels) == len(set(chosen)) else []

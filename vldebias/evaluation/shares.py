@@ -7,7 +7,7 @@ prompt, and `add_shares` makes rows of the counts; people's labels of some image
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +26,7 @@ from vldebias.evaluation.result import CHANCE, NONE, TaskProvenance, TaskResult
 from vldebias.evaluation.session import Session
 from vldebias.evaluation.task import Name, Task, register_task
 from vldebias.files import digest
-from vldebias.metrics.bootstrap import Interval, percentile_interval, wilson_interval
+from vldebias.metrics.bootstrap import Interval, wilson_interval
 from vldebias.metrics.classification import agreement
 from vldebias.metrics.metric import computed
 from vldebias.metrics.shares import (
@@ -34,7 +34,9 @@ from vldebias.metrics.shares import (
     NOT_LABELLED,
     corrected_shares,
     corrected_squares,
+    counted,
     discrepancies,
+    even_shares,
     independent,
     log_skew,
     shares_radius,
@@ -95,7 +97,7 @@ def add_shares(
         for metric, of in computed("shares"):
             result.add_resampled(metric, {m: of(one) for m, one in known.items()}, **about)
             if metric.name in BY_CHANCE and images.any():
-                result.add(metric, CHANCE, *chance(of, images, values, **boot), n=n, subset=subset)
+                result.add(metric, CHANCE, *even_shares(of, images, values, **boot), n=n, subset=subset)
         result.add_resampled("unknown", {m: one[:, -1] for m, one in shares.items()}, **about)
         if recognised is not None:
             result.add_resampled("recognised", recognised, **about)
@@ -125,29 +127,6 @@ def add_shares(
                 low, high = wilson_interval(min(of_size, round(float(of_prompts[i, code]))), of_size)
                 ends = (min(share, low), max(share, high))
                 result.add("share", method, share, ends, n={"images": size}, subset=f"{prompt}: {name}")
-
-
-def chance(
-    of: Callable[[Floats], Floats], images: Codes, values: int, *, resamples: int, seed: int
-) -> tuple[float, tuple[float, float]]:
-    """Return the mean and middle 95 % of a measure under even shares, for these numbers of images per prompt (p,).
-
-    of: from counts (..., values). Prompts without an image are left out.
-    """
-    rng, even = np.random.default_rng(seed), np.full(values, 1 / values)
-    drawn = np.mean([of(rng.multinomial(int(n), even, resamples).astype(float)) for n in images[images > 0]], axis=0)
-    return float(drawn.mean()), percentile_interval(drawn)
-
-
-def _counted(prompts: Codes, codes: Codes, weights: Floats, n_prompts: int, values: int) -> Floats:
-    """Number of images of each prompt with each value, (p, values + 1), unknown last.
-
-    With unequal weights the counts of a prompt add up to its effective sample size.
-    """
-    total, squares = np.zeros((n_prompts, values + 1)), np.zeros(n_prompts)
-    np.add.at(total, (prompts, codes), weights)
-    np.add.at(squares, prompts, weights**2)
-    return total * (total.sum(1) / squares)[:, None]
 
 
 # ---- a judge, corrected by people ----------------------------------------------------------------------------
@@ -188,7 +167,7 @@ def _corrected_block(
         prompts, judged, people, weights = images[method]
         one = corrected_shares(judged, people, k + 1, weights=weights)
         found[method] = _as_judged(judged, k), [*map(one.interval, range(k)), one.discrepancy(k), one.max_skew(k)]
-        by_judge = squared_discrepancies(_counted(prompts, judged, np.ones(len(judged)), prompts.max() + 1, k)[:, :k])
+        by_judge = squared_discrepancies(counted(prompts, judged, np.ones(len(judged)), prompts.max() + 1, k)[:, :k])
         mended = corrected_squares(prompts, judged, people, k + 1, k, weights=weights)
         squares[method] = np.stack([by_judge, mended], axis=1)
     whole = np.all([np.isfinite(one).all(1) for one in squares.values()], axis=0)
@@ -354,7 +333,7 @@ class SharesTask(Task):
             result = TaskResult(TaskProvenance(**fields, methods={method: {} for method in order}))
         k, said = len(names), codes[self.value]
         worth = weights if self.people is None else np.ones(len(texts))
-        of = {m: _counted(at[own], said[own], worth[own], len(prompts), k) for m, own in rows.items()}
+        of = {m: counted(at[own], said[own], worth[own], len(prompts), k) for m, own in rows.items()}
         add_shares(result, names, of, prompts.tolist(), **boot)
         if self.people is None:
             return [result]

@@ -7,6 +7,8 @@ of the thesis states the same gap in terms of losses.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,10 +25,15 @@ from vldebias.metrics.bootstrap import (
     resampled_counts,
     rows,
     vectors,
+    wilson_interval,
 )
 
 Floats = NDArray[np.float64]
-Counts = NDArray[np.int64]
+Codes = NDArray[np.int64]
+Counts = Codes
+Mask = NDArray[np.bool_]
+Bounds = tuple[float, float]
+Statistic = Callable[[Counts, Counts], Floats]  # of hits and sizes (..., g)
 _MOST = 100  # rows of a subset by default: costs grow with the square in memory and with the cube in time
 
 
@@ -43,6 +50,59 @@ def mean_accuracy(hits: Counts, size: Counts) -> Floats:
 def accuracy_gap(hits: Counts, size: Counts) -> Floats:
     """Return the micro average minus the worst group's accuracy, >= 0."""
     return mean_accuracy(hits, size) - lowest_accuracy(hits, size)
+
+
+@dataclass(frozen=True, eq=False)
+class Reweighted:
+    """Compute sum_g w_g acc_g / sum_g w_g over groups with images, for weights (g,) such as training group sizes."""
+
+    weights: Floats
+
+    def __call__(self, hits: Counts, size: Counts) -> Floats:
+        """Return values (...) from hits and sizes (..., g)."""
+        present = self.weights * (size > 0)
+        total = present.sum(axis=-1)
+        if not np.all(total > 0):
+            raise InvalidInputError("group weights: a resample has no image of any group with a weight; too few images")
+        return (present * hits / np.maximum(size, 1)).sum(axis=-1) / total
+
+
+def draws_of(cells: Counts, resamples: int, seed: int) -> Counts:
+    """Return resampled cells (resamples, g, 2, 2) from cells (g, 2, 2): group, right without, right with a method."""
+    return np.concatenate(list(resampled_counts(cells, resamples, seed)))
+
+
+def interval_of(of: Statistic, cells: Counts, drawn: Counts) -> tuple[float, Bounds, tuple[float, float, float]]:
+    """Return a statistic's value with the method, its interval, and its paired change from the value without."""
+    hits, size, sizes = cells[:, :, 1].sum(axis=1), cells.sum(axis=(1, 2)), drawn.sum((-1, -2))
+    value = float(of(hits, size))
+    with np.errstate(invalid="ignore"):  # a resample without an image of the groups is not a number
+        after, before = of(drawn[..., 1].sum(-1), sizes), of(drawn[:, :, 1].sum(-1), sizes)
+    moved, known = value - float(of(cells[:, 1].sum(-1), size)), np.isfinite(after)
+    interval = _where_nothing_varies(of, hits, size) or percentile_interval(after[known])
+    return value, interval, (moved, *percentile_interval((after - before)[known]))
+
+
+def _where_nothing_varies(of: Statistic, hits: Counts, size: Counts) -> Bounds | None:
+    """Wilson's interval, or one made of several, where all images that decide are right, or all are wrong; else None.
+
+    Those of several groups: half-widths times weights, squared and added (Zou and Donner, 2008, "Construction of
+    confidence limits about effect measures").
+    """
+    if of is mean_accuracy and hits.sum() in (0, size.sum()):
+        return wilson_interval(int(hits.sum()), int(size.sum()))
+    if of is lowest_accuracy and (value := float(of(hits, size))) in (0.0, 1.0):
+        n = int(size[(size > 0) & (hits == value * size)].min())  # the widest of several
+        return wilson_interval(int(value) * n, n)
+    if isinstance(of, Reweighted):
+        used = (of.weights > 0) & (size > 0)
+        if ((hits == 0) | (hits == size))[used].any():
+            share, accuracy = of.weights[used] / of.weights[used].sum(), hits[used] / size[used]
+            low, high = np.array([wilson_interval(*one) for one in zip(hits[used], size[used], strict=True)]).T
+            mean = float(share @ accuracy)
+            below, above = (float(np.linalg.norm(share * width)) for width in (accuracy - low, high - accuracy))
+            return max(mean - below, 0.0), min(mean + above, 1.0)
+    return None
 
 
 class GroupAccuracy(NamedTuple):
@@ -86,7 +146,7 @@ def worst_group_accuracy(predictions: Values, labels: Values, groups: Values) ->
     return group_accuracy(predictions, labels, groups).worst
 
 
-def placements(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+def placements(scores: NDArray[np.floating], positive: Mask) -> tuple[Floats, Floats]:
     """Return the share of other rows below each positive row, and of positive rows above each other row.
 
     The mean of either is the area under the curve, for scores (n,), high for the rows that are positive (n,); a tie
@@ -99,6 +159,40 @@ def placements(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> tup
 
     high, low = scores[positive], scores[~positive]
     return share_below(high, low), 1 - share_below(low, high)
+
+
+def group_areas(
+    margins: Sequence[NDArray[np.floating]], positive: Mask, groups: Codes, *, resamples: int = 2000, seed: int = 0
+) -> tuple[list[Floats], list[Floats], int]:
+    """Return the areas under the curve (m,) of m methods in each group, their draws (resamples, m), and the images.
+
+    Draws are normal with DeLong's covariance of all methods, each group by itself. A group that has one class alone has
+    no area, and its images do not count.
+
+    margins: (n,) each, high for positive rows. positive: (n,) which of two classes a row is of. groups: (n,) codes.
+
+    Source: DeLong, DeLong and Clarke-Pearson (1988), "Comparing the areas under two or more correlated receiver
+    operating characteristic curves".
+    """
+    order = np.lexsort((margins[0], positive, groups))  # whatever order the rows come in
+    kinds, codes, rng = positive[order], groups[order], np.random.default_rng(seed)
+    areas, draws, images = list[Floats](), list[Floats](), 0
+    for here in (codes == code for code in range(codes.max() + 1)):
+        if kinds[here].all() or not kinds[here].any():
+            continue
+        scores = [one[order[here]] for one in margins]
+        parts = [np.stack(part) for part in zip(*(placements(one, kinds[here]) for one in scores), strict=True)]
+        area, covariance = parts[0].mean(axis=1), np.zeros((len(scores), len(scores)))
+        for part in parts:
+            part -= part.mean(axis=1, keepdims=True)
+            covariance += part @ part.T / (part.shape[1] * max(part.shape[1] - 1, 1))
+        spectrum, vectors = np.linalg.eigh(covariance)
+        root = vectors * np.sqrt(spectrum.clip(0)) @ vectors.T  # the one root that no choice of vectors changes
+        same = [next(i for i, other in enumerate(scores) if np.array_equal(one, other)) for one in scores]
+        areas.append(area)  # and draws of methods that score alike are the same to the last bit
+        draws.append((area + rng.standard_normal((resamples, len(scores))) @ root)[:, same])
+        images += int(here.sum())
+    return areas, draws, images
 
 
 def auroc(scores: Values, wrong: Values, *, resamples: int = 2000) -> Interval:

@@ -15,13 +15,14 @@ often such intervals contain the truth.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
-from vldebias.metrics.bootstrap import Interval, Values, codes, rows
+from vldebias.metrics.bootstrap import Interval, Values, codes, percentile_interval, rows
 
 NOT_LABELLED = -1
 LEAST, FEW = 10, 30  # labels below which nothing is said, and below which a warning is
@@ -119,6 +120,29 @@ def kl_divergences(counts: Counts) -> Floats:
     (shares, known), values = _shares(counts), counts.shape[-1]
     terms = shares * np.log(np.where(shares > 0, shares * values, 1.0))
     return np.where(known, np.maximum(terms.sum(axis=-1), 0.0), np.log(values))
+
+
+def even_shares(
+    of: Callable[[Floats], Floats], images: Codes, values: int, *, resamples: int, seed: int
+) -> tuple[float, tuple[float, float]]:
+    """Return the mean and middle 95 % of a measure under even shares, for these numbers of images per prompt (p,).
+
+    of: from counts (..., values). Prompts without an image are left out.
+    """
+    rng, even = np.random.default_rng(seed), np.full(values, 1 / values)
+    drawn = np.mean([of(rng.multinomial(int(n), even, resamples).astype(float)) for n in images[images > 0]], axis=0)
+    return float(drawn.mean()), percentile_interval(drawn)
+
+
+def counted(prompts: Codes, codes: Codes, weights: Floats, n_prompts: int, values: int) -> Floats:
+    """Return the number of images of each prompt with each value, (p, values + 1), unknown last.
+
+    With unequal weights the counts of a prompt add up to its effective sample size.
+    """
+    total, squares = np.zeros((n_prompts, values + 1)), np.zeros(n_prompts)
+    np.add.at(total, (prompts, codes), weights)
+    np.add.at(squares, prompts, weights**2)
+    return total * (total.sum(1) / squares)[:, None]
 
 
 def _shares(counts: Counts) -> tuple[Floats, NDArray[np.bool_]]:

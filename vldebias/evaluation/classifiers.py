@@ -130,13 +130,9 @@ def logistic_regression(
     R is |W|_2^2 / 2 or |W|_1; the bias is not penalised. Two classes have one weight vector, the difference of the
     logits; k > 2 have a softmax. L-BFGS-B in float64; under "l1", W = U - V with U, V >= 0, which is smooth.
 
-    Args:
-        features: (n, d) of any floating dtype, read in chunks. labels: (n,) classes 0 .. n_classes - 1.
-        c: > 0, the smaller the stronger the penalty.
-        scaling: shift and scale (d,): the penalty is on the coefficients of (x - shift) / scale.
-        counts: (n,) how many times each row is there, or its weight; None: once.
-        start: where the solver begins; another start gives the same answer, later or sooner.
-        tolerance: largest entry of the gradient of the mean loss, penalty included, at which the solver stops.
+    features: (n, d), read in chunks. labels: (n,) classes 0 .. n_classes - 1. counts: (n,) how often each row is there.
+    scaling: shift and scale (d,): the penalty is on the coefficients of (x - shift) / scale. start: where the solver
+        begins, which changes its time alone. tolerance: largest entry of the gradient at which it stops.
 
     Warns:
         VldebiasWarning: the gradient is still large after `max_iterations`.

@@ -32,13 +32,13 @@ from vldebias.metrics.metric import computed
 from vldebias.metrics.shares import (
     LEAST,
     NOT_LABELLED,
+    as_judged,
     corrected_shares,
     corrected_squares,
     counted,
     discrepancies,
     even_shares,
     independent,
-    log_skew,
     shares_radius,
     squared_discrepancies,
 )
@@ -87,11 +87,9 @@ def add_shares(
     shares = {method: of / of.sum(1, keepdims=True) for method, of in counts.items()}
     gaps = {method: discrepancies(of) for method, of in known.items()}
     if subset or len(prompts) > 1:
-        first, every = next(iter(counts.values())), sum(float(one.sum()) for one in counts.values())
-        n = {
-            noun: len(prompts),
-            **({"images each": round(float(first[0].sum()))} if subset else {"images": round(every)}),
-        }
+        first = next(iter(counts.values()))
+        every = first[:1] if subset else np.concatenate([*counts.values()])
+        n = {noun: len(prompts), "images each" if subset else "images": round(float(every.sum()))}
         about: dict[str, Any] = {"n": n, "subset": subset, **boot}
         images = first[:, :-1].sum(1).round().astype(np.int64)
         for metric, of in computed("shares"):
@@ -115,32 +113,21 @@ def add_shares(
     listed = () if " x " in result.provenance.task else names[: 1 if values == 2 else None]
     for i, prompt in enumerate(prompts):
         for method, of_prompts in counts.items():
-            gap, by, size = float(gaps[method][i]), float(radius[method][i]), round(float(of_prompts[i].sum()))
+            gap, by, n = float(gaps[method][i]), float(radius[method][i]), {"images": round(float(of_prompts[i].sum()))}
             change = None
             if NONE in gaps:
                 moved, around = gap - gaps[NONE][i], by + radius[NONE][i]
                 change = (moved, max(-most, moved - around), min(most, moved + around))
             where, ends = prompt if subset or len(prompts) > 1 else "", (max(0.0, gap - by), min(most, gap + by))
-            result.add("discrepancy", method, gap, ends, n={"images": size}, change=change, subset=where)
+            result.add("discrepancy", method, gap, ends, n=n, change=change, subset=where)
             for code, name in enumerate(listed):
-                share, of_size = float(shares[method][i, code]), max(1, size)
-                low, high = wilson_interval(min(of_size, round(float(of_prompts[i, code]))), of_size)
+                share, size = float(shares[method][i, code]), max(1, n["images"])
+                low, high = wilson_interval(min(size, round(float(of_prompts[i, code]))), size)
                 ends = (min(share, low), max(share, high))
-                result.add("share", method, share, ends, n={"images": size}, subset=f"{prompt}: {name}")
+                result.add("share", method, share, ends, n=n, subset=f"{prompt}: {name}")
 
 
 # ---- a judge, corrected by people ----------------------------------------------------------------------------
-
-
-def _as_judged(judged: Codes, values: int) -> list[Interval]:
-    """Shares, discrepancy and MaxSkew of codes (n,), taken as correct; a code beyond the values is unknown."""
-    counts, n = np.bincount(judged, minlength=values + 1), len(judged)
-    known = counts[None, :values]
-    gap, reach = float(discrepancies(known)[0]), float(shares_radius(known)[0])
-    found = [(counts[code] / n, *wilson_interval(int(counts[code]), n)) for code in range(values)]
-    found.append((gap, max(0, gap - reach), min((1 - 1 / values) ** 0.5, gap + reach)))
-    found.append(log_skew(float(known.max() / max(known.sum(), 1)), reach, values))
-    return [Interval(*one, 0.95, n, 0) for one in found]
 
 
 def _corrected_block(
@@ -158,15 +145,15 @@ def _corrected_block(
     left = {method: n for method, n in labels.items() if n < LEAST}
     if any(left.values()):
         listed = ", ".join(f"{method} ({n})" for method, n in left.items())
-        what = f"labels: fewer than {LEAST} images are labelled of {listed}, which are not corrected; label more"
-        warn(what, SuspectInputWarning)
+        few = f"labels: fewer than {LEAST} images are labelled of {listed}; these methods are not corrected, label more"
+        warn(few, SuspectInputWarning)
     if len(left) == len(images):
         return []
     found, squares = dict[str, tuple[list[Interval], ...]](), dict[str, Floats]()
     for method in (one for one in images if one not in left):
         prompts, judged, people, weights = images[method]
         one = corrected_shares(judged, people, k + 1, weights=weights)
-        found[method] = _as_judged(judged, k), [*map(one.interval, range(k)), one.discrepancy(k), one.max_skew(k)]
+        found[method] = as_judged(judged, k), [*map(one.interval, range(k)), one.discrepancy(k), one.max_skew(k)]
         by_judge = squared_discrepancies(counted(prompts, judged, np.ones(len(judged)), prompts.max() + 1, k)[:, :k])
         mended = corrected_squares(prompts, judged, people, k + 1, k, weights=weights)
         squares[method] = np.stack([by_judge, mended], axis=1)
@@ -257,12 +244,7 @@ class SharesTask(Task):
     def measure(
         self, table: Path | str | Mapping[str, Sequence[Any]], *, drawn: GeneratedImages | None = None
     ) -> list[TaskResult]:
-        """Measure a file, or columns by name such as those of a data frame; drawn: the folder of the images.
-
-        Raises:
-            InvalidInputError: a column that is not there, a row without a prompt, a weight that is not above 0, fewer
-                than two values, no prompt that every method has.
-        """
+        """Measure a file, or columns by name such as those of a data frame; drawn: the folder of the images."""
         pd, where, data = need("pandas"), "table", {}
         if isinstance(table, (str, Path)):
             where, data = str(table), {Path(table).name: digest(table)}

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
-from vldebias.metrics.bootstrap import Interval, Values, codes, percentile_interval, rows
+from vldebias.metrics.bootstrap import Interval, Values, codes, percentile_interval, rows, wilson_interval
 
 NOT_LABELLED = -1
 LEAST, FEW = 10, 30  # labels below which nothing is said, and below which a warning is
@@ -220,6 +220,17 @@ def log_skew(most: float, reach: float, values: int) -> tuple[float, float, floa
     ends = np.array([most, most - reach, min(1.0, most + reach)]) * values
     value, low, high = np.log(np.maximum(ends, 1.0)).tolist()
     return value, low, high
+
+
+def as_judged(judged: Codes, values: int) -> list[Interval]:
+    """Return shares, discrepancy and MaxSkew of codes (n,), taken as correct; a code beyond the values is unknown."""
+    counts, n = np.bincount(judged, minlength=values + 1), len(judged)
+    known = counts[None, :values]
+    gap, reach = float(discrepancies(known)[0]), float(shares_radius(known)[0])
+    found = [(counts[code] / n, *wilson_interval(int(counts[code]), n)) for code in range(values)]
+    found.append((gap, max(0, gap - reach), min((1 - 1 / values) ** 0.5, gap + reach)))
+    found.append(log_skew(float(known.max() / max(known.sum(), 1)), reach, values))
+    return [Interval(*one, LEVEL, n, 0) for one in found]
 
 
 def corrected_shares(

@@ -20,18 +20,10 @@ import numpy as np
 from eval.tables import parser, run
 from vldebias.evaluation.result import TaskProvenance, TaskResult
 from vldebias.metrics.bootstrap import percentile_interval, wilson_interval
-from vldebias.metrics.classification import (
-    Reweighted,
-    Statistic,
-    accuracy_gap,
-    draws_of,
-    interval_of,
-    lowest_accuracy,
-    mean_accuracy,
-)
-from vldebias.metrics.metric import Metric
+from vldebias.metrics.classification import Reweighted, Statistic, draws_of, interval_of, mean_accuracy
+from vldebias.metrics.metric import Metric, computed
 
-STATISTICS = {"worst_group": lowest_accuracy, "average": mean_accuracy, "gap": accuracy_gap}
+STATISTICS = {one.name: of for one, of in computed("groups")}
 LEVEL = 0.95
 ALL = (*STATISTICS, *(f"change of {name}" for name in STATISTICS), "average_reweighted")
 AVERAGE = ("average", "change of average", "average_reweighted")

@@ -117,5 +117,5 @@ def test_what_is_no_kind_is_refused(registry: Registry[type]) -> None:
         registry.register(str)
     taken = next(iter(registry.values()))
     key = "task" if registry is TASKS else "kind"
-    with pytest.raises(InvalidInputError, match="taken|one of this name"):
+    with pytest.raises(InvalidInputError, match=r"taken|one of this name"):
         registry.register(type("Twin", (taken,), {"__annotations__": {key: str}, key: taken.model_fields[key].default}))

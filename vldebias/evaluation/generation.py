@@ -6,15 +6,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from pydantic import Field, SerializeAsAny
 
 from vldebias.data import UNKNOWN, processes
-from vldebias.errors import InvalidInputError, need
+from vldebias.errors import InvalidInputError, Lazily, need
 from vldebias.evaluation.auditing import read_prompts
 from vldebias.evaluation.judges import (
     JUDGES,
@@ -47,6 +46,11 @@ from vldebias.loading import Loaded
 from vldebias.methods import get_method
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, balance_prompts, fill, load_prompts
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = Lazily("pandas")
 
 SIDE = 128  # pixels to which larger images of a report are scaled: a page holds hundreds
 ABOUT = (

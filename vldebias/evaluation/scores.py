@@ -13,19 +13,23 @@ A debiased pipeline should move away from images that have the bias, so a larger
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from vldebias.errors import InvalidInputError, need, warn
+from vldebias.errors import InvalidInputError, Lazily, need, warn
 from vldebias.evaluation.plan import GeneratedImages
 from vldebias.evaluation.result import NONE, TaskResult
 from vldebias.evaluation.session import Texts
 from vldebias.hosts.images import ImageEncoder
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = Lazily("pandas")
 
 BATCH = 64
 ENOUGH = 2048  # images for an FID that is read by itself

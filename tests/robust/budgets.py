@@ -1,4 +1,4 @@
-"""Count lines, files, public names and test seconds of each room, and hold them to `.ci/budgets.yaml`.
+"""Count lines, files, public names, words and test seconds of each room, and hold them to `.ci/budgets.yaml`.
 
     python -m tests.robust.budgets                    # counts beside their budgets
     python -m tests.robust.budgets --check            # fail where a count is over its budget; CI runs this
@@ -50,7 +50,13 @@ def count(root: Path) -> Counts:
                     isinstance(node, DEFINITIONS) and not node.name.startswith("_") for node in tree.body
                 )
                 counts["exported names"] += exported(tree)
-    return dict(sorted(counts.items()))
+    return dict(sorted((counts | words_of(root / "docs")).items()))
+
+
+def words_of(docs: Path) -> Counter[str]:
+    """Return the pages of the documentation, their words, tables included, and those of the longest page."""
+    pages = [len(page.read_text(encoding="utf-8").split()) for page in docs.rglob("*.md")]
+    return Counter({"pages docs": len(pages), "words docs": sum(pages), "words docs, longest page": max(pages, default=0)})
 
 
 def exported(tree: ast.Module) -> int:

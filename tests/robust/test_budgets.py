@@ -23,9 +23,11 @@ def test_counts_of_a_small_checkout(tmp_path: Path) -> None:
         "vldebias/hosts/a.py": "def f(): ...\nclass _B: ...\nasync def g(): ...\n",
         "eval/miniature/painter.py": "x = 1\n",
         "tests/test_a.py": "x = 1\n\n",
+        "docs/index.md": "# A page\n",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     lines = {"lines eval/miniature": 1, "lines tests": 2, "lines vldebias": 4, "lines vldebias/hosts": 3}
-    assert count(tmp_path) == {"exported names": 2, "files vldebias": 2, "public definitions": 2} | lines
+    docs = {"pages docs": 1, "words docs": 3, "words docs, longest page": 3}
+    assert count(tmp_path) == {"exported names": 2, "files vldebias": 2, "public definitions": 2} | lines | docs

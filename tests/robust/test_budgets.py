@@ -12,6 +12,12 @@ def test_the_checkout_keeps_its_budgets() -> None:
     assert over(count(ROOT), budgets) == []
 
 
+def test_every_room_of_tests_has_a_budget_of_seconds() -> None:
+    budgets = yaml.safe_load((ROOT / BUDGETS).read_text(encoding="utf-8"))
+    rooms = {f"seconds {file.parent.relative_to(ROOT).as_posix()}" for file in (ROOT / "tests").glob("*/test_*.py")}
+    assert rooms <= set(budgets)
+
+
 def test_what_is_over_its_budget_or_has_none_is_named() -> None:
     wrong = over({"lines a": 3, "lines b": 2, "lines c": 1}, {"lines a": 2, "lines b": 2})
     assert [line.split(":")[0] for line in wrong] == ["lines a", "lines c"]

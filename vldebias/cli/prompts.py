@@ -57,6 +57,7 @@ def new(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="YAML file to write; its stem is the name of the set.")],
     attribute: Annotated[list[str], typer.Option(help="value=word,word; once per value.")],
     concept: Annotated[list[str], typer.Option(help="What the pairs are about; several with commas.")],
+    test_concept: Annotated[list[str] | None, typer.Option(help="Held-out concepts, to measure on.")] = None,
 ) -> None:
     """Make a prompt set from words: a pair for every concept, "A photo of a {attribute} {concept}."
 
@@ -64,7 +65,7 @@ def new(
 
     \b
       vldebias prompts new glasses.yaml --attribute with=bespectacled --attribute without=clear-eyed
-          --concept doctor,nurse,teacher
+          --concept doctor,nurse,teacher --test-concept pilot
     """
     from vldebias.prompts import make_prompt_set
 
@@ -72,9 +73,9 @@ def new(
         raise InvalidInputError(f"{path}: exists; choose another name or delete it first")
     pairs = (split_pair(text, "--attribute", "female=female,woman") for text in attribute)
     values = {value: split_names([words]) for value, words in pairs}
-    made = make_prompt_set(path.stem, values, split_names(concept))
+    made = make_prompt_set(path.stem, values, split_names(concept), test_concepts=split_names(test_concept))
     made.to_yaml(path)
-    say(f"{path}: {len(made.pairs)} pairs")
+    say(f"{path}: {len(made.pairs)} pairs, {len(made.held_out_pairs)} held out")
 
 
 def methods(as_json: Json = False) -> None:

@@ -56,7 +56,8 @@ def count(root: Path) -> Counts:
 def words_of(docs: Path) -> Counter[str]:
     """Return the pages of the documentation, their words, tables included, and those of the longest page."""
     pages = [len(page.read_text(encoding="utf-8").split()) for page in docs.rglob("*.md")]
-    return Counter({"pages docs": len(pages), "words docs": sum(pages), "words docs, longest page": max(pages, default=0)})
+    longest = max(pages, default=0)
+    return Counter({"pages docs": len(pages), "words docs": sum(pages), "words docs, longest page": longest})
 
 
 def exported(tree: ast.Module) -> int:

@@ -60,7 +60,7 @@ def test_every_published_figure_has_a_row_and_its_difference(stand_ins: Path, tm
     assert (tmp_path / "out/miniature/result.json").is_file()
     (run,) = runs
     run.model = "RN50:openai"  # the same measurements beside the figures of another model
-    frame = compared([run], [(run, Result.read(tmp_path / "out/miniature/result.json"))], tmp_path)
+    frame = compared([run], {run.name: Result.read(tmp_path / "out/miniature/result.json")}, tmp_path)
     assert tuple(frame) == HEAD
     expected = published("waterbirds", ["RN50 openai"])
     assert len(frame) == len(expected) > 20

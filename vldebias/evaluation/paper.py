@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vldebias.errors import InvalidInputError, did_you_mean, need
 from vldebias.evaluation.generation import GenerationTask
@@ -36,8 +36,7 @@ STEPS = (2, 6)  # denoising steps, timed to estimate the rest
 HEAD = ("table", "data", "model", "metric", "method", "published", "measured", "low", "high", "difference", "n")
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """Describe a part of the paper: its suite, the files to provide, and their approximate size in gigabytes."""
 
     table: str
@@ -47,33 +46,22 @@ class Part:
     gigabytes: float
 
 
+_BIRDS = "waterbird_complete95_forest2water2 (github.com/kohpangwei/group_DRO, or WILDS): metadata.csv and its images"
+_FACES = "CelebA, aligned (mmlab.ie.cuhk.edu.hk/projects/CelebA.html): img_align_celeba/, attributes and partition"
+_FAIR = "FairFace, padding 0.25 (github.com/joojs/fairface): fairface_label_val.csv and val/"
+_JOBS = "a pipeline and a judge; 80 + 20 professions come with the package"
+_CUB = "images of CUB-200-2011 and Places, non-commercial research"
 PARTS = {
-    "waterbirds": Part(
-        "7.2 to 7.4",
-        ("RN50:openai", "ViT-L-14:openai"),
-        "waterbird_complete95_forest2water2 (github.com/kohpangwei/group_DRO, or WILDS): metadata.csv and its images",
-        "images of CUB-200-2011 and Places, non-commercial research",
-        0.5,
-    ),
-    "celeba": Part(
-        "7.2 to 7.4",
-        ("RN50:openai", "ViT-L-14:openai"),
-        "CelebA, aligned (mmlab.ie.cuhk.edu.hk/projects/CelebA.html): img_align_celeba/, attributes and partition",
-        "non-commercial research",
-        1.5,
-    ),
-    "fairface": Part(
-        "7.5",
-        ("ViT-B-32:openai", "ViT-L-14:openai"),
-        "FairFace, padding 0.25 (github.com/joojs/fairface): fairface_label_val.csv and val/",
-        "CC BY 4.0",
-        0.1,
-    ),
-    "generation": Part("7.7", (), "a pipeline and a judge; 80 + 20 professions come with the package", "", 5.0),
+    "waterbirds": Part("7.2 to 7.4", ("RN50:openai", "ViT-L-14:openai"), _BIRDS, _CUB, 0.5),
+    "celeba": Part("7.2 to 7.4", ("RN50:openai", "ViT-L-14:openai"), _FACES, "non-commercial research", 1.5),
+    "fairface": Part("7.5", ("ViT-B-32:openai", "ViT-L-14:openai"), _FAIR, "CC BY 4.0", 0.1),
+    "generation": Part("7.7", (), _JOBS, "", 5.0),
 }
-GENERATED = {  # Table 7.7, of unseen professions: (task, metric, subset) -> none, cali
-    ("gender", "discrepancy", "unseen professions"): (0.412, 0.354),
-    ("race", "discrepancy", "unseen professions"): (0.528, 0.455),
+GENERATED = {  # Table 7.7, of unseen professions: (task, metric, method, subset) -> figure
+    ("gender", "discrepancy", "none", "unseen professions"): 0.412,
+    ("gender", "discrepancy", "cali", "unseen professions"): 0.354,
+    ("race", "discrepancy", "none", "unseen professions"): 0.528,
+    ("race", "discrepancy", "cali", "unseen professions"): 0.455,
 }
 
 
@@ -85,7 +73,7 @@ class Run:
     """
 
     model: str
-    parts: list[str]
+    parts: list[str] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
@@ -106,18 +94,37 @@ class Run:
         """Return the name of the run's folder."""
         return file_slug(self.model)
 
+    def add(self, part: str, root: Path | None) -> None:
+        """Add the tasks of a part with their data found; what lacks is `missing`."""
+        tasks, sizes = list[Task](), list[int]()
+        own = root / part if root is not None and (root / part).exists() else root
+        self.parts.append(part)
+        try:
+            for task in load_suite(part).tasks:
+                specs = {name: spec for name, spec in task if isinstance(spec, Data)}
+                if specs and root is None:
+                    raise InvalidInputError(f"expected --data-root with {PARTS[part].data}")
+                sizes += [len(open_split(spec.name, own, spec.split, spec.options)) for spec in specs.values()]
+                sizes += [len(task.plan({}).all_images)] if isinstance(task, GenerationTask) else []
+                found = {name: spec.model_copy(update={"root": own}) for name, spec in specs.items()}
+                tasks.append(task.model_copy(update=found))
+        except InvalidInputError as error:
+            self.missing[part] = str(error)
+        else:
+            self.tasks += tasks
+            self.sizes += sizes
+
     def options(self, out: Path, given: Options) -> Options:
         """Return the user's options with the model, a folder for this run and one embedding cache for all runs."""
         model, _, pretrained = self.model.partition(":")
         named = {"pipeline": self.model} if self.generates else {"model": model, "pretrained": pretrained or None}
         return replace(given, out=out / self.name, cache=given.cache or out / "cache", **named)
 
-    def measure(self, loaded: Loaded, options: Options, progress: Progress) -> Result:
+    def measure(self, loaded: Loaded, options: Options, progress: Progress = SILENT) -> Result:
         """Measure all parts and return the result; a second call with the same folder continues an interrupted one."""
-        fields: dict[str, Any] = {"name": self.name, "title": f"The paper's tables, {self.model}", "needs": "data"}
-        fields |= {"description": "Tables 7.2 to 7.7: groups, search and generation of one model."}
-        fields |= {"source": "Chuang et al. (2023); chapter 7 of the thesis", "tasks": tuple(self.tasks)}
-        return run_suite(Suite.build(fields), options, loaded=loaded, progress=progress)
+        fields = {"name": self.name, "title": f"The paper's tables, {self.model}", "needs": "data"}
+        fields |= {"description": "Groups, search and generation of one model.", "source": "Chuang et al. (2023)"}
+        return run_suite(Suite.build({**fields, "tasks": self.tasks}), options, loaded=loaded, progress=progress)
 
 
 def plan(
@@ -133,46 +140,15 @@ def plan(
     Raises:
         InvalidInputError: a part that does not exist.
     """
-    for part in only:
-        if part not in PARTS:
-            raise InvalidInputError(
-                f"--only: expected {', '.join(PARTS)}, got {part!r}; {did_you_mean(part, list(PARTS))}"
-            )
-    runs: dict[str, Run] = {}
+    runs: dict[tuple[bool, str], Run] = {}
     for part in only or PARTS:
-        for model in (pipeline or PIPELINE,) if part == "generation" else models or PARTS[part].models:
-            run = runs.setdefault(f"{part == 'generation'} {model}", Run(model, []))
-            run.parts.append(part)
-            try:
-                tasks, sizes = _tasks(part, root)
-            except InvalidInputError as error:
-                run.missing[part] = str(error)
-            else:
-                run.tasks += tasks
-                run.sizes += sizes
+        if part not in PARTS:
+            hint = did_you_mean(part, list(PARTS))
+            raise InvalidInputError(f"--only: got {part!r}; expected some of {', '.join(PARTS)}; {hint}")
+        generates = part == "generation"
+        for model in (pipeline or PIPELINE,) if generates else models or PARTS[part].models:
+            runs.setdefault((generates, model), Run(model)).add(part, root)
     return list(runs.values())
-
-
-def _tasks(part: str, root: Path | None) -> tuple[list[Task], list[int]]:
-    """Return the tasks of a part with their data found, and the numbers of images that they read or generate."""
-    tasks, sizes = list[Task](), list[int]()
-    for task in load_suite(part).tasks:
-        specs = {name: spec for name in type(task).model_fields if isinstance(spec := getattr(task, name), Data)}
-        if isinstance(task, GenerationTask):
-            sizes.append(_generated(task))
-        if specs and root is None:
-            raise InvalidInputError(f"expected --data-root with {PARTS[part].data}")
-        own = root / part if root is not None and (root / part).exists() else root
-        for name, spec in specs.items():
-            specs[name] = spec.model_copy(update={"root": own})
-            sizes.append(len(open_split(spec.name, own, spec.split, spec.options)))
-        tasks.append(task.model_copy(update=specs))
-    return tasks, sizes
-
-
-def _generated(task: GenerationTask) -> int:
-    """Return how many images a task generates."""
-    return len(task.plan({}).all_images)
 
 
 def estimate(run: Run, loaded: Loaded, options: Options) -> float:
@@ -180,9 +156,17 @@ def estimate(run: Run, loaded: Loaded, options: Options) -> float:
 
     A model measures two samples of its splits; a pipeline generates one batch with two numbers of steps.
     """
+    spent = []
     if run.generates:
-        return _generating(run, loaded, options)
-    spent, read = list[float](), [sum(min(limit, size) for size in run.sizes) for limit in SAMPLES]
+        task = next(task for task in run.tasks if isinstance(task, GenerationTask)).with_options(options)
+        size = min(task.batch_size, 4)
+        loaded.host.set_progress_bar_config(disable=True)
+        for steps in (1, *STEPS):  # the first warms up
+            started = time.monotonic()
+            loaded.host(["A photo of a doctor."] * size, num_inference_steps=steps, **task.options)
+            spent.append(time.monotonic() - started)
+        each = max((spent[2] - spent[1]) / (STEPS[1] - STEPS[0]), 0.0)
+        return run.images / size * (max(spent[1] - STEPS[0] * each, 0.0) + task.steps * each)
     for limit in SAMPLES:
         tasks = [  # a ranking of a sample is shorter than it
             one.model_copy(update={"k": [min(k, limit // 2) for k in one.k]}) if isinstance(one, RetrievalTask) else one
@@ -191,23 +175,11 @@ def estimate(run: Run, loaded: Loaded, options: Options) -> float:
         with tempfile.TemporaryDirectory() as folder:
             sample = replace(options, out=Path(folder), cache=Path(folder) / "cache", limit=limit)
             started = time.monotonic()
-            replace(run, tasks=tasks).measure(loaded, sample, SILENT)
+            replace(run, tasks=tasks).measure(loaded, sample)
             spent.append(time.monotonic() - started)
+    read = [sum(min(limit, size) for size in run.sizes) for limit in SAMPLES]
     each = max(spent[1] - spent[0], 0.0) / max(read[1] - read[0], 1)
     return spent[1] + each * (run.images - read[1])
-
-
-def _generating(run: Run, loaded: Loaded, options: Options) -> float:
-    task = next(task for task in run.tasks if isinstance(task, GenerationTask)).with_options(options)
-    size, spent = min(task.batch_size, 4), []
-    loaded.host.set_progress_bar_config(disable=True)
-    for steps in (1, *STEPS):  # the first warms up
-        started = time.monotonic()
-        loaded.host(["A photo of a doctor."] * size, num_inference_steps=steps, **task.options)
-        spent.append(time.monotonic() - started)
-    each = max((spent[2] - spent[1]) / (STEPS[1] - STEPS[0]), 0.0)
-    fixed = max(spent[1] - STEPS[0] * each, 0.0)
-    return run.images / size * (fixed + task.steps * each)
 
 
 def paper(
@@ -219,11 +191,13 @@ def paper(
         A frame with the columns `HEAD`, a row for each published figure; `measured` is NaN where it is not measured.
     """
     known = read_json(out / "estimate.json") if (out / "estimate.json").is_file() else {}
-    hosts: dict[str, Loaded] = {}
-    for run in (run for run in runs if run.tasks):
+    hosts, results = dict[str, Loaded](), dict[str, Result]()
+    possible = [run for run in runs if run.tasks]
+    for run in possible:
         own = run.options(out, options)
         if run.generates:
-            run.sizes = [_generated(t.with_options(own)) for t in run.tasks if isinstance(t, GenerationTask)]
+            tasks = [task.with_options(own) for task in run.tasks if isinstance(task, GenerationTask)]
+            run.sizes = [len(task.plan({}).all_images) for task in tasks]
         with progress.step(f"loading {run.model}"):
             hosts[run.name] = load_host(own.model, own.pretrained, own.pipeline, device=own.device, dtype=own.dtype)
         key = f"{run.name} {run.images} {own.device}"
@@ -233,42 +207,31 @@ def paper(
             write_atomically(out / "estimate.json", json.dumps(known, indent=1) + "\n")
         run.seconds = known[key]
         progress.say(f"{run.model}: {run.images:,} images, about {run.seconds / 3600:.2f} hours on {own.device}")
-    results: list[tuple[Run, Result]] = []
-    for run in () if stop_after_estimate else [run for run in runs if run.tasks]:
-        results.append((run, run.measure(hosts.pop(run.name), run.options(out, options), progress)))
+    for run in () if stop_after_estimate else possible:
+        results[run.name] = run.measure(hosts.pop(run.name), run.options(out, options), progress)
         compared(runs, results, out)
     return compared(runs, results, out)
 
 
-def compared(runs: Sequence[Run], results: Sequence[tuple[Run, Result]], out: Path) -> pd.DataFrame:
-    """Return measured next to published figures as a frame, also written as paper.csv and the page index.html."""
-    pd = need("pandas")
-    done = {run.name: result for run, result in results}
+def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> pd.DataFrame:
+    """Return measured next to published figures as a frame, also written as paper.csv and the page index.html.
+
+    results: name of a run -> its result.
+    """
     rows = []
     for run in runs:
-        measured = {}
-        if run.name in done:
-            measured = {(r.task, r.metric, r.method, r.subset): r for r in reversed(done[run.name].rows)}
+        every = results[run.name].rows if run.name in results else []
+        measured = {(r.task, r.metric, r.method, r.subset): r for r in reversed(every)}
         for part in run.parts:
-            for (task, metric, method, subset), value in _published(part, run.model).items():
+            figures = {(*names, ""): value for names, value in published(part, [run.model]).items()}
+            for (task, metric, method, subset), value in (GENERATED if part == "generation" else figures).items():
                 row = measured.get((task, metric, method, subset))
-                figures: Any = (float("nan"),) * 4 if row is None else (row.value, *row.interval, row.value - value)
+                own: Any = (float("nan"),) * 4 if row is None else (row.value, *row.interval, row.value - value)
                 n = "" if row is None else ", ".join(f"{count:,} {what}" for what, count in row.n.items())
                 name = f"{metric}, {subset}" if subset else metric
-                rows.append((PARTS[part].table, task, run.model, name, method, value, *figures, n))
-    frame = pd.DataFrame(rows, columns=HEAD)
+                rows.append((PARTS[part].table, task, run.model, name, method, value, *own, n))
+    frame = need("pandas").DataFrame(rows, columns=HEAD)
     write_atomically(out / "paper.csv", frame.to_csv(index=False))
     blocks = [(key, list(block.itertuples())) for key, block in frame.groupby(["table", "data", "model"], sort=False)]
-    write_page(out / "index.html", "paper", {"blocks": blocks, "runs": [(run, run.name in done) for run in runs]})
+    write_page(out / "index.html", "paper", {"blocks": blocks, "runs": [(run, run.name in results) for run in runs]})
     return frame
-
-
-def _published(part: str, model: str) -> dict[tuple[str, str, str, str], float]:
-    """Return (task, metric, method, subset) -> figure of the paper; those of its own models alone."""
-    if part != "generation":
-        return {(*names, ""): value for names, value in published(part, [model]).items()}
-    return {
-        (task, metric, method, subset): value
-        for (task, metric, subset), pair in GENERATED.items()
-        for method, value in zip(("none", "cali"), pair, strict=True)
-    }

@@ -14,7 +14,7 @@ from eval.miniature.twin import load_transformers_clip
 from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.plan import GeneratedImages
-from vldebias.evaluation.scores import clip_score, features_of, fid
+from vldebias.evaluation.scores import clip_score, distance, features_of
 from vldebias.evaluation.session import Texts
 from vldebias.hosts.images import image_encoder
 from vldebias.loading import Loaded
@@ -141,7 +141,7 @@ class Colours:
 
 def test_fid_is_the_distance_of_gaussians_to_the_images_of_none(drawn) -> None:
     with pytest.warns(VldebiasWarning, match="FID of 12"):
-        (cali,) = fid(drawn, features_of(drawn, Colours()), Colours(), task="t").rows
+        (cali,) = distance(drawn, features_of(drawn, Colours()), Colours(), task="t").rows
     images = {v: [drawn.read(one) for one in drawn if one.variant == v] for v in ("none", "cali")}
     a, b = (Colours().encode(images[v]).numpy() for v in ("cali", "none"))
     ca, cb = np.cov(a, rowvar=False), np.cov(b, rowvar=False)

@@ -26,8 +26,8 @@ from vldebias import debias, fit_projection
 from vldebias.edit import Fingerprint
 from vldebias.errors import AlreadyAttachedError, InvalidInputError
 from vldebias.evaluation.generation import GenerationTask
-from vldebias.evaluation.plan import GeneratedImages, Plan, PlannedImage, generate, identity, joint_fingerprint
-from vldebias.evaluation.variants import Variant, is_for_pipelines, through
+from vldebias.evaluation.plan import GeneratedImages, Plan, PlannedImage, generate
+from vldebias.evaluation.variants import Variant, identity, is_for_pipelines, joint_fingerprint, through
 from vldebias.hosts.attachment import attachment_of
 from vldebias.methods import METHODS, Need
 from vldebias.pictures import write_png
@@ -135,7 +135,7 @@ def test_prompts_that_look_alike_in_a_path_have_different_files() -> None:
 
 def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
     made = plan(options={"height": 64, "negative_prompt": "blurry"})
-    assert made.settle(tmp_path).plan == Plan.read(tmp_path / "plan.json") == made
+    assert made.settle(tmp_path).plan == GeneratedImages.open(tmp_path).plan == made
     (tmp_path / "plan.json").write_text("{}")
     with pytest.raises(InvalidInputError, match="not a plan"):
         GeneratedImages.open(tmp_path)

@@ -15,33 +15,14 @@ from pydantic import Field, SerializeAsAny
 from vldebias.data import UNKNOWN, processes
 from vldebias.errors import InvalidInputError, Lazily, need
 from vldebias.evaluation.auditing import read_prompts
-from vldebias.evaluation.judges import (
-    JUDGES,
-    SURE,
-    ClipJudge,
-    Judge,
-    JudgeSpec,
-    Probabilities,
-    judge_images,
-    labels_of,
-    stated_attribute,
-)
-from vldebias.evaluation.plan import (
-    SEED_STEP,
-    GeneratedImages,
-    Plan,
-    folder_slug,
-    generate,
-    identity,
-    planned_prompts,
-)
+from vldebias.evaluation.judges import JUDGES, SURE, Judge, JudgeSpec, judge_images, labels_of, stated_attribute
+from vldebias.evaluation.plan import SEED_STEP, GeneratedImages, Plan, generate, planned_prompts
 from vldebias.evaluation.result import NONE, TaskResult
-from vldebias.evaluation.scores import clip_score, features_of, fid
-from vldebias.evaluation.session import Session, Texts
+from vldebias.evaluation.scores import scored
+from vldebias.evaluation.session import Session
 from vldebias.evaluation.shares import add_shares
-from vldebias.evaluation.task import Count, Name, Options, Prompts, Share, Task, one_of, register_task
+from vldebias.evaluation.task import Count, Name, Options, Prompts, Share, Task, file_slug, one_of, register_task
 from vldebias.evaluation.variants import COLUMNS, ROWS, Variant, compose, is_for_pipelines
-from vldebias.hosts.images import image_encoder
 from vldebias.loading import Loaded
 from vldebias.methods import get_method
 from vldebias.progress import SILENT, Progress
@@ -114,7 +95,7 @@ class GenerationTask(Task):
         if "images" not in session.given:
             raise InvalidInputError("images: expected the folder that images are generated into, or lie in")
         methods = [one for one in fields.get("methods") or () if one != NONE]
-        named = {get_method(one).name: {"method": one} for one in methods}
+        named = {name: {"method": name} for name in (get_method(one).name for one in methods)}
         return super().of_given(session, {"variants": named, **fields} if named else fields)
 
     # ---- what is generated -------------------------------------------------------------------------------------
@@ -165,28 +146,24 @@ class GenerationTask(Task):
                 ways.setdefault(f"{name}, stated not kept", bare)
         return ways
 
-    def plan(self, model: Mapping[str, Any]) -> Plan:
-        """Return the plan of the images; model: `vldebias.evaluation.plan.identity` of the pipeline.
+    def plan(self, model: Mapping[str, Any] | None = None) -> Plan:
+        """Return the plan of the images; model: the `identity` of the pipeline, once it is known.
 
         Raises:
             InvalidInputError: no prompts, a variant called "none", or two whose folders would have one name.
         """
-        ways, prompts = self.ways, self.prompt_set
-        if len({folder_slug(name) for name in (NONE, *ways)} - {""}) < 1 + len(ways):
-            raise InvalidInputError(
-                f"variants: got {list(ways)}; expected names that stay different as names of folders, and not "
-                f"{NONE!r}, which is always generated"
-            )
-        planned = planned_prompts(prompts, self.concepts, stated=self.stated, as_written=self.as_written)
-        return Plan(
-            model=dict(model),
-            prompt_set=prompts.name,
-            prompt_set_hash=prompts.hash,
-            prompts=tuple(planned),
-            variants={NONE: {}, **{name: variant.planned for name, variant in ways.items()}},
-            seeds=tuple(dict.fromkeys(self.seeds)),
-            stated_images=min(self.images, self.stated_images),
-            **{name: getattr(self, name) for name in ("images", "steps", "guidance", "batch_size", "options")},
+        prompts, names = self.prompt_set, ("images", "steps", "guidance", "batch_size", "options")
+        return Plan.build(
+            {
+                "model": model or {},
+                "prompt_set": prompts.name,
+                "prompt_set_hash": prompts.hash,
+                "prompts": planned_prompts(prompts, self.concepts, stated=self.stated, as_written=self.as_written),
+                "variants": {NONE: {}} | {name: variant.planned for name, variant in self.ways.items()},
+                "seeds": tuple(dict.fromkeys(self.seeds)),
+                "stated_images": min(self.images, self.stated_images),
+                **{name: getattr(self, name) for name in names},
+            }
         )
 
     # ---- in a suite --------------------------------------------------------------------------------------------
@@ -200,14 +177,14 @@ class GenerationTask(Task):
             raise InvalidInputError("--labels: labels of generated images go with vldebias eval human --labels FILE")
         if processes().world > 1:
             raise InvalidInputError(f"{self.name}: one process generates images; launch one, or leave it out by --only")
-        first, variants = next(iter(self.variants.values())), dict(self.variants)
+        given = {name: {key: getattr(v, key) for key in v.model_fields_set} for name, v in self.variants.items()}
         if options.methods is not None:
             named = [name for name in options.methods if name != NONE and is_for_pipelines(name)]
-            variants = {name: _changed(first, method=name) for name in named} or variants
-        own = {} if options.lam is None else {"lam": options.lam}
-        variants = {n: v if v.projection is not None else _changed(v, **own) for n, v in variants.items()}
-        saved = {path.resolve().name: Variant(projection=path) for path in options.projections}
-        changed: dict[str, Any] = {"variants": variants | saved}
+            given = {name: next(iter(given.values())) | {"method": name} for name in named} or given
+        if options.lam is not None:
+            given = {name: v if "projection" in v else v | {"lam": options.lam} for name, v in given.items()}
+        given |= {path.resolve().name: {"projection": path} for path in options.projections}
+        changed: dict[str, Any] = {"variants": {name: Variant.build(v) for name, v in given.items()}}
         if options.prompts_file is not None:
             changed |= {"concepts": "unseen", "stated": False, "as_written": False}
         return super().with_options(options).model_copy(update=changed)
@@ -216,11 +193,11 @@ class GenerationTask(Task):
         """Return the pipeline, the plan, the folder "<out>/images/<task>", the judge and, where needed, the scorer."""
         given = session.given
         return {
-            "images": given.get("images", session.options.out / "images" / folder_slug(self.name)),
+            "images": given.get("images", session.options.out / "images" / file_slug(self.name)),
             "judge": given.get("judge") or self._judge(session),
             "pipe": session.pipeline.host,
             "pipeline": session.pipeline,
-            "plan": self.plan({}).model_dump_json(),
+            "plan": self.plan().model_dump_json(),
             "scorer": given.get("scorer") or self._scorer(session),
             "progress": session.progress,
         }
@@ -232,8 +209,8 @@ class GenerationTask(Task):
 
     def judging_model(self, session: Session) -> Loaded:
         """Return the image-text model behind the judge: the user's, else the suite's."""
-        own = self.judge if isinstance(self.judge, ClipJudge) else None
-        model = session.options.judge or (None if own is None else own.model)
+        own: Any = self.judge if self.judge is not None and self.judge.kind == "clip" else None
+        model = session.options.judge or (own and own.model)
         if model is None:
             raise InvalidInputError(f"{self.name}: no image-text model for the judge or for CLIPScore; give --judge")
         return session.image_text(model, own.pretrained if own and model == own.model else None)
@@ -258,10 +235,9 @@ class GenerationTask(Task):
         """Generate, judge and measure images; gives a result per attribute, and for CLIPScore and FID.
 
         Args:
-            images: the folder for the images; those that exist already are not generated again (see
-                `vldebias.evaluation.plan.generate`). Without `pipe` all of them have to be there.
-            judge: reads the images, see `vldebias.evaluation.judges`.
-            pipe: a diffusers pipeline without an attachment.
+            images: the folder for the images; those that exist already are not generated again. Without `pipe` all
+                of them have to be there.
+            judge: reads the images (`vldebias.evaluation.judges`). pipe: a diffusers pipeline without an attachment.
             scorer: the image-text model of CLIPScore and FID, with its preprocessing.
 
         Raises:
@@ -280,18 +256,11 @@ class GenerationTask(Task):
         else:
             if self.stated:
                 stated_attribute(self.prompt_set, judge)  # refused before anything is generated
-            made = generate(pipe, self.plan(identity(pipe)), self.ways, images, progress=progress)
+            made = generate(pipe, self.plan(), self.ways, images, progress=progress)
         results = self._judged(made, judge, progress)
         if scorer is not None and (self.clip_score or self.fid):
-            encoder = image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
             with progress.step(f"{self.name}: CLIPScore, FID"):
-                features = features_of(made, encoder)
-                if self.clip_score:
-                    about: dict[str, Any] = {"task": f"{self.name}: CLIPScore", **self._boot}
-                    texts = Texts(scorer.host, scorer.tokenizer)
-                    results.append(clip_score(made, features, encoder, texts, **about))
-                if self.fid:
-                    results.append(fid(made, features, encoder, task=f"{self.name}: FID"))
+                results += scored(made, scorer, self.name, clip=self.clip_score, fid=self.fid, **self._boot)
         return results
 
     @property
@@ -306,13 +275,10 @@ class GenerationTask(Task):
                 f"{made.folder}: was generated with another version of {made.plan.prompt_set!r} than {prompts!r}"
             )
         probabilities = judge_images(judge, made, progress=progress)
-        table = pd.DataFrame(made.images).join(
-            pd.DataFrame([made.about(image) for image in made])[["flagged", "left_alone"]]
-        )
+        about = pd.DataFrame([made.about(image) for image in made])
+        table = pd.DataFrame(made.images).join(about[["flagged", "left_alone"]])
         table["recognised"] = _recognised(table, judge, probabilities)
-        table["unit"] = table.concept.where(
-            table.part == "wordings", table.prompt
-        )  # a row of the result, with its images
+        table["unit"] = table.concept.where(table.part == "wordings", table.prompt)  # whose images make a row
         stated, others = table[table.stated.notna()], table[table.part == "others"]
         plain = table[table.stated.isna() & (table.part != "others")]
         of_stated, code_of = stated_attribute(prompts, judge) if len(stated) else ("", {})
@@ -349,12 +315,12 @@ class GenerationTask(Task):
                 undecidable[subset] = {name: int((of[:, :-1].sum(1) == 0).sum()) for name, of in counts.items()}
                 rows = [f"{name}, as people write it" for name in names] if part == "wordings" else names
                 right = None if own.recognised.isna().any() else _means(own, "recognised")
-                about: dict[str, Any] = {"subset": subset, "noun": self.noun, "recognised": right, **self._boot}
-                add_shares(result, labels.names, counts, rows, **about)
+                own_of: dict[str, Any] = {"subset": subset, "noun": self.noun, "recognised": right, **self._boot}
+                add_shares(result, labels.names, counts, rows, **own_of)
                 if not results:  # the images, which all attributes share
                     how = "the same seeds column by column, as the pipeline is and debiased."
                     picture = side_by_side(made, places, names, counts[NONE])
-                    stem = f"{folder_slug(task)}-{part}-side-by-side"
+                    stem = f"{file_slug(task)}-{part}-side-by-side"
                     result.pictures[stem] = (f"{subset.capitalize()}: {how}", picture)
             if attribute == of_stated:
                 right = labels.codes[stated.index] == stated.stated.map(code_of)
@@ -400,7 +366,7 @@ def _means(table: pd.DataFrame, column: str) -> dict[str, NDArray[np.float64]]:
     return {str(name): of.groupby("unit", sort=False)[column].mean().to_numpy(float) for name, of in every}
 
 
-def _recognised(table: pd.DataFrame, judge: Judge, probabilities: Probabilities) -> Any:
+def _recognised(table: pd.DataFrame, judge: Judge, probabilities: Mapping[str, NDArray[np.float64]]) -> Any:
     """Whether each image (n,) most likely shows its concept; NaN without one, or where no attribute knows all."""
     concepts = table.concept.where(table.part != "others", "").str.casefold()
     for attribute, names in judge.names.items():
@@ -430,7 +396,3 @@ def side_by_side(
     images = {name: [list(map(small, row)) for row in of[chosen, :COLUMNS]] for name, of in places.items()}
     columns = range(min(COLUMNS, places[NONE].shape[1]))
     return compose([names[i] for i in chosen], images, [str(i + 1) for i in columns])
-
-
-def _changed(variant: Variant, **fields: Any) -> Variant:
-    return Variant.build({key: getattr(variant, key) for key in variant.model_fields_set} | fields)

@@ -105,7 +105,7 @@ class Run:
                 if specs and root is None:
                     raise InvalidInputError(f"expected --data-root with {PARTS[part].data}")
                 sizes += [len(open_split(spec.name, own, spec.split, spec.options)) for spec in specs.values()]
-                sizes += [len(task.plan({}).all_images)] if isinstance(task, GenerationTask) else []
+                sizes += [len(task.plan().all_images)] if isinstance(task, GenerationTask) else []
                 found = {name: spec.model_copy(update={"root": own}) for name, spec in specs.items()}
                 tasks.append(task.model_copy(update=found))
         except InvalidInputError as error:
@@ -197,7 +197,7 @@ def paper(
         own = run.options(out, options)
         if run.generates:
             tasks = [task.with_options(own) for task in run.tasks if isinstance(task, GenerationTask)]
-            run.sizes = [len(task.plan({}).all_images) for task in tasks]
+            run.sizes = [len(task.plan().all_images) for task in tasks]
         with progress.step(f"loading {run.model}"):
             hosts[run.name] = load_host(own.model, own.pretrained, own.pipeline, device=own.device, dtype=own.dtype)
         key = f"{run.name} {run.images} {own.device}"

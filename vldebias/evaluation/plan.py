@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -17,17 +17,22 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-from torch import nn
+from pydantic import ValidationError, field_validator
 
 from vldebias.edit import Fingerprint
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.result import NONE, TaskProvenance, TaskResult
 from vldebias.evaluation.task import Strict, explain
-from vldebias.evaluation.variants import Variant, hash_of, refuse_attached, rewritten, through, without_own_bar
+from vldebias.evaluation.variants import (
+    Variant,
+    hash_of,
+    identity,
+    joint_fingerprint,
+    ready,
+    rewritten,
+    through,
+)
 from vldebias.files import write_atomically
-from vldebias.hosts.fingerprint import weights_fingerprint
-from vldebias.methods import METHODS
 from vldebias.pictures import read_png, write_png
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, StatedWords, fill
@@ -128,11 +133,7 @@ def planned_prompts(prompts: PromptSet, concepts: str, *, stated: bool, as_writt
         "unseen": (prompts.held_out_classes, prompts.held_out_class_names, prompts.held_out_groups),
     }
     parts = {part: of for part, of in every.items() if concepts in (part, "both")}
-    planned = [
-        PlannedPrompt(prompt, name, part)
-        for part, (texts, names, _) in parts.items()
-        for prompt, name in zip(texts, names, strict=True)
-    ]
+    planned = [PlannedPrompt(*one, part) for part, of in parts.items() for one in zip(of[0], of[1], strict=True)]
     if not planned:
         raise InvalidInputError(f"{prompts.name}: has no {concepts} classes, so there is no prompt to generate")
     written = [one.concept for one in planned if one.part == planned[-1].part]
@@ -177,6 +178,13 @@ class Plan(Strict):
     batch_size: int
     options: dict[str, Any]
 
+    @field_validator("variants")
+    @classmethod
+    def _in_different_folders(cls, given: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        if given[NONE] or len({folder_slug(name) for name in given} - {""}) < len(given):
+            raise ValueError("expected names that stay different as names of folders, and none that is called 'none'")
+        return given
+
     def of(self, variant: str) -> list[PlannedImage]:
         """Return the images of one variant, prompt by prompt."""
         images, only_stated = [], self.variants[variant].get("only_stated")
@@ -204,18 +212,6 @@ class Plan(Strict):
             alike = [image for image in images if (image.stated is not None) == stated]
             yield from (alike[start : start + self.batch_size] for start in range(0, len(alike), self.batch_size))
 
-    @classmethod
-    def read(cls, path: Path) -> Plan:
-        """Read a plan from a file; InvalidInputError: no such file, or not a plan."""
-        try:
-            return cls.model_validate_json(path.read_bytes())
-        except FileNotFoundError:
-            raise InvalidInputError(
-                f"{path}: no such file; expected a folder of images that a task generated"
-            ) from None
-        except ValidationError as error:
-            raise InvalidInputError(f"{path}: not a plan of images: {explain(error)}; use an empty folder") from error
-
     def settle(self, folder: Path) -> GeneratedImages:
         """Write the plan into a folder and return its images; a plan that has images already is kept.
 
@@ -224,7 +220,7 @@ class Plan(Strict):
         """
         if not any(folder.glob("*/*/*.png")):
             write_atomically(folder / PLAN, self.model_dump_json(indent=1) + "\n")
-        elif differences := self.differences(Plan.read(folder / PLAN)):
+        elif differences := self.differences(GeneratedImages.open(folder).plan):
             raise InvalidInputError(
                 f"{folder}: holds images of other settings: {'; '.join(differences)}. Use another folder, repeat the "
                 "settings to go on with these images, or delete the folder"
@@ -261,8 +257,14 @@ class GeneratedImages:
     @classmethod
     def open(cls, folder: str | Path) -> GeneratedImages:
         """Open a folder that `generate` wrote; InvalidInputError: no plan in it, or one that cannot be read."""
-        plan = Plan.read(Path(folder) / PLAN)
-        return cls(Path(folder), plan, plan.all_images)
+        path = Path(folder) / PLAN
+        try:
+            plan = Plan.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            raise InvalidInputError(f"{path}: no such file; expected a folder of generated images") from None
+        except ValidationError as error:
+            raise InvalidInputError(f"{path}: not a plan of images: {explain(error)}; use an empty folder") from error
+        return cls(path.parent, plan, plan.all_images)
 
     def __len__(self) -> int:
         return len(self.images)
@@ -301,51 +303,22 @@ class GeneratedImages:
         model = {key: value for key, value in plan.model.items() if key != "fingerprints"}
         how = {"steps": plan.steps, "guidance": plan.guidance, "batch size": plan.batch_size, "options": plan.options}
         stated = sum(one.stated is not None for one in plan.prompts)
-        methods = {name: dict(variant) for name, variant in plan.variants.items()}
-        for variant in methods.values():
-            if variant.get("method") in METHODS:
-                variant["needs"] = sorted(METHODS[variant["method"]].needs)
+        own = {
+            name: {key: of[key] for key in ("lam", "strength") if of.get(key) is not None}
+            for name, of in plan.variants.items()
+        }
         about = {
             "model": str(plan.model.get("id") or plan.model["pipeline"]),
             "fingerprint": joint_fingerprint(plan.model["fingerprints"]),
             "prompts": plan.prompt_set,
             "prompts_hash": plan.prompt_set_hash,
             "split": "generated",
-            "methods": methods,
+            "methods": plan.variants,
             "seeds": list(plan.seeds),
             "n": {"prompts": len(plan.prompts) - stated, "stated": stated, "images": len(plan.all_images)},
             "settings": {**model, **how, **settings},
         }
-        own = {v: {key: of[key] for key in ("lam", "strength") if of.get(key) is not None} for v, of in methods.items()}
         return TaskResult(TaskProvenance(**about | fields), details=own)
-
-
-def identity(pipe: Any) -> dict[str, Any]:
-    """Return what identifies a pipeline: class, origin, fingerprints of all components, scheduler, adapters, precision.
-
-    Fingerprints are None where weights are offloaded to meta tensors.
-    """
-    modules = {n: getattr(m, "_orig_mod", m) for n, m in pipe.components.items() if isinstance(m, nn.Module)}
-    # Private entries say which values were defaults, in an order that changes from process to process.
-    scheduler = sorted((key, value) for key, value in pipe.scheduler.config.items() if not key.startswith("_"))
-    adapters = {name for module in modules.values() for name in getattr(module, "peft_config", None) or ()}
-    return {
-        "pipeline": type(pipe).__name__,
-        "id": str(getattr(pipe, "name_or_path", None) or "") or None,
-        "fingerprints": {name: (f := weights_fingerprint(module)) and f.to_dict() for name, module in modules.items()},
-        "scheduler": f"{type(pipe.scheduler).__name__} {hash_of(scheduler)}",
-        "adapters": sorted(adapters),
-        "precision": sorted({str(p.dtype).removeprefix("torch.") for m in modules.values() for p in m.parameters()}),
-    }
-
-
-def joint_fingerprint(components: Mapping[str, dict[str, Any] | None]) -> dict[str, Any] | None:
-    """Return one fingerprint of all components, for `Fingerprint.matches`; None where one is unknown."""
-    prints = [one for _, one in sorted(components.items()) if one is not None]
-    if not prints or len(prints) < len(components):
-        return None
-    lists = {key: [x for one in prints for x in one.get(key, [])] for key in ("norms", "waves", "tensors")}
-    return {"structure": hash_of([sorted(components), [one["structure"] for one in prints]]), **lists}
 
 
 # ---- generating ----------------------------------------------------------------------------------------------
@@ -369,40 +342,43 @@ def generate(
         AlreadyAttachedError: the pipeline carries an attachment, so there would be no image without one.
         InvalidInputError: the folder belongs to another plan; the message says what differs.
     """
-    refuse_attached(pipe)
-    images = plan.settle(Path(folder))
-    plan = images.plan
-    how = {"num_inference_steps": plan.steps, "guidance_scale": plan.guidance, **plan.options}
-    missing = {image.path for image in images if not images.whole(image)}
-    with without_own_bar(pipe), progress.bar("generating", len(missing), there=len(images) - len(missing)) as bar:
-        for name in plan.variants:
-            batches = [batch for batch in plan.batches(name) if not missing.isdisjoint(one.path for one in batch)]
-            if not batches:
-                continue  # nothing needs to be fitted either
-            every, attached = plan.of(name), nullcontext() if name == NONE else variants[name].attach(pipe)
-            with attached as attachment, rewritten(attachment, [image.prompt for image in every]) as rows:
-                told = {image.path: row for image, row in zip(every, rows, strict=True)}
-                for batch in batches:
-                    todo = [image for image in batch if image.path in missing]
-                    pictures = {image.path: _copy(images, image) for image in todo if told[image.path].alone}
-                    if len(pictures) < len(todo):  # the whole batch, whatever is there of it
-                        texts, noise = [told[image.path].text for image in batch], [image.noise for image in batch]
-                        paths = [image.path for image in batch]
-                        pictures = dict(zip(paths, through(pipe, texts, noise, how), strict=True)) | pictures
-                    for image in todo:
-                        picture, flagged = pictures[image.path]
-                        row = told[image.path]
-                        about = {"left_alone": row.alone, "flagged": flagged, "version": version("vldebias")}
-                        about |= {"value": row.value, "generated prompt": row.text}
-                        write_png(picture, images.path(image), _record(plan, image) | about)
-                    bar.advance(len(todo))
+    with ready(pipe):
+        images = plan.model_copy(update={"model": plan.model or identity(pipe)}).settle(Path(folder))
+        missing = {image.path for image in images if not images.whole(image)}
+        with progress.bar("generating", len(missing), there=len(images) - len(missing)) as bar:
+            for name in images.plan.variants:
+                _generate_variant(pipe, images, name, variants.get(name), missing, bar)
     return images
 
 
-def _copy(images: GeneratedImages, image: PlannedImage) -> tuple[Image, bool]:
-    """Return the image under "none": text embeddings, noise and size of the batch are equal, so all pixels are."""
-    picture, about = read_png(images.path(image.under(NONE)))
-    return picture, bool(about.get("flagged"))
+def _generate_variant(
+    pipe: Any, images: GeneratedImages, name: str, variant: Variant | None, missing: Set[str], bar: Any
+) -> None:
+    """Generate the missing images of one variant; nothing is fitted where none is missing."""
+    plan, every = images.plan, images.plan.of(name)
+    how = {"num_inference_steps": plan.steps, "guidance_scale": plan.guidance, **plan.options}
+    batches = [batch for batch in plan.batches(name) if not missing.isdisjoint(one.path for one in batch)]
+    if not batches:
+        return
+    attached = nullcontext() if variant is None else variant.attach(pipe)
+    with attached as attachment, rewritten(attachment, [image.prompt for image in every]) as rows:
+        told = {image.path: row for image, row in zip(every, rows, strict=True)}
+        for batch in batches:
+            todo = [image for image in batch if image.path in missing]
+            # The image under "none": text embeddings, noise and size of the batch are equal, so all pixels are.
+            copies = [image for image in todo if told[image.path].alone]
+            files = {image.path: read_png(images.path(image.under(NONE))) for image in copies}
+            pictures = {path: (picture, bool(about.get("flagged"))) for path, (picture, about) in files.items()}
+            if len(copies) < len(todo):  # the whole batch, whatever is there of it
+                made = through(pipe, [told[one.path].text for one in batch], [one.noise for one in batch], how)
+                pictures = {image.path: one for image, one in zip(batch, made, strict=True)} | pictures
+            for image in todo:
+                picture, flagged = pictures[image.path]
+                row = told[image.path]
+                about = {"left_alone": row.alone, "flagged": flagged, "version": version("vldebias")}
+                about |= {"value": row.value, "generated prompt": row.text}
+                write_png(picture, images.path(image), _record(plan, image) | about)
+            bar.advance(len(todo))
 
 
 def _record(plan: Plan, image: PlannedImage) -> dict[str, Any]:

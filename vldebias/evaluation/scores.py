@@ -24,7 +24,8 @@ from vldebias.errors import InvalidInputError, Lazily, need, warn
 from vldebias.evaluation.plan import GeneratedImages
 from vldebias.evaluation.result import NONE, TaskResult
 from vldebias.evaluation.session import Texts
-from vldebias.hosts.images import ImageEncoder
+from vldebias.hosts.images import ImageEncoder, image_encoder
+from vldebias.loading import Loaded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,6 +35,17 @@ else:
 BATCH = 64
 ENOUGH = 2048  # images for an FID that is read by itself
 Features = Mapping[str, tuple[list[str], Tensor]]
+
+
+def scored(made: GeneratedImages, scorer: Loaded, name: str, *, clip: bool, fid: bool, **boot: Any) -> list[TaskResult]:
+    """Return the CLIPScore and FID of generated images; scorer: an image-text model with its preprocessing."""
+    encoder, texts = (
+        image_encoder(scorer.host, scorer.preprocess, name=scorer.name),
+        Texts(scorer.host, scorer.tokenizer),
+    )
+    features = features_of(made, encoder)
+    results = [clip_score(made, features, encoder, texts, task=f"{name}: CLIPScore", **boot)] if clip else []
+    return results + ([distance(made, features, encoder, task=f"{name}: FID")] if fid else [])
 
 
 def features_of(made: GeneratedImages, encoder: ImageEncoder) -> Features:
@@ -95,7 +107,7 @@ def clip_score(
     return result
 
 
-def fid(made: GeneratedImages, features: Features, encoder: ImageEncoder, *, task: str) -> TaskResult:
+def distance(made: GeneratedImages, features: Features, encoder: ImageEncoder, *, task: str) -> TaskResult:
     """Return `fid` of the images of every variant to those of "none", on image-encoder features; no interval."""
     count, dim = features[NONE][1].shape
     metric = need("torchmetrics.image.fid").FrechetInceptionDistance(_Given(dim), reset_real_features=False)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import torch
 from pydantic import Field, field_validator, model_validator
+from torch import nn
 
 from vldebias.api import debias
 from vldebias.edit import Edit
@@ -20,6 +21,7 @@ from vldebias.evaluation.result import NONE
 from vldebias.evaluation.task import Lam, Prompts, SeveralPrompts, Share, Strict
 from vldebias.files import add_tensors
 from vldebias.hosts import Attachment, attachment_of
+from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.methods import METHODS, Method, Need, get_method, load_edit, load_edits
 from vldebias.pictures import INK, font
 from vldebias.prompts import can_balance, load_prompts
@@ -128,15 +130,43 @@ def hash_of(value: Any) -> str:
 # ---- generating ----------------------------------------------------------------------------------------------
 
 
-def refuse_attached(pipe: Any) -> None:
-    """Raise AlreadyAttachedError where a pipeline carries an attachment, since "none" is generated without one."""
-    if attachment_of(pipe) is not None:
-        raise AlreadyAttachedError(f"{type(pipe).__name__} carries {attachment_of(pipe)!r}: call .remove() on it first")
+def identity(pipe: Any) -> dict[str, Any]:
+    """Return what identifies a pipeline: class, origin, fingerprints of all components, scheduler, adapters, precision.
+
+    Fingerprints are None where weights are offloaded to meta tensors.
+    """
+    modules = {n: getattr(m, "_orig_mod", m) for n, m in pipe.components.items() if isinstance(m, nn.Module)}
+    # Private entries say which values were defaults, in an order that changes from process to process.
+    scheduler = sorted((key, value) for key, value in pipe.scheduler.config.items() if not key.startswith("_"))
+    adapters = {name for module in modules.values() for name in getattr(module, "peft_config", None) or ()}
+    return {
+        "pipeline": type(pipe).__name__,
+        "id": str(getattr(pipe, "name_or_path", None) or "") or None,
+        "fingerprints": {name: (f := weights_fingerprint(module)) and f.to_dict() for name, module in modules.items()},
+        "scheduler": f"{type(pipe.scheduler).__name__} {hash_of(scheduler)}",
+        "adapters": sorted(adapters),
+        "precision": sorted({str(p.dtype).removeprefix("torch.") for m in modules.values() for p in m.parameters()}),
+    }
+
+
+def joint_fingerprint(components: Mapping[str, dict[str, Any] | None]) -> dict[str, Any] | None:
+    """Return one fingerprint of all components, for `Fingerprint.matches`; None where one is unknown."""
+    prints = [one for _, one in sorted(components.items()) if one is not None]
+    if not prints or len(prints) < len(components):
+        return None
+    lists = {key: [x for one in prints for x in one.get(key, [])] for key in ("norms", "waves", "tensors")}
+    return {"structure": hash_of([sorted(components), [one["structure"] for one in prints]]), **lists}
 
 
 @contextmanager
-def without_own_bar(pipe: Any) -> Iterator[None]:
-    """Turn off the pipeline's own progress bar, one per batch, inside the context."""
+def ready(pipe: Any) -> Iterator[None]:
+    """Turn off the pipeline's own progress bar, one per batch, inside the context.
+
+    Raises:
+        AlreadyAttachedError: it carries an attachment, and "none" is generated without one.
+    """
+    if attachment_of(pipe) is not None:
+        raise AlreadyAttachedError(f"{type(pipe).__name__} carries {attachment_of(pipe)!r}: call .remove() on it first")
     before = dict(getattr(pipe, "_progress_bar_config", {}))
     pipe.set_progress_bar_config(**before | {"disable": True})
     try:
@@ -209,7 +239,6 @@ def grid(
 
     >>> vldebias.grid(pipe, "professions-gender", methods=["none", "default"]).save("grid.png")  # doctest: +SKIP
     """
-    refuse_attached(pipe)
     if not texts:
         several = prompts if isinstance(prompts, Sequence) and not isinstance(prompts, str) else [prompts]
         sets = map(load_prompts, several)
@@ -221,7 +250,7 @@ def grid(
     flat, noise = zip(*[(text, int(seed)) for text in rows for seed in seeds], strict=True)
     how = {"num_inference_steps": steps, "guidance_scale": guidance}
     images: dict[str, list[list[Image]]] = {}
-    with without_own_bar(pipe):
+    with ready(pipe):
         for name, method in named.items():
             attached: AbstractContextManager[Any] = nullcontext()
             if isinstance(method, (Edit, Mapping)):

@@ -199,22 +199,16 @@ class _Evidence:
     """
 
     def __init__(self, problem: Problem, role: str, methods: Sequence[ClosedForm], most: float | None) -> None:
-        self.problem, self.role, self.methods, self.most = problem, role, methods, most
-        self.neutral, self.folds, self._parts = (
-            problem.embed(problem.neutral_prompts(), role),
-            list[_Fold](),
-            list[Parts](),
-        )
-        self._drawn = _draws(len(self.neutral))
+        self.role, self.methods, self.most = role, methods, most
+        self.neutral = problem.embed(problem.neutral_prompts(), role)
+        self.folds, self._drawn, self._before = list[tuple[_Fold, Parts]](), _draws(len(self.neutral)), list[Tensor]()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ReferenceWarning)  # half of the images are less certain than all of them
             for fold in chain(_text_folds(problem, role), _image_folds(problem, role)):
-                self.folds.append(fold)
-                self._parts.append(self.parts(fold.problem))
-        self.kinds = tuple(dict.fromkeys(fold.kind for fold in self.folds))
+                self.folds.append((fold, self.parts(fold.problem)))
+        self.kinds = tuple(dict.fromkeys(fold.kind for fold, _ in self.folds))
         if self.kinds:
-            self._before = self._means(None, None)
-            self.without = self._shares(self._before)
+            self.without = self.gaps(None, None)
             errors = torch.tensor([ERR[kind] for kind in self.kinds], dtype=torch.float64)
             precision = 1 / (self.without[:, 1:].var(1) + errors**2)
             self.weights = precision / precision.sum()
@@ -234,26 +228,20 @@ class _Evidence:
             return edit
         return bounded(edit, self.neutral, self.most, mean=problem.max_loss is None)
 
-    def gaps(self, method: ClosedForm, lam: Any) -> Tensor:
-        """Return predicted gaps (kinds, 1 + b) as shares of the sample's without an edit, means over attributes."""
-        return self._shares(self._means(method, lam))
+    def gaps(self, method: ClosedForm | None, lam: Any) -> Tensor:
+        """Return the mean gap (kinds, 1 + b) of the neutral texts and attributes, as a share of that without an edit.
 
-    def _means(self, method: ClosedForm | None, lam: Any) -> list[Tensor]:
-        """Return the mean gap (folds, attributes, 1 + b) of the neutral texts, resampled with the rows, by kind."""
+        The share is of every text fold by itself; of all images together, whose halves may show no gap, and as a square
+        without its noise (`PredictedGap.squares`). Neutral texts are resampled with the rows.
+        """
         found: dict[str, list[Tensor]] = {kind: [] for kind in self.kinds}
-        for (kind, problem, gaps), parts in zip(self.folds, self._parts, strict=True):
+        for (kind, problem, gaps), parts in self.folds:
             texts = self.neutral if method is None else self.solve(problem, method, lam, parts)(self.neutral)
             each = torch.stack([gap.squares(texts) if kind == "images" else gap.of_texts(texts) for gap in gaps])
             found[kind].append((each * self._drawn).sum(2) / self._drawn.sum(1))
-        return [torch.stack(means) for means in found.values()]
-
-    def _shares(self, means: Sequence[Tensor]) -> Tensor:
-        """Divide by the gap without an edit: of every text fold by itself; of all images together, whose halves may
-        show no gap, and as a square without its noise (`PredictedGap.squares`).
-        """
-        shares = []
-        for kind, after, whole in zip(self.kinds, means, self._before, strict=True):
-            before = whole[..., :1]
+        means, shares = [torch.stack(own) for own in found.values()], []
+        self._before = self._before or [after[..., :1] for after in means]  # the first call is without a method
+        for kind, after, before in zip(self.kinds, means, self._before, strict=True):
             if kind == "images":
                 shares.append((after.mean(0).clamp(min=0) / before.mean(0).clamp(min=_LEAST)).sqrt().mean(0))
             else:
@@ -270,41 +258,39 @@ def _decide(
     """
     most = problem.max_loss or most
     evidence = _Evidence(problem, role, methods, most)
-    edits, told, gaps = [CalibratedProjection.identity(problem.host.dim(role))], list[dict[str, Any]](), list[Tensor]()
-    chosen, reason = 0, f"Fewer than {FEWEST} groups of prompts state two values, and no images can be used."
+    edits, told, chosen = [CalibratedProjection.identity(problem.host.dim(role))], list[dict[str, Any]](), 0
+    reason = f"Fewer than {FEWEST} groups of prompts state two values, and no images can be used."
     if evidence.kinds:
         parts, gaps, on_images = evidence.parts(problem), [evidence.without], [False]
-        for method in methods:
-            for lam in lams if method.has_lam else lams[:1]:
-                edit = evidence.solve(problem, method, lam, parts)
-                if any(edit.method == one.method and np.allclose(edit.lam, one.lam, 1e-6, 0) for one in edits):
-                    continue  # the bound lowers several lam to one
-                after = evidence.gaps(method, edit.lam)
-                change = _change(after, evidence.without, evidence.weights)
-                told.append(
-                    {
-                        "method": edit.method,
-                        "lam": list(edit.lam) if isinstance(edit.lam, tuple) else edit.lam,
-                        "gap": float(evidence.weights @ after[:, 0]),
-                        "gaps": dict(zip(evidence.kinds, after[:, 0].tolist(), strict=True)),
-                        "change": list(change),
-                        "loss": float(losses(edit, evidence.neutral).mean()),
-                        "refused": "" if change[2] < 0 else "not beyond its interval",
-                    }
-                )
-                edits.append(edit)
-                gaps.append(after)
-                on_images.append(method.uses_images)
+        for method, lam in ((one, lam) for one in methods for lam in (lams if one.has_lam else lams[:1])):
+            edit = evidence.solve(problem, method, lam, parts)
+            if any(edit.method == one.method and np.allclose(edit.lam, one.lam, 1e-6, 0) for one in edits):
+                continue  # the bound lowers several lam to one
+            after = evidence.gaps(method, edit.lam)
+            change = _change(after, evidence.without, evidence.weights)
+            told.append(
+                {
+                    "method": edit.method,
+                    "lam": list(edit.lam) if isinstance(edit.lam, tuple) else edit.lam,
+                    "gap": float(evidence.weights @ after[:, 0]),
+                    "gaps": dict(zip(evidence.kinds, after[:, 0].tolist(), strict=True)),
+                    "change": list(change),
+                    "loss": float(losses(edit, evidence.neutral).mean()),
+                    "refused": "" if change[2] < 0 else "not beyond its interval",
+                }
+            )
+            edits.append(edit)
+            gaps.append(after)
+            on_images.append(method.uses_images)
         chosen = _choose(gaps, on_images, evidence)
         reason = "No method is expected to help beyond its interval, so nothing is changed."
     if chosen:
         gap, loss = told[chosen - 1]["gap"], told[chosen - 1]["loss"]
         reason = f"The predicted gap is {gap:.0%} of that without an edit, at a mean loss of cosine of {loss:.3f}."
-    found = {}
-    for kind in evidence.kinds:
-        own = [fold.gaps for fold in evidence.folds if fold.kind == kind]
-        rows = sum(len(gap.centred) for gaps in own for gap in gaps)
-        found[kind] = {"neutral texts": len(evidence.neutral), "folds": len(own), "rows": rows}
+    found = {kind: {"neutral texts": len(evidence.neutral), "folds": 0, "rows": 0} for kind in evidence.kinds}
+    for fold, _ in evidence.folds:
+        found[fold.kind]["folds"] += 1
+        found[fold.kind]["rows"] += sum(len(gap.centred) for gap in fold.gaps)
     best, settings = edits[chosen], {"max_loss": most, "resamples": RESAMPLES, "level": 0.95}
     return best, Choice(problem.label, best.method, best.lam, reason, tuple(told), found, settings)
 

@@ -100,8 +100,20 @@ class ImageSplit:
         n, parts = float(counts.sum()), int((counts > 0).sum())
         explained = float((sums.square().sum(-1) / counts.clamp(min=1)).sum())
         noise = max(0.0, n - explained) / max(1.0, n - parts)  # variance of unit rows around the means of their parts
-        precision = torch.cat([own for _, own, _ in pairs])
-        return _shrunk(pairs, noise) * (precision / precision.sum()).sqrt()[:, None]
+        p = torch.stack([own.sum() for _, own, _ in pairs])
+        means = torch.stack([own @ raw / own.sum() for raw, own, _ in pairs])
+        texts = torch.stack([text for _, _, text in pairs])
+        length = float(p @ texts.square().sum(1))
+        texts = (float(p @ (means * texts).sum(1)) / length if length > 0 else 0.0) * texts
+        beyond = float(p @ (means - texts).square().sum(1)) / len(pairs)
+        settled = texts + (max(0.0, 1 - noise / beyond) if beyond > 0 else 0.0) * (means - texts)
+        rows = []
+        for (raw, own, _), total, mean, level in zip(pairs, p, means, settled, strict=True):
+            excess = float(own @ (raw - mean).square().sum(1) - (len(raw) - 1) * noise)
+            tau2 = excess / float(total - own.square().sum() / total) if len(raw) > 1 and excess > 0 else 0.0
+            share = tau2 * own / (tau2 * own + noise) if tau2 else 0 * own
+            rows.append((level + share[:, None] * (raw - mean)) * (own / p.sum()).sqrt()[:, None])
+        return torch.cat(rows)
 
     @property
     def expected_error(self) -> Tensor:
@@ -126,28 +138,6 @@ def _pairs(counts: Tensor, sums: Tensor, least: int) -> Iterator[tuple[int, int,
         both = (own >= least).all(2).all(0)
         if both.any():
             yield i, j, (means[..., i, :] - means[..., j, :])[:, both], (own.prod(2) / own.sum(2).clamp(min=1))[:, both]
-
-
-def _shrunk(pairs: list[tuple[Tensor, Tensor, Tensor]], noise: float) -> Tensor:
-    """Shrink the differences of all pairs towards the mean of a pair, and that towards the texts, by their noise.
-
-    pairs: for two values, differences of means (k, d) over classes, precisions (k,), and that of the texts (d,).
-    """
-    means = torch.stack([precision @ raw / precision.sum() for raw, precision, _ in pairs])
-    texts = torch.stack([own for _, _, own in pairs])
-    p = torch.stack([precision.sum() for _, precision, _ in pairs])
-    length = float(p @ texts.square().sum(1))
-    texts = (float(p @ (means * texts).sum(1)) / length if length > 0 else 0.0) * texts
-    beyond = float(p @ (means - texts).square().sum(1)) / len(pairs)
-    kept = max(0.0, 1 - noise / beyond) if beyond > 0 else 0.0
-    settled, rows = texts + kept * (means - texts), []
-    for (raw, precision, _), mean, level in zip(pairs, means, settled, strict=True):
-        total = precision.sum()
-        excess = float(precision @ (raw - mean).square().sum(1) - (len(raw) - 1) * noise)
-        tau2 = excess / float(total - precision.square().sum() / total) if len(raw) > 1 and excess > 0 else 0.0
-        own = tau2 * precision / (tau2 * precision + noise) if tau2 else 0 * precision
-        rows.append(level + own[:, None] * (raw - mean))
-    return torch.cat(rows)
 
 
 def foreign(images: Tensor, problem: Problem, prompt_set: PromptSet, role: str) -> str:

@@ -15,7 +15,7 @@ class Rowwise(Edit):
     """Replace each embedding by a function of its unit vector, times its length."""
 
     @abstractmethod
-    def turned(self, unit: Tensor, image: bool) -> Tensor | None:
+    def _turned(self, unit: Tensor, image: bool) -> Tensor | None:
         """Return what replaces unit rows (n, d) of texts or of images; None leaves them as they are."""
 
     def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
@@ -34,5 +34,5 @@ class Rowwise(Edit):
             return z
         rows = z.detach().cpu().double().reshape(-1, self.dim)
         length = rows.norm(dim=1, keepdim=True)
-        turned = self.turned(rows / length.clamp(min=1e-12), image)
+        turned = self._turned(rows / length.clamp(min=1e-12), image)
         return z if turned is None else torch.lerp(rows, length * turned, strength).reshape(z.shape).to(z)

@@ -70,8 +70,7 @@ class TargetShares(Rowwise):
     covariances: Tensor
     provenance: Provenance
 
-    def turned(self, unit: Tensor, image: bool) -> Tensor:
-        """Return the moved queries."""
+    def _turned(self, unit: Tensor, image: bool) -> Tensor:
         moved = plain = unit - (unit @ self.right) @ self.left.T
         i, j = torch.combinations(torch.arange(len(self.names))).T
         for _ in range(_ROUNDS):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import ClassVar, NamedTuple
 
@@ -41,9 +41,9 @@ def replacing(basis: Tensor, row: Tensor) -> Affine:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TwoTowers(Rowwise):
-    """Apply one `Affine` map to texts and another to images; a map of zeros leaves its tower unchanged.
+    """Apply one `Affine` map to texts and another to images; texts may be left unchanged.
 
-    left, right: (2, rank, d), transposed, of texts and of images. shift: (2, d).
+    left, right: (2, rank, d), transposed, of texts and of images. shift: (2, d). side: "both" or "image".
     """
 
     kind = "two-towers"
@@ -52,24 +52,19 @@ class TwoTowers(Rowwise):
     left: Tensor
     right: Tensor
     shift: Tensor
-    provenance: Provenance
+    side: str
+    provenance: Provenance = field(default_factory=lambda: Provenance("two-towers"))
 
     @classmethod
     def of_maps(cls, images: Affine, texts: Affine | None = None) -> TwoTowers:
         """Return the edit of two maps; without one of texts, texts are left unchanged."""
         both = (texts or Affine(images.left[:, :0], images.left[:, :0], 0 * images.shift), images)
         left, right = (pad_sequence([one[k].T for one in both], batch_first=True) for k in (0, 1))
-        return cls(left, right, torch.stack([one.shift for one in both]), Provenance("two-towers"))
+        return cls(left, right, torch.stack([one.shift for one in both]), "both" if texts else "image")
 
-    @property
-    def side(self) -> str:
-        """Return which towers it has a map for: "image" or "both"."""
-        return "both" if self.left[0].any() else "image"
-
-    def turned(self, unit: Tensor, image: bool) -> Tensor | None:
-        """Return the rows under the map of their tower."""
+    def _turned(self, unit: Tensor, image: bool) -> Tensor | None:
         left, right, shift = self.left[int(image)], self.right[int(image)], self.shift[int(image)]
-        return unit - (unit @ right.T) @ left + shift if left.any() else None
+        return unit - (unit @ right.T) @ left + shift if image or self.side == "both" else None
 
 
 @dataclass(frozen=True, repr=False)

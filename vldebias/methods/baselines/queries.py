@@ -35,24 +35,18 @@ class HalfWay(Rowwise):
 
     Attributes:
         basis: (d, r) orthonormal, the span of the differences of the groups' spherical means; that of "difference".
-        acts: "text", "image" or "both".
+        side: "text", "image" or "both".
     """
 
     kind = "half-way"
     axes: ClassVar = {"basis": "d r"}
 
     basis: Tensor
-    acts: str = "both"
+    side: str = "both"
     provenance: Provenance = field(default_factory=lambda: Provenance("lian"))
 
-    @property
-    def side(self) -> str:
-        """Return which embeddings it changes: "text", "image" or "both"."""
-        return self.acts
-
-    def turned(self, unit: Tensor, image: bool) -> Tensor | None:
-        """Return the rotated rows; a row that lies in the subspace or in its complement stays."""
-        if self.acts == ("text" if image else "image"):
+    def _turned(self, unit: Tensor, image: bool) -> Tensor | None:
+        if self.side == ("text" if image else "image"):
             return None
         along = (unit @ self.basis) @ self.basis.T
         rest = unit - along
@@ -60,7 +54,7 @@ class HalfWay(Rowwise):
         e = b + (1 - o) / b.clamp(min=_NONE)
         left = (e - o * (e * e - b * b).clamp(min=0).sqrt()) / (e * e + o * o)
         turned = (1 - left * left).clamp(min=0).sqrt() * rest / o.clamp(min=_NONE) + left * along / b.clamp(min=_NONE)
-        return torch.where((b > _NONE) & (o > _NONE), turned, unit)
+        return torch.where((b > _NONE) & (o > _NONE), turned, unit)  # one of the two parts alone stays as it is
 
 
 class Lian(Method):
@@ -108,19 +102,15 @@ class Bend(Rowwise):
     near: int
     provenance: Provenance = field(default_factory=lambda: Provenance("bend-vlm"))
 
-    def turned(self, unit: Tensor, image: bool) -> Tensor:
-        """Return the debiased rows."""
-        return torch.stack([self._bent(row) for row in unit])
-
-    def _bent(self, unit: Tensor) -> Tensor:
-        nearest = int((self.concepts @ unit).argmax())
-        query = normalize(without(unit, torch.cat([self.spurious, self.differences[nearest]])), dim=0)
-        scores, means = self.images @ query, []
-        for code in self.codes.unique():
-            own = torch.nonzero(self.codes == code).flatten()
-            best = own[scores[own].argsort(descending=True, stable=True)[: self.near]]
-            means.append(self.images[best].mean(0))
-        return normalize(without(query, torch.stack(means[1:]) - means[0]), dim=0)
+    def _turned(self, unit: Tensor, image: bool) -> Tensor:
+        bent, values = [], [self.images[self.codes == code] for code in self.codes.unique()]
+        for row in unit:
+            nearest = int((self.concepts @ row).argmax())
+            query = normalize(without(row, torch.cat([self.spurious, self.differences[nearest]])), dim=0)
+            orders = [(own @ query).argsort(descending=True, stable=True) for own in values]
+            means = [own[order[: self.near]].mean(0) for own, order in zip(values, orders, strict=True)]
+            bent.append(normalize(without(query, torch.stack(means[1:]) - means[0]), dim=0))
+        return torch.stack(bent)
 
 
 def without(row: Tensor, directions: Tensor) -> Tensor:

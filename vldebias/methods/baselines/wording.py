@@ -59,13 +59,8 @@ class FixedRewrite(Edit):
     kind = "wording"
 
     words: tuple[str, ...]
-    width: int
+    dim: int = 0
     provenance: Provenance = field(default_factory=lambda: Provenance("wording"))
-
-    @property
-    def dim(self) -> int:
-        """Return the width d."""
-        return self.width
 
     def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
         """Refuse a strength above 0, because the prompts cannot be recovered from embeddings."""
@@ -73,8 +68,8 @@ class FixedRewrite(Edit):
         if strength == 0 or not len(z):
             return z
         raise InvalidInputError(
-            f"method {self.method!r} reads prompts in other words, and needs the model beside their embeddings: "
-            "attach it with vldebias.debias"
+            f"method {self.method!r} rewrites prompts, so it needs the model and not only embeddings: attach it with "
+            "vldebias.debias"
         )
 
     def wordings(self, prompt: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.hosts import Attachment, placed, refuse_second, resolve
 from vldebias.methods import Balanced, Diagnostics, Method, Problem, Prompts, RankShares, TargetShares, resolved
-from vldebias.prompts import PromptSet, load_prompts
+from vldebias.prompts import Balancer, PromptSet, load_prompts
 
 
 def debias(
@@ -76,11 +76,12 @@ def debias(
     else:
         problem = Problem.of(target, prompts, lam=lam, reference=reference, max_loss=max_loss)
         chosen, label, words = resolved(method, lam=lam, reference=reference), problem.label, problem.stated_words
-        rewrite = None if method is None and target.edits_images else chosen.selected(problem)
+        rewrite = None if method is None and target.edits_images else chosen.selected(problem)[0]
         if isinstance(rewrite, Balanced) and problem.max_loss is None:  # a bound is of an edit
             if negative:
                 raise InvalidInputError(f"method {rewrite.name!r} rewrites no negative prompts; leave negative= out")
-            balancer = rewrite.balancer(problem.sets[0] if len(problem.sets) == 1 else problem.sets)
+            sets = problem.sets[0] if len(problem.sets) == 1 else problem.sets
+            balancer = Balancer(sets, shares=rewrite.shares, seed=rewrite.seed, find=rewrite.find)
             return Attachment(target, {}, strength=strength, label=label, balancer=balancer)
         if target.generative and method is None:
             _say_what_stands_in(target.edits_images)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import copy
-import re
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,86 +27,62 @@ NAMES = ["none", "orth", "orth-cali", "cali", "difference", "equalise", "cali+eq
 NAMES += ["paper", "default", "auto", "target-shares", "leace", "sfid", "roboshot", "bend-vlm", "each-value", "suffix"]
 NAMES += ["lian", "spd", "fair-pca"]
 SET = few(load_prompts("professions-gender"), 8)
-PLAIN = ["A photo of a nurse.", "A photo of a pilot.", "a picture of a judge"]
-STATED = "A photo of a female nurse."
-Encode = Callable[[Any, list[str]], Sequence[Tensor]]
+PROMPTS = ["A photo of a nurse.", "A photo of a pilot.", "a picture of a judge", "A photo of a female nurse."]
 
 
 class Case:
     """A model or a pipeline of the miniature, which embeds a prompt once, and what depends on its texts."""
 
-    def __init__(self, bare: Any, encode: Encode, tokenizer: Any = None, **how: Any) -> None:
-        self.host = resolve(bare, tokenizer=tokenizer)
-        self._bare, self._encode, self._tokenizer, self.how = bare, encode, tokenizer, how
-        self._fitted: dict[str, dict[str, Edit]] = {}
+    def __init__(self, bare: Any, encode: Any, tokenizer: Any = None, reference: Any = None) -> None:
+        self.host, self.reference = resolve(bare, tokenizer=tokenizer), reference
+        self._bare, self._encode, self._tokenizer = bare, encode, tokenizer
+        self.fitted: dict[str, dict[str, Edit]] = {}
+        self.base = self.outputs()
 
     def copy(self) -> Case:
-        return Case(copy.deepcopy(self._bare), self._encode, self._tokenizer, **self.how)
+        return Case(copy.deepcopy(self._bare), self._encode, self._tokenizer)
 
-    def debias(self, given: Any, **how: Any) -> vldebias.Attachment:
-        return vldebias.debias(self.host, given, **({} if isinstance(given, dict) else self.how) | how)
-
-    def fitted(self, name: str) -> dict[str, Edit]:
-        if name not in self._fitted:
-            self._fitted[name] = vldebias.fit_projections(self.host, SET, **self.how | how(self, name))
-        return self._fitted[name]
-
-    @cached_property
-    def base(self) -> list[Tensor]:
-        """What it gives without an attachment."""
-        return self.outputs()
+    def debias(self, method: Any, **how: Any) -> vldebias.Attachment:
+        """Attach a method, with images only for those that use them."""
+        needs = isinstance(method, str) and METHODS[method].uses_images
+        return vldebias.debias(self.host, SET, method=method, reference=self.reference if needs else None, **how)
 
     def outputs(self) -> list[Tensor]:
         with torch.no_grad():
-            return list(self._encode(self._bare, [*PLAIN, STATED]))
+            return list(self._encode(self._bare))
+
+    def unchanged(self) -> bool:
+        return all(torch.equal(a, b) for a, b in zip(self.outputs(), self.base, strict=True))
 
 
 @pytest.fixture(scope="module")
-def cases() -> dict[str, Case]:
-    from eval.miniature import portraits
-    from vldebias.miniature import load_clip, load_pipeline
+def cases(portraits: Any) -> dict[str, Case]:
+    from vldebias.miniature import load_pipeline
 
-    model, preprocess, tokenizer = load_clip()
-    with torch.no_grad():
-        pictures = torch.stack([preprocess(image) for image in portraits.sample(150, seed=77).images])
-        features = model.encode_image(pictures)
+    model, tokenizer, features, _ = portraits(150, seed=77)
+    picture = torch.rand(1, 3, *model.visual.image_size, generator=torch.Generator().manual_seed(0))
 
-    def encode_text(model: Any, prompts: list[str]) -> Sequence[Tensor]:
-        return [model.encode_text(tokenizer(prompts)), model.encode_image(pictures[:1])]
-
-    def encode_prompt(pipe: Any, prompts: list[str]) -> Sequence[Tensor]:
-        return pipe.encode_prompt(prompts, "cpu", 1, False)[:1]
+    def both(model: Any) -> list[Tensor]:
+        return [model.encode_text(tokenizer(PROMPTS)), model.encode_image(picture)]
 
     return {
-        "model": Case(model, encode_text, tokenizer, reference=features),
-        "pipeline": Case(load_pipeline(), encode_prompt),
+        "model": Case(model, both, tokenizer, features),
+        "pipeline": Case(load_pipeline(), lambda pipe: pipe.encode_prompt(PROMPTS, "cpu", 1, False)[:1]),
     }
-
-
-def how(case: Case, name: str) -> dict[str, Any]:
-    """The method, and images only for those that use them."""
-    method = {"method": name}
-    return method if METHODS[name].uses_images or "reference" not in case.how else {"reference": None, **method}
 
 
 ON = [(name, "model") for name in NAMES if METHODS[name].models]
 ON += [(name, "pipeline") for name in NAMES if METHODS[name].pipelines and name != "default"]  # which rewrites
 
 
-def test_all_of_them_are_here() -> None:
+def test_what_methods_say_of_themselves_tells_them_apart() -> None:
     own = {n for n in METHODS if type(METHODS[n]).__module__.startswith("vldebias.") and not METHODS[n].rewrites}
     assert own == set(NAMES)
-
-
-def test_what_methods_say_of_themselves_tells_them_apart() -> None:
     for name in NAMES:
         method = METHODS[name]
         assert method.name == name
-        assert method.title
-        assert isinstance(method.source, str)
         assert method.needs <= set(Need)
         assert method.models or method.pipelines
-        assert name in repr(method)
     assert len({METHODS[name].title for name in NAMES}) == len(NAMES)
     assert len({to_rgb(METHODS[name].color) for name in NAMES}) == len(NAMES)
 
@@ -118,61 +91,62 @@ def test_what_methods_say_of_themselves_tells_them_apart() -> None:
 def test_fitted_saved_loaded_and_attached_in_three_states(
     cases: dict[str, Case], name: str, on: str, tmp_path: Path
 ) -> None:
-    case = cases[on]
-    base = case.base
-    attachment = case.debias(SET, **how(case, name))
-    attached = case.outputs()
-    edits = case._fitted[name] = dict(attachment.projections)
+    case, method = cases[on], METHODS[name]
+    attachment = case.debias(name)
+    attached, base = case.outputs(), case.base
+    edits = case.fitted[name] = dict(attachment.projections)
     for role, edit in edits.items():
         origin = edit.provenance
         assert (origin.space, origin.fingerprint) == (case.host.space(role), case.host.fingerprint(role))
         assert (origin.prompts, origin.prompts_hash, origin.stated_words) == (SET.name, SET.hash, SET.stated_words)
-        assert origin.uses_images == METHODS[name].uses_images
-        assert origin.labels == ("zero-shot" if Need.LABELS in METHODS[name].needs else None)
-        assert edit.side == (METHODS[name].side if on == "model" else "text")
+        assert origin.uses_images == method.uses_images
+        assert origin.labels == ("zero-shot" if Need.LABELS in method.needs else None)
+        assert edit.side == (method.side if on == "model" else "text")
         assert origin.method == name or name in ("paper", "default", "auto")
         assert edit.dim == attached[0].shape[-1]
-    side = METHODS[name].side
     if on == "model":
-        assert torch.equal(attached[1], base[1]) == (side == "text")
-    idle = side == "image" or all(edit.method in ("none", "auto: none") for edit in edits.values())
+        assert torch.equal(attached[1], base[1]) == (method.side == "text")
+    idle = method.side == "image" or all(edit.method in ("none", "auto: none") for edit in edits.values())
     moved = [not torch.equal(a, b) for a, b in zip(attached[0], base[0], strict=True)]
     assert moved == [not idle, not idle, not idle, False]  # the last prompt states its attribute
     attachment.strength = 0.0
-    assert all(torch.equal(a, b) for a, b in zip(case.outputs(), base, strict=True))
+    assert case.unchanged()
     attachment.strength = 1.0
     with attachment.disabled():
-        assert all(torch.equal(a, b) for a, b in zip(case.outputs(), base, strict=True))
+        assert case.unchanged()
     attachment.remove()
-    assert all(torch.equal(a, b) for a, b in zip(case.outputs(), base, strict=True))
+    assert case.unchanged()
     loaded = {role: load_edit(edit.save_pretrained(tmp_path / role)) for role, edit in edits.items()}
     for role, edit in loaded.items():
-        assert (type(edit), edit.settings()) == (type(edits[role]), edits[role].settings())
+        first, tensors = edits[role], edit.tensors()
+        assert (type(edit), edit.settings()) == (type(first), first.settings())
         saved = {one.name for one in fields(edit) if one.init} - {*edit.axes}
-        assert {name: getattr(edit, name) for name in saved} == {name: getattr(edits[role], name) for name in saved}
-        assert all(torch.equal(tensor, edits[role].tensors()[key]) for key, tensor in edit.tensors().items())
-        for key, tensor in edit.tensors().items():
-            wide, broken = tensor[None], tensor.clone()
-            with pytest.raises(
-                InvalidInputError, match=rf"^{key}: expected a tensor \(.*got {re.escape(str(tuple(wide.shape)))}"
-            ):
-                type(edit).build(edit.tensors() | {key: wide}, edit.settings(), edit.provenance)
+        assert {key: getattr(edit, key) for key in saved} == {key: getattr(first, key) for key in saved}
+        assert all(torch.equal(tensor, first.tensors()[key]) for key, tensor in tensors.items())
+        for key, tensor in tensors.items():
+            with pytest.raises(InvalidInputError, match=rf"^{key}: expected a tensor \("):
+                type(edit).build(tensors | {key: tensor[None]}, edit.settings(), edit.provenance)
             if tensor.is_floating_point() and tensor.numel():
+                broken = tensor.clone()
                 broken.view(-1)[-1] = float("nan")
-                with pytest.raises(InvalidInputError, match=rf"{key.rpartition('.')[2]}' .* holds 1 NaN"):
-                    type(edit).build(edit.tensors() | {key: broken}, edit.settings(), edit.provenance)
-    with case.debias(loaded):
+                with pytest.raises(InvalidInputError, match=rf"{key}' .* holds 1 NaN"):
+                    type(edit).build(tensors | {key: broken}, edit.settings(), edit.provenance)
+    with vldebias.debias(case.host, loaded):
         assert all(torch.equal(a, b) for a, b in zip(case.outputs(), attached, strict=True))
-    assert all(torch.equal(a, b) for a, b in zip(case.outputs(), base, strict=True))
+    assert case.unchanged()
 
 
 @pytest.mark.filterwarnings("ignore:.*two branches of guidance")
 @pytest.mark.parametrize(("name", "on"), ON)
 def test_merged_gives_what_it_gave_attached_or_a_sentence(cases: dict[str, Case], name: str, on: str) -> None:
-    case, edits = cases[on], cases[on].fitted(name)
+    case = cases[on]
+    if name not in case.fitted:
+        with case.debias(name) as one:
+            case.fitted[name] = dict(one.projections)
+    edits = case.fitted[name]
     merges = {type(edit) for edit in edits.values()} == {CalibratedProjection}
     case = case.copy() if merges else case
-    attachment = case.debias(edits, keep_stated=False)
+    attachment = vldebias.debias(case.host, edits, keep_stated=False)
     if merges:
         attached = case.outputs()
         attachment.merge()
@@ -180,7 +154,7 @@ def test_merged_gives_what_it_gave_attached_or_a_sentence(cases: dict[str, Case]
         if on == "model":
             torch.testing.assert_close(case.outputs(), attached, atol=1e-4, rtol=1e-4)
     else:
-        with pytest.raises(VldebiasError, match=rf"\({name}\) is not one linear map .* keep it attached, or save it"):
+        with pytest.raises(VldebiasError, match=rf"\({name}\) is not one linear map"):
             attachment.merge()
         assert attachment.state == "attached"
         attachment.remove()
@@ -188,26 +162,22 @@ def test_merged_gives_what_it_gave_attached_or_a_sentence(cases: dict[str, Case]
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_method_is_refused_for_the_host_that_it_is_not_for(cases: dict[str, Case], name: str) -> None:
-    method = METHODS[name]
-    if not method.pipelines:
-        with pytest.raises(UnsupportedHostError, match=rf"method '{re.escape(name)}' is only for image-text mod"):
-            cases["pipeline"].debias(SET, method=name)
-    if not method.models:
-        with pytest.raises(UnsupportedHostError, match=rf"method '{name}' is only for pipelines"):
-            cases["model"].debias(SET, method=name, reference=None)
+    for on, fits in (("pipeline", METHODS[name].pipelines), ("model", METHODS[name].models)):
+        if not fits:
+            with pytest.raises(UnsupportedHostError, match="is only for"):
+                vldebias.debias(cases[on].host, SET, method=name)
 
 
 LACKS: dict[Need, tuple[dict[str, Any], str]] = {
     Need.SPURIOUS: ({"spurious": ()}, "needs spurious prompts"),
     Need.VALUES: ({"attributes": {}}, "value"),
-    Need.IMAGES: ({}, "needs images: pass reference="),
-    Need.LABELS: ({}, "needs images: pass reference=.* with labels="),
+    Need.IMAGES: ({}, "pass reference="),
+    Need.LABELS: ({}, "pass reference=.* with labels="),
 }
 
 
 @pytest.mark.parametrize(
-    ("name", "need"),
-    [(name, need) for name in NAMES for need in sorted(METHODS[name].needs - {Need.PAIRS})],
+    ("name", "need"), [(name, need) for name in NAMES for need in sorted(METHODS[name].needs - {Need.PAIRS})]
 )
 def test_a_need_that_is_not_met_is_said_before_anything_is_embedded(name: str, need: Need) -> None:
     change, message = LACKS[need]
@@ -220,19 +190,18 @@ def test_a_need_that_is_not_met_is_said_before_anything_is_embedded(name: str, n
 
 
 def test_a_bound_says_what_it_cannot_wrap(cases: dict[str, Case]) -> None:
-    with pytest.raises(InvalidInputError, match=r"max_loss: expected a method that fits a projection, got .*suffix"):
-        cases["pipeline"].debias(SET, method="suffix", max_loss=0.1)
+    with pytest.raises(InvalidInputError, match=r"max_loss: .*suffix"):
+        cases["pipeline"].debias("suffix", max_loss=0.1)
 
 
 def test_terms_are_summed_in_any_order_and_once() -> None:
     one, other = METHODS["cali"] + METHODS["equalise"], METHODS["equalise"] + METHODS["cali"]
-    assert one.name == "cali+equalise"
     assert set(one.terms) == set(other.terms)
     assert (one + METHODS["cali"]).terms == one.terms
-    assert one.needs == {Need.PAIRS, Need.IMAGES}
+    assert (one.name, one.needs) == ("cali+equalise", {Need.PAIRS, Need.IMAGES})
 
 
-# --- a method of one's own
+# --- a method and an edit of one's own
 
 
 def test_entry_points_of_other_packages_are_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,8 +209,7 @@ def test_entry_points_of_other_packages_are_methods(tmp_path: Path, monkeypatch:
     (tmp_path / "acme.py").write_text(
         "from vldebias.methods import METHODS, Method\n\n\n"
         "class Double(Method):\n"
-        '    name, title, source = "acme-double", "twice the weight", "Acme, 2026"\n'
-        "    has_lam = True\n\n"
+        '    name, has_lam = "acme-double", True\n\n'
         "    def fit(self, problem, role):\n"
         '        return METHODS["cali"].fit(problem, role).at_multiple(2.0).stamped(method=self.name)\n'
     )
@@ -251,17 +219,12 @@ def test_entry_points_of_other_packages_are_methods(tmp_path: Path, monkeypatch:
     (info / "entry_points.txt").write_text("[vldebias.methods]\ndouble = acme:Double\nbroken = acme:Nothing\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(METHODS, "_searched", False)
-    with pytest.warns(
-        VldebiasWarning, match=r"entry point 'broken' of vldebias.methods \(acme:Nothing\): AttributeErr"
-    ):
-        assert METHODS["acme-double"].title == "twice the weight"
+    with pytest.warns(VldebiasWarning, match=r"entry point 'broken' of vldebias.methods \(acme:Nothing\)"):
+        assert "acme-double" in METHODS
     words = {"a man": [1.0, 0.5], "a woman": [1.0, -0.5], "a doctor": [1.0, 0.1]}
     prompts = vldebias.PromptSet("g", groups=(("a man", "a woman"),))
     edit = vldebias.fit_projection(words, prompts, method="acme-double", lam=3.0)
     assert (edit.method, edit.lam) == ("acme-double", 6.0)
-
-
-# --- an edit of one's own
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -279,7 +242,7 @@ class Flip(Edit):
 
 
 class Mirror(Method):
-    name, title, source = "mirror", "one axis mirrored", "a test"
+    name = "mirror"
 
     def fit(self, problem: Problem, role: str) -> Edit:
         return Flip(torch.eye(problem.host.dim(role))[0], Provenance(self.name))
@@ -290,30 +253,24 @@ def test_an_edit_of_another_package_is_attached_saved_and_loaded(
     cases: dict[str, Case], on: str, tmp_path: Path
 ) -> None:
     case = cases[on]
-    base = case.base[0]
-    with case.debias(SET, method=Mirror(), keep_stated=False, **({"reference": None} if on == "model" else {})) as one:
+    with case.debias(Mirror(), keep_stated=False) as one:
         flipped = case.outputs()[0]
         role, edit = next(iter(one.projections.items()))
-    torch.testing.assert_close(flipped[..., 0], -base[..., 0])
-    torch.testing.assert_close(flipped[..., 1:], base[..., 1:])
+    expected = case.base[0].clone()
+    expected[..., 0] *= -1
+    torch.testing.assert_close(flipped, expected)
     loaded = load_edit(edit.save_pretrained(tmp_path))
     assert isinstance(loaded, Flip)
-    with case.debias({role: loaded}, keep_stated=False):
+    with vldebias.debias(case.host, {role: loaded}, keep_stated=False):
         assert torch.equal(case.outputs()[0], flipped)
-    with pytest.raises(InvalidInputError, match=r"Flip \(mirror\): 'axis' \(\d+,\) holds 1 NaN or infinite values"):
-        replace(edit, axis=edit.axis.index_fill(0, torch.tensor(1), torch.inf))
-    with pytest.raises(InvalidInputError, match=r"^axis: expected a tensor \(d\).* got \(\d+, 1\)$"):
-        replace(edit, axis=edit.axis[:, None])
 
 
 def test_target_shares_are_attached_by_what_fit_shares_gives(cases: dict[str, Case], tmp_path: Path) -> None:
     case = cases["model"]
-    shares, images = {"male": 0.3, "female": 0.7}, case.how["reference"]
-    move = vldebias.fit_shares(case.host, SET, shares, reference=images, top=0.1)
-    base = case.base[0]
+    move = vldebias.fit_shares(case.host, SET, {"male": 0.3, "female": 0.7}, reference=case.reference, top=0.1)
     for edit in (move, load_edit(move.save_pretrained(tmp_path))):
         with vldebias.debias(case.host, edit):
             moved = case.outputs()[0]
-            torch.testing.assert_close(moved[:-1], move(base[:-1]))
-            assert torch.equal(moved[-1], base[-1])
+            torch.testing.assert_close(moved[:-1], move(case.base[0][:-1]))
+            assert torch.equal(moved[-1], case.base[0][-1])
         assert edit.shares.tolist() == pytest.approx([0.3, 0.7])

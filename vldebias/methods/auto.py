@@ -10,9 +10,9 @@ The predicted quantity is the gap of the neutral texts (`PredictedGap`), as a sh
 means no change. The changes of both kinds are averaged, each weighted by its precision 1 / (s^2 + ERR^2), where s is
 the bootstrap deviation of the gap without an edit, and ERR the error that remains with any number of rows. A candidate
 can be chosen if the 95 % interval of its change, centred at the value, lies below 0; the smallest gap wins. A choice
-that depends on images must be better by more than the 68 % interval of the difference (`_choose`). Images
-that cannot be split, or are not in this model's space, are left out with a warning. All candidates satisfy the bound on
-the neutral texts. Resamples have fixed seeds: the choice is deterministic.
+that depends on images must be better by more than the 68 % interval of the difference (`_choose`). Images that
+cannot be split, or are not in this model's space, are left out with a warning. All candidates satisfy the bound on the
+neutral texts. Resamples have fixed seeds: the choice is deterministic.
 
 The prediction detects methods that increase bias, because the gap is relative to the spread of a text's scores. If a
 projection removes most of a query, mostly chance directions remain. If these are closer to one value, the gap grows

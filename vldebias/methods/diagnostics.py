@@ -25,18 +25,14 @@ WIDE = 1 / 4 * 1 / 10  # share of a space whose loss changes other prompts: a qu
 def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
     """Return the variance ratio of images (n, d): along the directions in which texts (m, d) differ, to the average.
 
-    For images of the same model it is well above 1. In a space that is rotated at random against the texts, such as
-    that of another model or of noise, the expected value is 1, with a known variance: with S the
-    covariance of the images, M the mean of the projectors on the texts' k principal directions that hold 99 % of
-    their variance, and both scaled to traces d and 1,
+    For images of the same model it is well above 1. For noise, or images of another model, it is 1 on average. With S
+    the covariance of the images and M the mean projector on the k principal directions of the texts that hold 99 % of
+    their variance, scaled to traces d and 1, its variance over rotations R is (Schur's lemma on symmetric matrices)
 
-        var tr(M R S R^T) = 2 (1 / k - 1 / d) (tr S^2 - d) / ((d - 1) (d + 2))
-
-    over rotations R (Schur's lemma on the traceless symmetric matrices).
+        var tr(M R S R^T) = 2 (1 / k - 1 / d) (tr S^2 - d) / ((d - 1) (d + 2)).
 
     Returns:
-        The ratio, and how many standard deviations it is above 1. (0, 0) if the images or the texts have fewer than two
-        different rows.
+        The ratio, and how many standard deviations it is above 1; (0, 0) for fewer than two different images or texts.
     """
     rows, about = (x.double() - x.double().mean(0) for x in (images, texts))
     dim, total = rows.shape[1], float(rows.square().sum())

@@ -96,9 +96,9 @@ class Method(ABC):
                 f"method {self.name!r} needs images: pass reference=, image features (n, d) of this model{labels}"
             )
 
-    def selected(self, problem: Problem) -> Method:
-        """Return the method that is fitted to a problem: itself, or what a preset selects."""
-        return self
+    def selected(self, problem: Problem) -> tuple[Method, Any]:
+        """Return the method that is fitted to a problem, itself or what a preset selects, and its lam."""
+        return self, problem.lam
 
     def with_images(self) -> Method:
         """Return the method for a problem with reference images; closed forms get a term of the image means."""
@@ -251,7 +251,7 @@ class Problem:
                 a tenth would.
         """
         chosen = get_method(method)
-        chosen.check(self)
+        chosen.selected(self)[0].check(self)
         host, edit, origin = self.host, chosen.fit(self, role), dict[str, Any]()
         if not chosen.delegates:
             edit = edit.stamped(method=chosen.name)

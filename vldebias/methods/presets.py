@@ -13,18 +13,9 @@ from vldebias.errors import AutoDeclinedWarning, InvalidInputError, warn
 from vldebias.methods.auto import FEWEST, expected_from_texts
 from vldebias.methods.bounded import largest
 from vldebias.methods.closed_form import CALI
-from vldebias.methods.method import (
-    LAM_OF_MODELS,
-    LAM_OF_PIPELINES,
-    Method,
-    Need,
-    Problem,
-    Prompts,
-    get_method,
-    register_method,
-)
+from vldebias.methods.method import LAM_OF_MODELS, LAM_OF_PIPELINES, Method, Need, Problem, get_method, register_method
 from vldebias.projection import CalibratedProjection
-from vldebias.prompts import Balancer, can_balance
+from vldebias.prompts import can_balance
 
 NO_EDIT = (
     "balanced prompts are prompts, not an edit of embeddings, so there is nothing to fit, inspect, save or merge; "
@@ -68,10 +59,6 @@ class Balanced(Method):
     ) -> None:
         self.shares, self.seed, self.find = shares, seed, find
 
-    def balancer(self, prompts: Prompts) -> Balancer:
-        """Return a `Balancer` that rewrites the prompts of successive calls."""
-        return Balancer(prompts, shares=self.shares, seed=self.seed, find=self.find)
-
     def fit(self, problem: Problem, role: str) -> NoReturn:
         """Raise an error, because balanced prompts have no edit to fit."""
         raise InvalidInputError(f"method {self.name!r}: {NO_EDIT}")
@@ -88,7 +75,7 @@ class Preset(Method):
     needs: frozenset[Need] = frozenset()
     delegates = True
 
-    def entry(self, problem: Problem) -> tuple[Method, float | None]:
+    def selected(self, problem: Problem) -> tuple[Method, float | None]:
         """Return the method and its lam for a problem."""
         kind = "pipeline" if problem.host.generative else "model"
         if self.name == "default":
@@ -103,17 +90,9 @@ class Preset(Method):
         method = get_method(name)
         return method.with_images() if self.needs else method, lam
 
-    def selected(self, problem: Problem) -> Method:
-        """Return the method of the entry."""
-        return self.entry(problem)[0]
-
     def with_images(self) -> Preset:
         """Return the preset for problems with reference images."""
         return replace(self, needs=frozenset({Need.IMAGES}))
-
-    def check(self, problem: Problem) -> None:
-        """Refuse a problem that the selected method refuses."""
-        self.selected(problem).check(problem)
 
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the selected method; for the default of models, only if texts predict that it helps.
@@ -124,7 +103,7 @@ class Preset(Method):
         Warns:
             AutoDeclinedWarning: texts predict no improvement, so nothing is changed.
         """
-        method, lam = self.entry(problem)
+        method, lam = self.selected(problem)
         if method.rewrites:
             _say_once(f"{NO_EDIT}. As no method is named, 'cali' is fitted in their place")
             method = CALI

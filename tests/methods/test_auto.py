@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 import vldebias
+from tests.methods.made import normal
 from vldebias.edit import Choice, Edit
 from vldebias.errors import AutoDeclinedWarning, InvalidInputError, ReferenceWarning
 from vldebias.hosts import TextTable
@@ -45,10 +46,6 @@ def _fewer_steps() -> Iterator[None]:
         yield
 
 
-def noise(n: int, seed: int) -> Tensor:
-    return torch.randn(n, DIM, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 @cache
 def world(lean: float, biased: float) -> tuple[TextTable, PromptSet]:
     """Texts of 20 concepts. `biased`: how much neutral texts lean to GENDER, which prompts of a pair differ in, and
@@ -60,7 +57,7 @@ def world(lean: float, biased: float) -> tuple[TextTable, PromptSet]:
     for value, sign in (("male", 1), ("female", -1)):
         rows[f"A photo of a {value}."] = PERSON + 0.3 * sign * GENDER
         for i, (name, c) in enumerate(zip(NAMES, CONCEPT, strict=True)):
-            own = 0.05 * noise(CONCEPTS, seed=5)[i]  # of this concept alone: it tells nothing about another
+            own = 0.05 * normal(CONCEPTS, DIM, seed=5)[i]  # of this concept alone: it tells nothing about another
             rows[f"A photo of a {value} {name}."] = PERSON + 0.4 * c + sign * (0.3 * GENDER + own)
     return TextTable(rows), prompts
 
@@ -73,7 +70,7 @@ def images(n: int, seed: int) -> tuple[Tensor, np.ndarray]:
     depth = 1 + 0.4 * torch.rand(n, 1, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
     job = torch.randint(CONCEPTS, (n,), generator=torch.Generator().manual_seed(seed + 3))
     shown = depth * PERSON + 0.3 * CONCEPT[job] + sign * (0.15 * GENDER + 0.15 * LEAN)
-    rows = shown + 0.08 * noise(n, seed) + 3 * torch.eye(DIM)[40]
+    rows = shown + 0.08 * normal(n, DIM, seed=seed) + 3 * torch.eye(DIM)[40]
     return normalize(rows, dim=1), value.numpy()
 
 
@@ -104,162 +101,154 @@ def taken(lean: float, biased: float, shown: int = 0) -> Any:
     return fitted(*world(lean, biased), reference=images(shown, seed=1)[0] if shown else None)
 
 
-class TestAWorldWhereOrthCaliMakesItWorse:
+HARMED, HELPED = (0.2, 0.0), (0.0, 0.3)
+
+
+def test_where_orth_cali_makes_it_worse_auto_sees_it_and_declines() -> None:
     """As in a published reproduction, where the skew of FairFace rose from .346 to .596 with orth-cali."""
-
-    MADE = 0.2, 0.0
-
-    def test_it_does(self) -> None:
-        made = world(*self.MADE)
-        assert skew(*made, vldebias.fit_projection(*made, method="orth-cali")) > skew(*made, None) + 0.2
-
-    def test_auto_declines_from_texts_alone(self) -> None:
-        made = world(*self.MADE)
-        with pytest.warns(AutoDeclinedWarning, match="jobs: auto: none"):
-            edit = fitted(*made, bound=ANYTHING)
-        choice = edit.provenance.choice
-        assert (choice.method, choice.lam) == ("none", 0.0)
-        assert skew(*made, edit) == skew(*made, None)
-
-    def test_the_prediction_from_images_sees_it_and_auto_finds_what_helps(self) -> None:
-        made = world(*self.MADE)
-        choice = chosen(*made, reference=images(2000, seed=1)[0], bound=ANYTHING)
-        found = [c for c in choice.candidates if c["method"] == "orth-cali"]
-        assert len(found) == 4
-        assert all(c["gaps"]["images"] > 1.3 for c in found)
-        assert all(c["refused"] == "not beyond its interval" for c in found)
-        edit = taken(*self.MADE, 2000)
-        assert "equalise" in edit.method
-        assert skew(*made, edit) < skew(*made, None) - 0.03
+    made = world(*HARMED)
+    assert skew(*made, vldebias.fit_projection(*made, method="orth-cali")) > skew(*made, None) + 0.2
+    with pytest.warns(AutoDeclinedWarning, match="jobs: auto: none"):
+        edit = fitted(*made, bound=ANYTHING)
+    assert (edit.provenance.choice.method, edit.provenance.choice.lam) == ("none", 0.0)
+    assert skew(*made, edit) == skew(*made, None)
+    choice = chosen(*made, reference=images(2000, seed=1)[0], bound=ANYTHING)
+    found = [c for c in choice.candidates if c["method"] == "orth-cali"]
+    assert len(found) == 4
+    assert all(c["gaps"]["images"] > 1.3 and c["refused"] == "not beyond its interval" for c in found)
+    with_images = taken(*HARMED, 2000)
+    assert "equalise" in with_images.method
+    assert skew(*made, with_images) < skew(*made, None) - 0.03
 
 
-class TestAWorldWherePairsHelp:
-    MADE = 0.0, 0.3
-
-    @pytest.mark.parametrize("shown", [0, 2000])
-    def test_auto_takes_what_helps_and_is_right(self, shown: int) -> None:
-        made, edit = world(*self.MADE), taken(*self.MADE, shown)
-        choice = edit.provenance.choice
-        assert choice.method != "none"
-        assert choice.evidence.keys() == ({"texts", "images"} if shown else {"texts"})
-        after = skew(*made, edit)
-        assert after < 0.6 * skew(*made, None)
-        fixed = [
-            skew(*made, vldebias.fit_projection(*made, method=m, max_loss=MAX_LOSS)) for m in ("cali", "difference")
-        ]
-        assert after <= min(fixed) + 0.05
-
-    def test_the_best_by_mean_prediction_of_those_beyond_their_interval(self) -> None:
-        choice = taken(*self.MADE).provenance.choice
-        best = min((c for c in choice.candidates if not c["refused"]), key=lambda c: c["gap"])
-        assert (choice.method, choice.lam) == (best["method"], best["lam"])
-        assert all((c["change"][2] < 0) == (not c["refused"]) for c in choice.candidates)
-        for c in choice.candidates:
-            assert min(c["gaps"].values()) - 1e-9 <= c["gap"] <= max(c["gaps"].values()) + 1e-9
-        assert all(c["change"][0] == pytest.approx(c["gap"] - 1) for c in choice.candidates)
-
-    def test_the_projection_is_the_method_fitted_on_everything(self) -> None:
-        edit = taken(*self.MADE)
-        again = vldebias.fit_projection(*world(*self.MADE), method=edit.method, lam=edit.lam or None)
-        torch.testing.assert_close(edit.matrix(), again.matrix())
-
-    def test_every_candidate_keeps_the_bound(self) -> None:
-        texts, prompts = world(*self.MADE)
-        for most, edit in ((MAX_LOSS, taken(*self.MADE)), (0.005, fitted(texts, prompts, bound=0.005))):
-            candidates = edit.provenance.choice.candidates
-            assert all(c["loss"] <= most + 1e-9 for c in candidates)
-            found = losses(edit, texts.embed(prompts.classes, "joint"))
-            assert (found.mean() if most == MAX_LOSS else found.max()) <= most + 1e-9
-        assert len({(c["method"], c["lam"]) for c in candidates}) == len(candidates)
-
-    def test_deterministic(self) -> None:
-        again = chosen(*world(*self.MADE), reference=images(2000, seed=1)[0])
-        assert again.to_dict() == taken(*self.MADE, 2000).provenance.choice.to_dict()
+@pytest.mark.parametrize("shown", [0, 2000])
+def test_where_pairs_help_auto_takes_what_helps_and_is_right(shown: int) -> None:
+    made, edit = world(*HELPED), taken(*HELPED, shown)
+    choice = edit.provenance.choice
+    assert choice.method != "none"
+    assert choice.evidence.keys() == ({"texts", "images"} if shown else {"texts"})
+    after = skew(*made, edit)
+    assert after < 0.6 * skew(*made, None)
+    fixed = [skew(*made, fitted(*made, method, bound=MAX_LOSS)) for method in ("cali", "difference")]
+    assert after <= min(fixed) + 0.05
 
 
-class TestEvidence:
-    def test_what_is_predicted_was_not_fitted_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        texts, prompts = world(0.0, 0.3)
-        features = images(200, seed=1)[0]
-        learned_from: list[tuple[set[Any], set[int]]] = []
-        parts = auto._Evidence.parts
+def test_it_is_the_best_by_mean_prediction_of_those_beyond_their_interval_fitted_on_everything() -> None:
+    edit = taken(*HELPED)
+    choice = edit.provenance.choice
+    best = min((c for c in choice.candidates if not c["refused"]), key=lambda c: c["gap"])
+    assert (choice.method, choice.lam) == (best["method"], best["lam"])
+    for c in choice.candidates:
+        assert (c["change"][2] < 0) == (not c["refused"])
+        assert min(c["gaps"].values()) - 1e-9 <= c["gap"] <= max(c["gaps"].values()) + 1e-9
+        assert c["change"][0] == pytest.approx(c["gap"] - 1)
+    again = vldebias.fit_projection(*world(*HELPED), method=edit.method, lam=edit.lam or None)
+    torch.testing.assert_close(edit.matrix(), again.matrix())
 
-        def named(rows: Any) -> set[int]:
-            return {hash(bytes(row.numpy().tobytes())) for row in rows}
 
-        def spy(evidence: Any, problem: Problem) -> Any:
-            rows = named([] if problem.reference is None else problem.reference.features)
-            learned_from.append(({g for s in problem.attributes for g in s.groups}, rows))
-            return parts(evidence, problem)
+def test_every_candidate_keeps_the_bound() -> None:
+    texts, prompts = world(*HELPED)
+    for most, edit in ((MAX_LOSS, taken(*HELPED)), (0.005, fitted(texts, prompts, bound=0.005))):
+        candidates = edit.provenance.choice.candidates
+        assert all(c["loss"] <= most + 1e-9 for c in candidates)
+        found = losses(edit, texts.embed(prompts.classes, "joint"))
+        assert (found.mean() if most == MAX_LOSS else found.max()) <= most + 1e-9
+    assert len({(c["method"], c["lam"]) for c in candidates}) == len(candidates)
 
-        predicted: list[set[int]] = []
-        pool = auto.PredictedGap.of.__func__
 
-        def spy_pool(cls: Any, rows: Tensor, *given: Any, **how: Any) -> Any:
-            predicted.append(named(rows.contiguous()))
-            return pool(cls, rows, *given, **how)
+def test_deterministic() -> None:
+    again = chosen(*world(*HELPED), reference=images(2000, seed=1)[0])
+    assert again.to_dict() == taken(*HELPED, 2000).provenance.choice.to_dict()
 
-        monkeypatch.setattr(auto._Evidence, "parts", spy)
-        monkeypatch.setattr(auto.PredictedGap, "of", classmethod(spy_pool))
-        chosen(texts, prompts, reference=features)
-        groups = set(prompts.groups)
-        folds = [groups - learned for learned, _ in learned_from[:FOLDS]]
-        assert set.union(*folds) == groups
-        assert sum(map(len, folds)) == len(groups)
-        for left_out, rows in zip(folds, predicted[:FOLDS], strict=True):
-            assert rows == named(texts.embed([p for group in left_out for p in group], "joint"))
-        halves = list(zip(learned_from[FOLDS : FOLDS + 2], predicted[FOLDS:], strict=True))
-        assert all(learned and not learned & rows for (_, learned), rows in halves)
-        assert len(set.union(*(rows for _, rows in halves))) == 200
 
-    @pytest.mark.parametrize(("groups", "folds"), [(FEWEST, 2), (9, 4), (10, FOLDS)])
-    def test_no_fold_is_one_concept_alone(self, groups: int, folds: int) -> None:
-        texts, prompts = world(0.0, 0.3)
-        few = replace(prompts, groups=prompts.groups[:groups])
-        assert chosen(texts, few).evidence["texts"]["folds"] == folds
+def test_what_is_predicted_was_not_fitted_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts, prompts = world(0.0, 0.3)
+    features = images(200, seed=1)[0]
+    learned_from: list[tuple[set[Any], set[int]]] = []
+    parts = auto._Evidence.parts
 
-    def test_held_out_groups_are_predicted_where_there_are_enough(self) -> None:
-        texts, prompts = world(0.0, 0.3)
-        split = replace(prompts, groups=prompts.groups[:12], held_out_groups=prompts.groups[12:])
-        assert chosen(texts, split).evidence["texts"] == {"neutral texts": CONCEPTS, "folds": 1, "rows": 16}
+    def named(rows: Any) -> set[int]:
+        return {hash(bytes(row.numpy().tobytes())) for row in rows}
 
-    def test_with_too_few_groups_images_judge_and_without_them_it_declines(self) -> None:
-        texts, prompts = world(0.0, 0.3)
-        few = replace(prompts, groups=prompts.groups[: FEWEST - 1])
-        with pytest.warns(AutoDeclinedWarning, match="Fewer than 5 groups"):
-            choice = chosen(texts, few)
-        assert (choice.method, choice.candidates, choice.evidence) == ("none", (), {})
-        choice = chosen(texts, few, reference=images(2000, seed=1)[0])
-        assert choice.evidence.keys() == {"images"}
-        assert choice.method != "none"
+    def spy(evidence: Any, problem: Problem) -> Any:
+        rows = named([] if problem.reference is None else problem.reference.features)
+        learned_from.append(({g for s in problem.attributes for g in s.groups}, rows))
+        return parts(evidence, problem)
 
-    @pytest.mark.parametrize("kind", ["one value", "one picture", "nine pictures", "another model", "noise"])
-    def test_images_that_cannot_be_split_or_are_of_another_space_are_left_out_and_said(self, kind: str) -> None:
-        rows, value = images(400, seed=1)
-        shown = {
-            "one value": rows[value == 0][:60],
-            "one picture": rows[:1].repeat(60, 1),
-            "nine pictures": rows[:9],
-            "another model": rows @ torch.linalg.qr(noise(DIM, seed=6))[0],
-            "noise": noise(400, seed=7),
-        }
-        with pytest.warns(ReferenceWarning, match="the reference is left out"):
-            edit = fitted(*world(0.0, 0.3), reference=shown[kind])
-        alone = taken(0.0, 0.3)
-        assert edit.provenance.choice == alone.provenance.choice
-        assert torch.equal(edit.matrix(), alone.matrix())
+    predicted: list[set[int]] = []
+    pool = auto.PredictedGap.of.__func__
 
-    def test_a_reference_has_to_earn_what_it_changes(self) -> None:
-        """With few images what texts alone choose stays, whatever the mean says; with many, what is better wins."""
-        made, alone, many = world(0.2, 0.3), taken(0.2, 0.3), taken(0.2, 0.3, 2000)
-        for seed in range(2):
-            assert fitted(*made, reference=images(16, seed=seed)[0]).method == alone.method
-        assert "equalise" in many.method
-        assert skew(*made, many) < skew(*made, alone) - 0.03
+    def spy_pool(cls: Any, rows: Tensor, *given: Any, **how: Any) -> Any:
+        predicted.append(named(rows.contiguous()))
+        return pool(cls, rows, *given, **how)
 
-    def test_another_width_is_a_mistake_and_raises(self) -> None:
-        with pytest.raises(InvalidInputError, match="width 3, texts 48"):
-            chosen(*world(0.0, 0.3), reference=torch.randn(40, 3, generator=torch.Generator().manual_seed(0)))
+    monkeypatch.setattr(auto._Evidence, "parts", spy)
+    monkeypatch.setattr(auto.PredictedGap, "of", classmethod(spy_pool))
+    chosen(texts, prompts, reference=features)
+    groups = set(prompts.groups)
+    folds = [groups - learned for learned, _ in learned_from[:FOLDS]]
+    assert set.union(*folds) == groups
+    assert sum(map(len, folds)) == len(groups)
+    for left_out, rows in zip(folds, predicted[:FOLDS], strict=True):
+        assert rows == named(texts.embed([p for group in left_out for p in group], "joint"))
+    halves = list(zip(learned_from[FOLDS : FOLDS + 2], predicted[FOLDS:], strict=True))
+    assert all(learned and not learned & rows for (_, learned), rows in halves)
+    assert len(set.union(*(rows for _, rows in halves))) == 200
+
+
+@pytest.mark.parametrize(("groups", "folds"), [(FEWEST, 2), (9, 4), (10, FOLDS)])
+def test_no_fold_is_one_concept_alone(groups: int, folds: int) -> None:
+    texts, prompts = world(0.0, 0.3)
+    few = replace(prompts, groups=prompts.groups[:groups])
+    assert chosen(texts, few).evidence["texts"]["folds"] == folds
+
+
+def test_held_out_groups_are_predicted_where_there_are_enough() -> None:
+    texts, prompts = world(0.0, 0.3)
+    split = replace(prompts, groups=prompts.groups[:12], held_out_groups=prompts.groups[12:])
+    assert chosen(texts, split).evidence["texts"] == {"neutral texts": CONCEPTS, "folds": 1, "rows": 16}
+
+
+def test_with_too_few_groups_images_judge_and_without_them_it_declines() -> None:
+    texts, prompts = world(0.0, 0.3)
+    few = replace(prompts, groups=prompts.groups[: FEWEST - 1])
+    with pytest.warns(AutoDeclinedWarning, match="Fewer than 5 groups"):
+        choice = chosen(texts, few)
+    assert (choice.method, choice.candidates, choice.evidence) == ("none", (), {})
+    choice = chosen(texts, few, reference=images(2000, seed=1)[0])
+    assert choice.evidence.keys() == {"images"}
+    assert choice.method != "none"
+
+
+@pytest.mark.parametrize("kind", ["one value", "one picture", "nine pictures", "another model", "noise"])
+def test_images_that_cannot_be_split_or_are_of_another_space_are_left_out_and_said(kind: str) -> None:
+    rows, value = images(400, seed=1)
+    shown = {
+        "one value": rows[value == 0][:60],
+        "one picture": rows[:1].repeat(60, 1),
+        "nine pictures": rows[:9],
+        "another model": rows @ torch.linalg.qr(normal(DIM, DIM, seed=6))[0],
+        "noise": normal(400, DIM, seed=7),
+    }
+    with pytest.warns(ReferenceWarning, match="the reference is left out"):
+        edit = fitted(*world(0.0, 0.3), reference=shown[kind])
+    alone = taken(0.0, 0.3)
+    assert edit.provenance.choice == alone.provenance.choice
+    assert torch.equal(edit.matrix(), alone.matrix())
+
+
+def test_a_reference_has_to_earn_what_it_changes() -> None:
+    """With few images what texts alone choose stays, whatever the mean says; with many, what is better wins."""
+    made, alone, many = world(0.2, 0.3), taken(0.2, 0.3), taken(0.2, 0.3, 2000)
+    for seed in range(2):
+        assert fitted(*made, reference=images(16, seed=seed)[0]).method == alone.method
+    assert "equalise" in many.method
+    assert skew(*made, many) < skew(*made, alone) - 0.03
+
+
+def test_another_width_is_a_mistake_and_raises() -> None:
+    with pytest.raises(InvalidInputError, match="width 3, texts 48"):
+        chosen(*world(0.0, 0.3), reference=torch.randn(40, 3, generator=torch.Generator().manual_seed(0)))
 
 
 WORDS = ("man", "woman", "boy", "girl", "old man", "men")
@@ -291,7 +280,7 @@ def odd_problems(draw: st.DrawFn) -> tuple[TextTable, PromptSet, Reference | Non
         class_names=names,
     )
     texts = [*prompts.classes, *prompts.spurious, *chain(*prompts.groups, *prompts.held_out_groups)]
-    rows = noise(len(texts), draw(st.integers(0, 99)))
+    rows = normal(len(texts), DIM, seed=draw(st.integers(0, 99)))
     if draw(st.booleans()):
         rows[len(prompts.classes) :] = rows[0]
     given = draw(st.sampled_from([None, 0, 1, 2, 5, 10, 40]))
@@ -313,21 +302,17 @@ def test_it_gives_an_edit_wherever_none_does(odd: tuple[TextTable, PromptSet, An
     assert (choice.method == "none") == (edit.rank == 0)
 
 
-class TestOnAModel:
-    def test_declined_is_the_model_as_it_is(self, tmp_path: Path) -> None:
-        model, _, tokenizer = load_clip()
-        tokens = tokenizer(["This is a picture of a landbird."])
-        with torch.no_grad():
-            before = model.encode_text(tokens)
-            with pytest.warns(AutoDeclinedWarning, match="waterbirds: auto: none"):
-                attachment = vldebias.debias(model, "waterbirds", method="auto", tokenizer=tokenizer)
-            assert torch.equal(model.encode_text(tokens), before)
-        assert "joint: auto: none lam=0.0 rank 0/" in repr(attachment)
+def test_declined_is_the_model_as_it_is(tmp_path: Path) -> None:
+    model, _, tokenizer = load_clip()
+    tokens = tokenizer(["This is a picture of a landbird."])
+    with torch.no_grad():
+        before = model.encode_text(tokens)
+        with pytest.warns(AutoDeclinedWarning, match="waterbirds: auto: none"):
+            attachment = vldebias.debias(model, "waterbirds", method="auto", tokenizer=tokenizer)
+        assert torch.equal(model.encode_text(tokens), before)
         projection = attachment.projections["joint"]
         attachment.remove()
         again = CalibratedProjection.from_pretrained(projection.save_pretrained(tmp_path / "saved"))
         assert (again.method, again.rank) == ("auto: none", 0)
-        half = torch.randn(3, again.dim, generator=torch.Generator().manual_seed(0)).bfloat16()
-        assert torch.equal(again(half), half)
-        with vldebias.debias(model, again, tokenizer=tokenizer), torch.no_grad():
+        with vldebias.debias(model, again, tokenizer=tokenizer):
             assert torch.equal(model.encode_text(tokens), before)

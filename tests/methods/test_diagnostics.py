@@ -5,20 +5,15 @@ import itertools
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import cosine_similarity, normalize
+from torch.nn.functional import cosine_similarity
 
+from tests.methods.made import unit
 from vldebias.hosts import TextTable
 from vldebias.methods.diagnostics import Diagnostics, pair_distance, spread_along
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 
-
-def embeddings(*shape: int, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1)
-
-
-PAIRS, SPURIOUS, CLASSES = embeddings(6, 2, 16, seed=0), embeddings(2, 16, seed=1), embeddings(4, 16, seed=2)
+PAIRS, SPURIOUS, CLASSES = unit(6, 2, 16, seed=0), unit(2, 16, seed=1), unit(4, 16, seed=2)
 CALI = CalibratedProjection().fit(PAIRS)
 
 
@@ -50,14 +45,14 @@ def test_of_a_prompt_set_it_is_what_its_texts_allow() -> None:
 
 
 class TestSpreadAlong:
-    TEXTS = embeddings(6, 24, seed=7)
+    TEXTS = unit(6, 24, seed=7)
 
     def images(self, n: int) -> Tensor:
         """Rows that vary along the texts, and a little along everything."""
-        return embeddings(n, 6, seed=8) @ self.TEXTS + 0.1 * embeddings(n, 24, seed=9)
+        return unit(n, 6, seed=8) @ self.TEXTS + 0.1 * unit(n, 24, seed=9)
 
     def turned(self, seed: int) -> Tensor:
-        q, r = torch.linalg.qr(embeddings(24, 24, seed=seed))
+        q, r = torch.linalg.qr(unit(24, 24, seed=seed))
         return q * r.diagonal().sign()  # so that all rotations are equally likely
 
     def test_over_rotations_it_has_the_mean_and_the_deviation_that_it_says(self) -> None:
@@ -73,7 +68,7 @@ class TestSpreadAlong:
             spread, deviations = spread_along(self.images(n), self.TEXTS)
             assert spread > 3
             assert deviations > 4
-        moved = spread_along(3 * self.images(100) + embeddings(24, seed=1), self.TEXTS + embeddings(24, seed=2))
+        moved = spread_along(3 * self.images(100) + unit(24, seed=1), self.TEXTS + unit(24, seed=2))
         assert moved == pytest.approx((spread, deviations))
 
     def test_what_does_not_differ_has_no_spread(self) -> None:

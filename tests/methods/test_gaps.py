@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 from torch import Tensor
-from torch.nn.functional import normalize
 
+from tests.methods.made import normal, unit
 from vldebias.errors import InvalidInputError
 from vldebias.methods import auto
 from vldebias.methods.auto import PredictedGap
@@ -23,11 +23,6 @@ def gap(rows: Tensor, *codes: Tensor, resamples: int = 0, **how: Any) -> Predict
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(auto, "RESAMPLES", resamples)
         return PredictedGap.of(rows, *codes, **how)
-
-
-def rows(n: int, seed: int) -> Tensor:
-    draw = torch.Generator().manual_seed(seed)
-    return normalize(torch.randn(n, DIM, generator=draw, dtype=torch.float64), dim=1)
 
 
 def codes(n: int, kinds: int, seed: int) -> Tensor:
@@ -53,7 +48,7 @@ def naive_differences(x: Tensor, values: Tensor, classes: Tensor) -> list[Tensor
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 1000), n=st.integers(12, 60), a=st.integers(2, 3), c=st.integers(1, 4))
 def test_differences_agree_with_loops_for_the_sample_and_its_resamples(seed: int, n: int, a: int, c: int) -> None:
-    x, values, classes = rows(n, seed), codes(n, a, seed), codes(n, c, seed + 1)
+    x, values, classes = unit(n, DIM, seed=seed), codes(n, a, seed), codes(n, c, seed + 1)
     pool = gap(x, values, classes, resamples=3, seed=seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(auto, "RESAMPLES", 3)
@@ -70,8 +65,8 @@ def test_differences_agree_with_loops_for_the_sample_and_its_resamples(seed: int
 @given(seed=st.integers(0, 1000))
 @settings(max_examples=20, deadline=None)
 def test_gaps_are_the_largest_over_pairs_in_units_of_the_spread(seed: int) -> None:
-    x, values = rows(30, seed), codes(30, 3, seed)
-    texts = rows(4, seed + 1)
+    x, values = unit(30, DIM, seed=seed), codes(30, 3, seed)
+    texts = unit(4, DIM, seed=seed + 1)
     found = gap(x, values).of_texts(texts)
     for q, text in enumerate(texts):
         differences = naive_differences(x, values, torch.zeros(30))
@@ -104,7 +99,7 @@ def test_squares_are_those_of_the_world_however_few_rows(delta: float) -> None:
         x = torch.randn(40, 2, generator=draw, dtype=torch.float64)
         x[:, 0] += delta * values
         one = gap(x, values, resamples=200, seed=seed)
-        found.append((float(one.squares(text)[0, 0]), float(one.of_texts(text)[0, 0])))
+        found.append((float(one.of_texts(text, squared=True)[0, 0]), float(one.of_texts(text)[0, 0])))
     squares, gaps = torch.tensor(found, dtype=torch.float64).T
     truth = delta**2 / (1 + delta**2 / 4)
     assert float(squares.mean()) == pytest.approx(truth, abs=4 * float(squares.std()) / 200**0.5)
@@ -114,7 +109,7 @@ def test_squares_are_those_of_the_world_however_few_rows(delta: float) -> None:
 @pytest.mark.parametrize("concepts", [2, 3, 20])
 def test_classes_drawn_whole_vary_as_their_mean_does(concepts: int) -> None:
     """However few: the variance over resamples is that of a mean, s^2 / n, of the differences of the classes."""
-    x = torch.randn(2 * concepts, DIM, generator=torch.Generator().manual_seed(concepts), dtype=torch.float64)
+    x = normal(2 * concepts, DIM, seed=concepts)
     values, classes = torch.arange(2).repeat(concepts), torch.arange(concepts).repeat_interleave(2)
     pool = gap(x, values, classes, resamples=4000, whole=True)
     each = x[0::2] - x[1::2]
@@ -127,4 +122,4 @@ def test_classes_drawn_whole_vary_as_their_mean_does(concepts: int) -> None:
 
 def test_one_value_is_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"got \[\[4\]\]"):
-        gap(rows(4, 0), torch.zeros(4, dtype=torch.long))
+        gap(unit(4, DIM, seed=0), torch.zeros(4, dtype=torch.long))

@@ -25,7 +25,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -142,22 +142,15 @@ class PredictedGap:
         parts = [_differences(wide, cell, (c, a), some) for some in drawn.split(max(1, _BLOCK // len(rows)))]
         return cls(torch.cat(parts), wide - wide.mean(0))
 
-    def of_texts(self, texts: Tensor) -> Tensor:
-        """Return the gap (1 + b, q) of every text (q, d): first of the sample, then of its resamples."""
-        return self._of_pairs(texts).abs().amax(1)
+    def of_texts(self, texts: Tensor, *, squared: bool = False) -> Tensor:
+        """Return the gap (1 + b, q) of every text (q, d): first of the sample, then of its resamples.
 
-    def squares(self, texts: Tensor) -> Tensor:
-        """Return the squared gap (1 + b, q) of texts (q, d), averaged over the pairs of values, corrected for noise.
-
-        That is E[x^2] - var x, with the variance of the resamples; it may be negative.
+        squared: instead the square, averaged over the pairs of values and corrected for noise: E[x^2] - var x, with the
+        variance of the resamples; it may be negative.
         """
-        each = self._of_pairs(texts)
-        return (each.square() - each[1:].var(0)).mean(1)
-
-    def _of_pairs(self, texts: Tensor) -> Tensor:
-        """Return differences (1 + b, p, q) of the scores of every pair of values, in deviations of the scores."""
         unit = normalize(texts.double(), dim=1)
-        return self.differences @ unit.T / (self.centred @ unit.T).std(0).clamp(min=_TINY)
+        each = self.differences @ unit.T / (self.centred @ unit.T).std(0).clamp(min=_TINY)
+        return (each.square() - each[1:].var(0)).mean(1) if squared else each.abs().amax(1)
 
 
 def _draws(n: int, seed: int = 0, size: int | None = None) -> Tensor:
@@ -181,12 +174,7 @@ def _differences(rows: Tensor, cell: Tensor, sizes: tuple[int, int], drawn: Tens
     return torch.stack(differences, 1)
 
 
-class _Fold(NamedTuple):
-    """Hold a problem on one part of the evidence, and one gap per attribute from the other part."""
-
-    kind: str
-    problem: Problem
-    gaps: list[PredictedGap]
+Fold = tuple[str, Problem, list[PredictedGap]]  # kind, what is fitted on, and what is predicted by attribute
 
 
 class _Evidence:
@@ -201,12 +189,12 @@ class _Evidence:
     def __init__(self, problem: Problem, role: str, methods: Sequence[ClosedForm], most: float | None) -> None:
         self.role, self.methods, self.most = role, methods, most
         self.neutral = problem.embed(problem.neutral_prompts(), role)
-        self.folds, self._drawn, self._before = list[tuple[_Fold, Parts]](), _draws(len(self.neutral)), list[Tensor]()
+        self.folds, self._drawn, self._before = list[tuple[Fold, Parts]](), _draws(len(self.neutral)), list[Tensor]()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ReferenceWarning)  # half of the images are less certain than all of them
             for fold in chain(_text_folds(problem, role), _image_folds(problem, role)):
-                self.folds.append((fold, self.parts(fold.problem)))
-        self.kinds = tuple(dict.fromkeys(fold.kind for fold, _ in self.folds))
+                self.folds.append((fold, self.parts(fold[1])))
+        self.kinds = tuple(dict.fromkeys(kind for (kind, *_), _ in self.folds))
         if self.kinds:
             self.without = self.gaps(None, None)
             errors = torch.tensor([ERR[kind] for kind in self.kinds], dtype=torch.float64)
@@ -232,12 +220,12 @@ class _Evidence:
         """Return the mean gap (kinds, 1 + b) of the neutral texts and attributes, as a share of that without an edit.
 
         The share is of every text fold by itself; of all images together, whose halves may show no gap, and as a square
-        without its noise (`PredictedGap.squares`). Neutral texts are resampled with the rows.
+        without its noise (`PredictedGap.of_texts`). Neutral texts are resampled with the rows.
         """
         found: dict[str, list[Tensor]] = {kind: [] for kind in self.kinds}
         for (kind, problem, gaps), parts in self.folds:
             texts = self.neutral if method is None else self.solve(problem, method, lam, parts)(self.neutral)
-            each = torch.stack([gap.squares(texts) if kind == "images" else gap.of_texts(texts) for gap in gaps])
+            each = torch.stack([gap.of_texts(texts, squared=kind == "images") for gap in gaps])
             found[kind].append((each * self._drawn).sum(2) / self._drawn.sum(1))
         means, shares = [torch.stack(own) for own in found.values()], []
         self._before = self._before or [after[..., :1] for after in means]  # the first call is without a method
@@ -288,9 +276,9 @@ def _decide(
         gap, loss = told[chosen - 1]["gap"], told[chosen - 1]["loss"]
         reason = f"The predicted gap is {gap:.0%} of that without an edit, at a mean loss of cosine of {loss:.3f}."
     found = {kind: {"neutral texts": len(evidence.neutral), "folds": 0, "rows": 0} for kind in evidence.kinds}
-    for fold, _ in evidence.folds:
-        found[fold.kind]["folds"] += 1
-        found[fold.kind]["rows"] += sum(len(gap.centred) for gap in fold.gaps)
+    for (kind, _, own), _ in evidence.folds:
+        found[kind]["folds"] += 1
+        found[kind]["rows"] += sum(len(gap.centred) for gap in own)
     best, settings = edits[chosen], {"max_loss": most, "resamples": RESAMPLES, "level": 0.95}
     return best, Choice(problem.label, best.method, best.lam, reason, tuple(told), found, settings)
 
@@ -325,7 +313,7 @@ def _change(after: Tensor, before: Tensor, weights: Tensor, level: float = 0.95)
     return float(change[0]), *recentred_interval(float(change[0]), change[1:].numpy(), level=level)
 
 
-def _text_folds(problem: Problem, role: str) -> Iterator[_Fold]:
+def _text_folds(problem: Problem, role: str) -> Iterator[Fold]:
     """Yield folds of the groups in which prompts state two values; all other groups are fitted on in every fold.
 
     A fold whose sets have no prompt of some value is left out.
@@ -359,10 +347,10 @@ def _text_folds(problem: Problem, role: str) -> Iterator[_Fold]:
             texts, values, concepts = zip(*stating(prompts), strict=True)
             codes = torch.tensor(values), torch.tensor(concepts)
             gaps.append(PredictedGap.of(problem.embed(texts, role), *codes, seed=seed, whole=True))
-        yield _Fold("texts", replace(problem, sets=learn), gaps)
+        yield "texts", replace(problem, sets=learn), gaps
 
 
-def _image_folds(problem: Problem, role: str) -> Iterator[_Fold]:
+def _image_folds(problem: Problem, role: str) -> Iterator[Fold]:
     """Yield the two halves of the reference images, of which each is fitted on and the other predicted."""
     reference = problem.reference
     if reference is None:
@@ -381,7 +369,7 @@ def _image_folds(problem: Problem, role: str) -> Iterator[_Fold]:
             texts = class_texts(problem, prompts, role) if reference.within_classes else None
             label = None if texts is None else (predict @ texts.T).argmax(1)
             gaps.append(PredictedGap.of(predict, value, label, seed=k))
-        yield _Fold("images", replace(problem, reference=replace(reference, features=learn)), gaps)
+        yield "images", replace(problem, reference=replace(reference, features=learn)), gaps
 
 
 register_method(Auto())

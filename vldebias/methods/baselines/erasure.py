@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,20 +23,8 @@ _SURE = 0.7  # probability of a value, of SFID's authors
 _KEPT = 1800 / 2048  # of the width: what FairImagen's authors keep of the pooled states of Stable Diffusion 3
 
 
-class Affine(NamedTuple):
-    """Map rows x (..., d) to x - (x right) left^T + |x| shift: fitted at length 1, applied at any.
-
-    left, right: (d, rank) float64; shift: (d,) float64.
-    """
-
-    left: Tensor
-    right: Tensor
-    shift: Tensor
-
-
-def replacing(basis: Tensor, row: Tensor) -> Affine:
-    """Return the map that replaces the part in the span of an orthonormal basis (d, rank) by that of a row (d,)."""
-    return Affine(basis, basis, basis @ (basis.T @ row))
+# left, right (d, rank) and shift (d,) of the map x -> x - (x right) left^T + |x| shift, fitted at length 1
+Affine = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,9 +46,9 @@ class TwoTowers(Rowwise):
     @classmethod
     def of_maps(cls, images: Affine, texts: Affine | None = None) -> TwoTowers:
         """Return the edit of two maps; without one of texts, texts are left unchanged."""
-        both = (texts or Affine(images.left[:, :0], images.left[:, :0], 0 * images.shift), images)
+        both = (texts or (images[0][:, :0], images[1][:, :0], 0 * images[2]), images)
         left, right = (pad_sequence([one[k].T for one in both], batch_first=True) for k in (0, 1))
-        return cls(left, right, torch.stack([one.shift for one in both]), "both" if texts else "image")
+        return cls(left, right, torch.stack([one[2] for one in both]), "both" if texts else "image")
 
     def _turned(self, unit: Tensor, image: bool) -> Tensor | None:
         left, right, shift = self.left[int(image)], self.right[int(image)], self.shift[int(image)]
@@ -111,7 +99,12 @@ def leace(given: Labelled, shrinkage: float | None = None) -> Affine:
     u, s, _ = torch.linalg.svd(whitened, full_matrices=False)
     u = u[:, s > s[0] * 1e-8]
     left, right = (basis * roots) @ (basis.T @ u), (basis / roots) @ (basis.T @ u)
-    return Affine(left, right, left @ (right.T @ mean))
+    return left, right, left @ (right.T @ mean)
+
+
+def replacing(basis: Tensor, row: Tensor) -> Affine:
+    """Return the map that replaces the part in the span of an orthonormal basis (d, rank) by that of a row (d,)."""
+    return basis, basis, basis @ (basis.T @ row)
 
 
 def sfid(given: Labelled) -> Affine:
@@ -200,7 +193,7 @@ def roboshot(harmful: Tensor, helpful: Tensor) -> Affine:
     vectors one by one and normalise in between, which changes lengths alone, since each basis is orthonormal.
     """
     q, t = span_of(harmful), span_of(helpful) if len(helpful) else harmful.T[:, :0]
-    return Affine(torch.cat([q, -t], 1), torch.cat([q, t - q @ (q.T @ t)], 1), 0 * harmful[0])
+    return torch.cat([q, -t], 1), torch.cat([q, t - q @ (q.T @ t)], 1), 0 * harmful[0]
 
 
 class RoboShot(Method):

@@ -129,7 +129,7 @@ def test_a_pool_embeds_to_the_same_bytes_killed_or_failed(two: OnRay, tmp_path: 
     assert (tmp_path / "killed").exists()
     failing, rest = Counting(stop_at=11, stop_with=RuntimeError), Counting()
     with pytest.raises(RuntimeError):
-        embed(make_data(50, {7}), failing, tmp_path / "failed", **HOW, runner=two)
+        embed(make_data(50, {7}), failing, tmp_path / "failed", **HOW, runner=OnRay(workers=1))
     assert 0 < len(shards(tmp_path / "failed")) < 13
     embed(make_data(50, {7}), rest, tmp_path / "failed", **HOW)
     assert rest.images < 49

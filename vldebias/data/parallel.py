@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import pickle
 from collections import deque
@@ -105,7 +104,6 @@ class OnRay:
         context = data.DataContext.get_current()
         context.enable_progress_bars = False
         context.execution_options.preserve_order = True
-        context.raise_original_map_exception = True  # else Ray Data wraps it, and the cause does not cross processes
         held: Any = self.ray.put(work), [self.ray.put(part) for part in parts]
         how: dict[str, Any] = {"fn": _Worker(*held)}
         again = {"max_retries": RETRIES}  # Ray Data's own is to try for ever
@@ -114,28 +112,20 @@ class OnRay:
             again = {"max_restarts": RETRIES, "max_task_retries": RETRIES}
         how |= {"batch_size": 1, "ray_remote_args_fn": lambda: again, **self.needs}
         numbers = data.from_items(list(range(len(parts))), override_num_blocks=max(1, len(parts)))
-        failure: Exception | None = None
         try:
             for row in numbers.map_batches(**how).iter_rows():
-                yield pickle.loads(row["done"])
+                done, found = pickle.loads(row["found"])
+                if not done:
+                    raise found
+                yield found
         except Exception as error:
-            failure = _told(error)
-        if failure is not None:
-            gc.collect()  # Ray Data keeps the actors of a pass that failed at its first part until then
-            raise failure
-
-
-def _told(error: Exception) -> Exception:
-    """Return the error of the work, which lies in those of Ray, several deep; or one that says what happened."""
-    chain: list[Any] = [error]
-    while (inner := getattr(chain[-1], "cause", None) or chain[-1].__cause__) is not None:
-        chain.append(inner)
-    own = [one.with_traceback(None) for one in chain if not type(one).__module__.startswith("ray.")]
-    lost = VldebiasError(
-        f"ray: workers died {RETRIES + 1} times at the same part, or what they held is lost ({type(error).__name__}); "
-        "look for a lack of memory in `ray status` and the logs, or give each worker more room by OnRay(cpus=...)"
-    )
-    return next((one for one in own if isinstance(one, VldebiasError)), own[0] if own else lost)
+            if not type(error).__module__.startswith("ray."):
+                raise
+            raise VldebiasError(
+                f"ray: workers died {RETRIES + 1} times at the same part, or what they held is lost "
+                f"({type(error).__name__}); look for a lack of memory in `ray status` and the logs, or give each "
+                "worker more room by OnRay(cpus=...)"
+            ) from None
 
 
 class _Worker:
@@ -151,5 +141,11 @@ class _Worker:
         return found
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Return the pickled results, as a column of bytes."""
-        return {"done": [pickle.dumps(self.work(need("ray").get(self.parts[int(i)]))) for i in batch["item"]]}
+        """Return (True, result) of each part, or (False, error), pickled: a pass that fails would keep its actors."""
+        found: list[tuple[bool, Any]] = []
+        for i in batch["item"]:
+            try:
+                found.append((True, self.work(need("ray").get(self.parts[int(i)]))))
+            except Exception as error:
+                found.append((False, error))
+        return {"found": list(map(pickle.dumps, found))}

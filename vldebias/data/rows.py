@@ -29,7 +29,6 @@ from vldebias.files import digest
 from vldebias.metrics.rankings import Leaders, Rows, leaders
 
 Index = NDArray[np.int64]
-Places = slice | Index
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -143,14 +142,11 @@ class Shards:
             found[places] = self.arrays[i][local]
         return found
 
-    def cut(self, index: Index | None) -> list[tuple[int, Places, Places]]:
-        """Return the parts that hold some rows: number, which of its rows, their places in `index` (None: all)."""
-        if index is None:
-            bounds = itertools.pairwise(self.starts.tolist())
-            return [(i, slice(0, b - a), slice(a, b)) for i, (a, b) in enumerate(bounds) if a < b]
-        order, cuts = np.argsort(index, kind="stable"), list[tuple[int, Places, Places]]()
-        rising, ends = index[order], np.searchsorted(index[order], self.starts).tolist()
-        for i, (start, stop) in enumerate(itertools.pairwise(ends)):
+    def cut(self, index: Index) -> list[tuple[int, slice | Index, Index]]:
+        """Return the parts that hold some rows: number, which of its rows, and their places in `index`."""
+        order, cuts = np.argsort(index, kind="stable"), list[tuple[int, slice | Index, Index]]()
+        rising = index[order]
+        for i, (start, stop) in enumerate(itertools.pairwise(np.searchsorted(rising, self.starts).tolist())):
             if start < stop:
                 local = rising[start:stop] - self.starts[i]
                 run = (np.diff(local) == 1).all()  # read as a slice, without a copy
@@ -237,22 +233,20 @@ class UnitRows:
         if queries.ndim != 2 or queries.shape[1] != self.shape[1] or not 1 <= k <= len(self):
             raise InvalidInputError(f"queries, k: {tuple(queries.shape)} and {k} do not fit images {self.shape}")
         order = np.random.default_rng(seed).permutation(len(self)) if ties == "random" else None
-        place, parts = None if order is None else np.argsort(order), list[tuple[UnitRows, Index | int]]()
-        for rows, places in self._parts():
-            at = places if place is None else place[places]
-            parts.append((rows, at.start if isinstance(at, slice) else at))
+        place = np.arange(len(self)) if order is None else np.argsort(order)
+        parts = [(rows, place[places]) for rows, places in self._parts()]
         found = self.features.map(partial(_leaders, queries, k), parts)
         first = reduce(lambda one, other: Leaders.merged([one, other], k), found).places
         return first if order is None else order[first]
 
-    def _parts(self) -> list[tuple[UnitRows, Places]]:
+    def _parts(self) -> list[tuple[UnitRows, Index]]:
         """Return the rows of each part, and their places among these."""
         held, pieces = self.features, []
-        for i, local, places in held.cut(held.index):
-            part, first = held.arrays[i], int(held.starts[i])
+        for i, local, places in held.cut(held.numbers(slice(None))):
+            part = held.arrays[i]
             every = isinstance(local, slice) and local == slice(0, len(part))
             index = None if every else np.arange(len(part))[local]
-            ids = self.ids if len(held.arrays) == 1 else RowNumbers(len(part), first, "row ")
+            ids = self.ids if len(held.arrays) == 1 else RowNumbers(len(part), int(held.starts[i]), "row ")
             pieces.append((UnitRows(Shards([part], index=index), ids, self.change), places))
         return pieces
 
@@ -285,7 +279,7 @@ def _products(texts: Mapping[T, Tensor], rows: UnitRows) -> dict[T, Tensor]:
     return products
 
 
-def _leaders(queries: Tensor, k: int, part: tuple[UnitRows, Index | int]) -> Leaders:
+def _leaders(queries: Tensor, k: int, part: tuple[UnitRows, Index]) -> Leaders:
     """Return the first of one part, at most k of them."""
     rows, place = part
     return leaders(queries, rows, min(k, len(rows)), place)

@@ -113,14 +113,12 @@ def test_paths_that_lead_out_are_refused(tmp_path: Path, path: str) -> None:
 
 def test_a_description_counts_everything_once() -> None:
     labels = {"a": Labels.of(["x", None, "x"]), "b": Labels.of(["p", "p", None])}
-    labels |= {"years": Labels(np.zeros(3, int), tuple(map(str, range(101))))}  # too many for intersections
     found = describe(make(labels=labels, captions=("A", "", "C"), about={"root": "here"}))
     assert found | {"columns": {}} == {
         "name": "tiny",
         "split": "test",
         "images": 3,
         "columns": {},
-        "intersections": {"a x b": {"counts": {"x/p": 1}, "unknown": 2}},
         "captions": 2,
         "about": {"root": "here"},
     }
@@ -139,7 +137,6 @@ def test_every_image_that_cannot_be_read_is_named_in_order(tmp_path: Path, capsy
     assert found[0][1].startswith("not a picture in one of the formats ")
     assert "truncated" in found[1][1]
     assert found[2][1] == "No such file or directory"
-    assert check_images(data[:7], progress=False) == []
-    assert check_images(data[:7], sample=3) == []
+    assert check_images(data[:7]) == []
     out, err = capsys.readouterr()
-    assert (out, "3/3" in err) == ("", True)
+    assert (out, "7/7" in err) == ("", True)

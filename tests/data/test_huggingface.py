@@ -59,16 +59,6 @@ def dataset(first: int = 0) -> Any:
     return datasets.Dataset.from_dict(columns, features=datasets.Features(features))
 
 
-def saved(root: Path) -> Path:
-    datasets.DatasetDict(train=dataset(), validation=dataset(10), test=dataset(20)).save_to_disk(str(root))
-    return root
-
-
-def saved_one(root: Path) -> Path:
-    datasets.DatasetDict(test=dataset(20))["test"].save_to_disk(str(root))
-    return root
-
-
 def parquet_folder(root: Path) -> Path:
     root.mkdir(parents=True)
     for part, first in (("train", 0), ("validation", 10), ("test", 20)):
@@ -82,7 +72,7 @@ def parquet_file(root: Path) -> Path:
     return root / "own.parquet"
 
 
-LAYOUTS = [(saved, "test"), (saved_one, "all"), (parquet_folder, "test"), (parquet_file, "all")]
+LAYOUTS = [(parquet_folder, "test"), (parquet_file, "all")]
 MAPPED: dict[str, Any] = {"labels": {"gender": "sex", "tone": "tone"}, "caption": "text"}
 
 
@@ -105,13 +95,12 @@ def test_rows_at_random_are_those_of_a_stream_from_any_start(tmp_path: Path, lay
 
 
 def test_class_labels_are_taken_by_default_rows_are_numbered_and_all_joins_the_splits(tmp_path: Path) -> None:
-    root = saved(tmp_path / "own")
+    root = parquet_folder(tmp_path / "own")
     data = opened(root, "val")
     assert list(data.labels) == ["sex"]
     assert rows_of(data) == [(f"{i:08d}", "", picture(10 + i)) for i in range(N)]
     record = next(opened(root, "val", streaming=True).records(2))
     assert (record.id, dict(record.labels), record.caption) == ("00000002", {"sex": None}, None)
-    root = parquet_folder(tmp_path / "more")
     texts = [f"text {first + i}" for first in (0, 10, 20) for i in range(N)]
     for streaming in (False, True):
         assert [row[1] for row in rows_of(opened(root, "all", streaming=streaming, **MAPPED))] == texts
@@ -141,7 +130,7 @@ def test_a_folder_of_image_files_and_one_of_their_paths(tmp_path: Path, layout: 
 
 
 @BOTH
-@pytest.mark.parametrize("layout", [saved, parquet_folder, imagefolder])
+@pytest.mark.parametrize("layout", [parquet_folder, imagefolder])
 def test_a_fingerprint_survives_copying_and_notices_other_rows(tmp_path: Path, layout: Any, streaming: bool) -> None:
     root = layout(tmp_path / "one/own")
     shutil.copytree(root, tmp_path / "two/own")
@@ -162,7 +151,8 @@ def test_the_fingerprint_of_a_table_of_paths_notices_other_images(tmp_path: Path
 
 
 def texts(root: Path, **columns: list[Any]) -> Path:
-    datasets.DatasetDict(test=datasets.Dataset.from_dict(columns)).save_to_disk(str(root))
+    root.mkdir()
+    datasets.Dataset.from_dict(columns).to_parquet(str(root / "test.parquet"))
     return root
 
 

@@ -117,16 +117,6 @@ def test_paths_start_where_they_are_told_to(images: Path, tmp_path: Path) -> Non
     assert opened(data=whole, allow_outside=True).read(0).getpixel((0, 0)) == (120, 0, 0)
 
 
-def test_a_saved_data_set_is_one_split(images: Path, tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
-    rows = {"image": [str(path) for path in sorted(images.iterdir())], "caption": list("abcd")}
-    saved = datasets.Dataset.from_dict(rows).cast_column("image", datasets.Image())
-    saved.save_to_disk(tmp_path / "one")
-    assert opened(data=str(tmp_path / "one")).captions == tuple("abcd")
-    datasets.DatasetDict({"train": saved.select([0]), "test": saved}).save_to_disk(tmp_path / "several")
-    assert opened(data=str(tmp_path / "several")).captions == ("a",)
-
-
 # ---- noise
 
 

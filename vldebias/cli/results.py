@@ -86,7 +86,7 @@ def data(
     check: Annotated[bool, typer.Option("--check", help="List the images that cannot be read.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Count the images, labels and intersections of a data set, and check whether its images can be read.
+    """Count the images and labels of a data set, and check whether its images can be read.
 
     Exit code 1 if --check finds images that cannot be read.
 
@@ -113,9 +113,8 @@ def data(
     else:
         say(f"{facts['name']} {facts['split']}: {facts['images']} images, {facts['captions']} captions")
         rows = [
-            (kind[:-1], column, value, str(n))
-            for kind in ("columns", "intersections")
-            for column, told in facts[kind].items()
+            ("column", column, value, str(n))
+            for column, told in facts["columns"].items()
             for value, n in (told["counts"] | {"unknown": told["unknown"]}).items()
         ]
         rows += [("unreadable", one["id"], one["reason"], "1") for one in bad]

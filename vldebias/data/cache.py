@@ -139,7 +139,6 @@ class ShardStore:
 
     def __init__(self, folder: Path, shard_size: int, about: Mapping[str, Any]) -> None:
         self.folder, self.shard_size, self._about = folder, shard_size, dict(about)
-        self._checked: set[tuple[int, int, int]] = set()
 
     def path(self, index: int) -> Path:
         """Return the path of a shard, written or not."""
@@ -149,13 +148,11 @@ class ShardStore:
         """Return a shard, its features mapped into memory; None if it is missing or damaged and set aside."""
         path, damage = self.path(index), ""
         try:
-            status = path.stat()
             with safe_open(path, framework="pt") as file:
                 header = json.loads((file.metadata() or {})[_ENTRY])
                 digest = header.pop("digest")
                 shard = Shard(file.get_tensor("features"), file.get_tensor("rows"), **header)
-            version = (index, status.st_mtime_ns, status.st_size)
-            if version not in self._checked and shard.notes()["digest"] != digest:
+            if shard.notes()["digest"] != digest:
                 damage = "its checksum does not fit"
             elif shard.start != index * self.shard_size or shard.count > self.shard_size:
                 damage = f"it holds the rows from {shard.start} on"
@@ -164,7 +161,6 @@ class ShardStore:
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             damage = f"{type(error).__name__}: {error}"
         if not damage:
-            self._checked.add(version)
             return shard
         aside = path.with_name(f"{path.name}.corrupt")
         with suppress(FileNotFoundError):  # another run was faster

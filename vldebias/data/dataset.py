@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vldebias.data.parallel import prefetch
-from vldebias.data.tables import Labels, cross
+from vldebias.data.tables import Labels
 from vldebias.errors import InvalidInputError, Lazily
 from vldebias.pictures import decode
 from vldebias.progress import SILENT, Progress
@@ -27,7 +26,6 @@ else:
     pa = Lazily("pyarrow")
 pc = Lazily("pyarrow.compute")
 
-_CROSSED, _CELLS = 4, 100  # columns whose intersections are counted; an intersection of more groups is no table to read
 _READERS, _AHEAD = 8, 256  # threads that check images, and images that are read at once
 _ENDS = 4096  # bytes that are read at either end of a file
 _FILES_AT_ONCE = 512  # per task of a thread: 200 000 files are opened in seconds, not one by one
@@ -256,29 +254,17 @@ def fingerprint_files(ids: Sequence[str], paths: Sequence[str | os.PathLike[str]
 
 
 def describe(data: ImageData) -> dict[str, Any]:
-    """Count images, labels, intersections and captions of a data set, for JSON; no image is opened.
+    """Count images, labels and captions of a data set, for JSON; no image is opened.
 
-    It has name, split, images, columns {column: {"counts": {name: rows}, "unknown": rows}}, intersections of the first
-    four columns {"a x b": {"counts", "unknown"}}, captions (rows that have one) and about.
+    columns: {column: {"counts": {name: rows}, "unknown": rows}}. captions: rows that have one.
     """
-
-    def counted(columns: Mapping[str, Labels]) -> dict[str, Any]:
-        return {name: {"counts": one.counts, "unknown": int((~one.known).sum())} for name, one in columns.items()}
-
-    pairs = combinations(list(data.labels.items())[:_CROSSED], 2)
-    crossed = {f"{a} x {b}": cross(x, y) for (a, x), (b, y) in pairs if len(x.names) * len(y.names) <= _CELLS}
-    facts = {"name": data.name, "split": data.split, "images": len(data), "columns": counted(data.labels)}
-    return facts | {
-        "intersections": counted(crossed),
-        "captions": sum(map(bool, data.captions)),
-        "about": dict(data.about),
-    }
+    columns = {name: {"counts": one.counts, "unknown": int((~one.known).sum())} for name, one in data.labels.items()}
+    facts = {"name": data.name, "split": data.split, "images": len(data), "columns": columns}
+    return facts | {"captions": sum(map(bool, data.captions)), "about": dict(data.about)}
 
 
-def check_images(data: ImageData, *, sample: int | None = None, progress: bool = True) -> list[tuple[str, str]]:
-    """Read every image, or a random sample of a given size; list unreadable ones, with the reason, in order."""
-    some = np.random.default_rng(0).choice(len(data), min(len(data), sample or len(data)), replace=False)
-    rows = np.sort(some).tolist()
+def check_images(data: ImageData, *, progress: bool = True) -> list[tuple[str, str]]:
+    """Read every image; list those that cannot be read, with the reason, in order."""
 
     def reason(row: int) -> str:
         try:
@@ -288,8 +274,8 @@ def check_images(data: ImageData, *, sample: int | None = None, progress: bool =
         return ""
 
     display, bad = Progress.on() if progress else SILENT, list[tuple[str, str]]()
-    with display, display.bar("checking images", len(rows)) as bar:
-        for row, why in zip(rows, prefetch(rows, reason, _READERS, _AHEAD), strict=True):
+    with display, display.bar("checking images", len(data)) as bar:
+        for row, why in enumerate(prefetch(range(len(data)), reason, _READERS, _AHEAD)):
             bad += [(data.ids[row], why)] if why else []
             bar.advance()
     return bad

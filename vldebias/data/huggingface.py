@@ -1,4 +1,4 @@
-"""Open Hugging Face `datasets`: ids on the hub, local folders, tables, tars, `save_to_disk` folders, streams."""
+"""Open Hugging Face `datasets`: ids on the hub, local folders, tables, tars, streams."""
 
 from __future__ import annotations
 
@@ -31,13 +31,12 @@ if TYPE_CHECKING:
     from PIL import Image
 
 LAYOUT = (
-    "a dataset id, a folder of parquet, arrow, tar or image files, a .parquet, .arrow or .tar file, a pattern such as "
-    "shards/*.tar, or a save_to_disk folder"
+    "a dataset id, a folder of parquet, arrow, tar or image files, a .parquet, .arrow or .tar file, or a pattern such "
+    "as shards/*.tar"
 )
 CAPTIONS = ("caption", "txt", "text", "captions", "sentences")
 _IMAGES = ("image", "jpg", "jpeg", "png", "webp")
 _ALIASES = {"train": ("train",), "val": ("val", "validation", "valid", "dev"), "test": ("test",)}
-_PARTS = 64  # of a saved data set, which could be split anywhere
 _TARS = "__key__"  # a column that `datasets` adds to rows from tars
 _FORMATS = {".parquet": "parquet", ".arrow": "arrow", ".tar": "webdataset"}
 
@@ -75,8 +74,7 @@ def open_huggingface(
     """
     datasets, folder, where = need("datasets"), Path(root), f"huggingface: {root}"
     source = source_of(str(root), config, revision)
-    saved = (folder / "state.json").exists() or (folder / "dataset_dict.json").exists()  # by `save_to_disk`
-    opened = _open(str(root), source, saved, streaming)
+    opened = _open(str(root), source, streaming)
     split = split or (next(iter(opened)) if len(opened) == 1 else "test")
     order = [there for aliases in _ALIASES.values() for there in aliases if there in opened]
     parts = dict.fromkeys((*order, *opened)) if split == "all" else _ALIASES.get(split, (split,))
@@ -110,28 +108,22 @@ def open_huggingface(
         raise InvalidInputError(f"{where}: expected columns {missing}; there are {list(features)}")
     below = Path(images) if images is not None else folder if folder.is_dir() else folder.parent
     base = None if isinstance(features[image], datasets.Image) else below
-    files = [file["filename"] for file in dataset.cache_files] if saved else None
     # Images as {"bytes", "path"}: decoding is ours, so that all sources agree.
     dataset = dataset.select_columns(needed).cast_column(image, datasets.Image(decode=False))
-    if saved and streaming:
-        dataset = dataset.to_iterable_dataset(num_shards=max(1, min(_PARTS, len(dataset))))
     name = folder.parent.name or "files" if is_pattern(root) else folder.stem
     about = {"root": str(root), "config": config, "revision": revision}
-    mark = partial(_fingerprint, split, source, files)
+    mark = partial(_fingerprint, split, source)
     rows = RowStream(image, caption, columns, classes, base, dataset, name, split, about, mark)
     return rows if streaming else rows.images()
 
 
-def _open(root: str, source: dict[str, Any], saved: bool, streaming: bool) -> dict[str, Any]:
+def _open(root: str, source: dict[str, Any], streaming: bool) -> dict[str, Any]:
     """Return split -> data set."""
     datasets, why = need("datasets"), ""
     DatasetsError = need("datasets.exceptions").DatasetsError
     try:
-        if saved:
-            opened = datasets.load_from_disk(root)
-        else:
-            with asked_once("." if "data_files" in source else root) as why:
-                opened = datasets.load_dataset(**source, streaming=streaming)
+        with asked_once("." if "data_files" in source else root) as why:
+            opened = datasets.load_dataset(**source, streaming=streaming)
     except (OSError, ValueError, DatasetsError, tarfile.TarError) as error:
         trouble = f"there is no such file or folder, and {why}" if why else reason(error)
         raise InvalidInputError(f"huggingface: cannot open {root!r}: {trouble}. Expected {LAYOUT}") from error
@@ -152,17 +144,14 @@ def source_of(root: str, config: str | None, revision: str | None) -> dict[str, 
     return {"path": _FORMATS[formats.pop()], "data_files": {"train": files}}
 
 
-def _fingerprint(split: str, source: dict[str, Any], files: list[str] | None) -> str:
+def _fingerprint(split: str, source: dict[str, Any]) -> str:
     """Return a fingerprint of the files if they are local; else of their identity on the hub (the commit)."""
-    known = ""
-    if files is None:
-        builder = need("datasets").load_dataset_builder(**source)
-        parts, there = _ALIASES.get(split, (split,)), builder.config.data_files or {}
-        files = [str(path) for part, names in there.items() if split == "all" or str(part) in parts for path in names]
-        known = str(builder.hash)
+    builder = need("datasets").load_dataset_builder(**source)
+    parts, there = _ALIASES.get(split, (split,)), builder.config.data_files or {}
+    files = [str(path) for part, names in there.items() if split == "all" or str(part) in parts for path in names]
     if files and all(Path(path).is_file() for path in files):
         return fingerprint_files([Path(path).name for path in files], files)
-    return fingerprint_of([split, *map(str, source.values()), known, *files])
+    return fingerprint_of([split, *map(str, source.values()), str(builder.hash), *files])
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -165,11 +164,9 @@ def open_images(settings: TrainSettings, *, held_out: bool = False) -> ImageData
     root = settings.image_root and Path(settings.image_root).expanduser()
     given = {"image": settings.image, "labels": named, "images": root}
     options: dict[str, Any] = {name: value for name, value in given.items() if value}
-    captions, state = settings.views == "captions" and settings.caption_template is None, Path(where) / "state.json"
+    captions = settings.views == "captions" and settings.caption_template is None
     if split == "train" and is_table:
         split = "train" if _SPLIT in read_table(Path(where).expanduser()).column_names else "all"
-    elif split == "train" and state.is_file() and json.loads(state.read_text(encoding="utf-8")).get("_split") is None:
-        split = "all"  # `save_to_disk` wrote a single data set without a name
     if is_table:
         options |= {"split_column": _SPLIT} if split != "all" else {}
         options |= {"caption": (settings.caption or "caption") if captions else None}

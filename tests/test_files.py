@@ -37,26 +37,15 @@ from vldebias.files import (
 )
 
 
-@pytest.mark.parametrize(
-    ("there", "found"),
-    [
-        (("vldebias/_resources/prompts/x.yaml", "prompts/stranger.yaml"), ["x"]),
-        (("prompts/b.yaml", "prompts/a.yaml", "prompts/README.md"), ["a", "b"]),
-        (("prompts/README.md",), []),
-    ],
-)
-def test_a_wheel_carries_prompts_inside_and_a_checkout_beside(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: tuple[str, ...], found: list[str]
-) -> None:
-    for name in there:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("")
+def test_a_wheel_carries_prompts_inside_and_a_checkout_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_PACKAGE", tmp_path / "vldebias")
-    if found:
+    with pytest.raises(InvalidInputError, match=r"no prompt sets .*_resources/prompts"):
+        prompt_names()
+    for place, found in (("prompts/b.yaml", ["b"]), ("prompts/a.yaml", ["a", "b"]), ("prompts/README.md", ["a", "b"])):
+        write_atomically(tmp_path / place, "")
         assert prompt_names() == found
-    else:
-        with pytest.raises(InvalidInputError, match=r"no prompt sets .*_resources/prompts"):
-            prompt_names()
+    write_atomically(tmp_path / "vldebias/_resources/prompts/x.yaml", "")
+    assert prompt_names() == ["x"]
 
 
 def test_a_name_is_not_a_way_out_of_the_folder() -> None:

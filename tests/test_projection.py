@@ -316,15 +316,6 @@ def test_meta_tensors_pass_through() -> None:
     assert fit(S8)(torch.empty(2, 8, device="meta")).shape == (2, 8)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: device round trip not checked")
-def test_device_is_kept() -> None:
-    projection, z = fit(embeddings(3, 2, 8)), embeddings(2, 8)
-    for dtype in (torch.float16, torch.float32):
-        got = projection(z.to("cuda", dtype))
-        assert (got.device.type, got.dtype) == ("cuda", dtype)
-        torch.testing.assert_close(got.cpu().double(), projection(z), atol=2e-3, rtol=0)
-
-
 # --- errors say what came, what was expected, what to do
 
 NAN = S8.clone()
@@ -364,10 +355,9 @@ def test_call_errors(z: object) -> None:
     fit(S8)(z)
 
 
-@pytest.mark.parametrize("strength", [-0.1, 1.1, float("nan")])
+@refused((-0.1, "strength"), (1.1, "strength"), (float("nan"), "strength"))
 def test_strength_outside_zero_one_is_refused(strength: float) -> None:
-    with pytest.raises(InvalidInputError, match=r"strength: expected a number in \[0, 1\]"):
-        fit(S8)(A8, strength)
+    fit(S8)(A8, strength)
 
 
 # --- the rest of the surface

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -88,29 +87,17 @@ def test_labelled_prompts_of_public_sets():
     assert min(shares.values()) >= 0.98
 
 
-def test_a_thousand_prompts_take_a_second_or_two():
-    prompts = [f"{prompt}, {k}" for _, prompt in ALONE for k in range(8)][:1000]
-    balance_prompts("a nurse", "gender")  # reads the words
-    start = time.process_time()
-    balance_prompts(prompts, "gender")
-    assert time.process_time() - start < 4  # measured: about 0.5
-
-
 # ---- shares, seeds, order
 
 NURSE = "A photo of a nurse."
 
 
 def test_a_value_is_stated_in_the_subject_and_told():
-    out = balance_prompts(["A CEO in an office", "a lady editor", "a red car"], "gender", shares={"female": 1})
-    assert out.prompts == ["A female CEO in an office", "a lady editor", "a red car"]
-    assert out.values == ["female", None, None]
-    assert out.reasons == [None, "stated", "no person"]
-
-
-def test_the_reason_tells_a_word_for_a_person_who_is_not_shown_from_none() -> None:
-    out = balance_prompts(["A statue of a soldier.", "A photo of a red car."], "gender")
-    assert out.reasons == ["no person in the picture", "no person"]
+    prompts = ["A CEO in an office", "a lady editor", "a red car", "A statue of a soldier."]
+    out = balance_prompts(prompts, "gender", shares={"female": 1})
+    assert out.prompts == ["A female CEO in an office", *prompts[1:]]
+    assert out.values == ["female", None, None, None]
+    assert out.reasons == [None, "stated", "no person", "no person in the picture"]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 10, 101])

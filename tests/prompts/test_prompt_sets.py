@@ -159,10 +159,10 @@ def test_stated_words_tell_requests_from_look_alikes(name: str, stated: str, lef
 # ---- loading
 
 
-@pytest.mark.parametrize("as_type", [str, Path])
-def test_a_path_is_read(tmp_path: Path, as_type: type) -> None:
-    prompts = load_prompts(as_type(write(tmp_path, LISTED)))
+def test_a_path_is_read(tmp_path: Path) -> None:
+    prompts = load_prompts(write(tmp_path, LISTED))
     assert load_prompts(prompts) is prompts
+    assert load_prompts(str(tmp_path / "mine.yaml")) == prompts
     assert prompts.name == "mine"
     assert prompts.pairs == tuple(combinations(["a cat", "a dog", "an owl"], 2))
 
@@ -245,13 +245,11 @@ def test_a_set_that_would_explode_is_refused_before_it_is_made(tmp_path: Path) -
 
 def test_words_templates_and_concepts_make_the_pairs() -> None:
     templates = ["A {attribute} {concept}.", "A {concept} who is a {attribute} person."]
-    concepts = ["doctor", "engineer", "heir"]
-    prompts = make_prompt_set("mine", GENDER, concepts, templates)
-    assert len(prompts.pairs) == 2 * len(templates) * len(concepts)
+    prompts = make_prompt_set("mine", GENDER, ["doctor", "heir"], templates)
+    assert len(prompts.pairs) == 2 * 2 * 2
     assert prompts.pairs[:2] == (("A male doctor.", "A female doctor."), ("A man doctor.", "A woman doctor."))
     assert ("An heir who is a male person.", "An heir who is a female person.") in prompts.pairs
     assert prompts.spurious == tuple(f"A photo of a {w}." for w in ("male", "man", "female", "woman"))
-    assert prompts.stated_words == ("male", "man", "female", "woman")
 
 
 def test_a_set_comes_back_from_its_file(tmp_path: Path) -> None:
@@ -377,13 +375,3 @@ def test_the_two_custom_sets_of_the_readme_are_the_same(tmp_path: Path) -> None:
     assert load_prompts(write(tmp_path, text, "glasses.yaml")).hash == made.hash
     assert len(made.pairs) == 3
     assert [key for key in Recipe.model_fields if f"`{key}`" not in README.split("## Keys")[1]] == []
-
-
-def test_the_table_of_the_readme_counts_right() -> None:
-    rows = {line.split("`")[1]: line for line in README.splitlines() if line.startswith("| `")}
-
-    def law(prompts: PromptSet) -> bool:
-        held_out = f" ({len(prompts.held_out_pairs)})" if prompts.held_out_pairs else ""
-        return f"| {len(prompts.pairs)}{held_out} |" in rows[prompts.name]
-
-    assert failing(law) == []

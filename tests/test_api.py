@@ -148,7 +148,7 @@ def test_lost_class_signal_is_said_with_its_numbers() -> None:
         ({"prompts": None}, PromptSetError, "prompts: got None"),
         ({"method": "cali", "lam": [1.0, 2.0]}, InvalidInputError, "one value or one per attribute"),
         ({"method": "cali", "lam": -1.0}, InvalidInputError, ">= 0"),
-        ({"prompts": vldebias.fit_projection(Words(), GENDER), "lam": 1.0}, InvalidInputError, "carries its own"),
+        ({"prompts": vldebias.fit_projection(Words(), GENDER), "lam": 1.0}, InvalidInputError, "leave them out"),
         ({"strength": 1.5}, InvalidInputError, r"expected a number in \[0, 1\], got 1.5"),
         ({"host": torch.nn.Linear(2, 2)}, UnsupportedHostError, "no model of open_clip, transformers or diffusers"),
     ],

@@ -51,7 +51,7 @@ def _float64(values: Any, name: str, shape: str) -> Tensor:
         raise InvalidInputError(f"{name}: expected a tensor or ndarray {shape}, got {kind} ({error})") from None
     tensor = tensor.to("cpu", torch.float64)
     if tensor.ndim != shape.count(",") + 1 or not tensor.numel():
-        raise InvalidInputError(f"{name}: expected shape {shape}, none of them 0, got {tuple(tensor.shape)}")
+        raise InvalidInputError(f"{name}: expected a non-empty array of shape {shape}, got {tuple(tensor.shape)}")
     if bad := int((~tensor.isfinite()).sum()):
         raise InvalidInputError(f"{name}: {bad} of {tensor.numel()} values are NaN or infinite; check the embeddings")
     return tensor
@@ -271,7 +271,7 @@ class CalibratedProjection(Edit):
 
     @cached_property
     def _shrunk(self) -> tuple[Tensor, Tensor]:
-        """By how much each direction is shrunk, c = lam s^2 / (1 + lam s^2) (r,), and the directions (d, r)."""
+        """Return how much each direction is shrunk, c = lam s^2 / (1 + lam s^2) (r,), and the directions (d, r)."""
         symmetric = self.left is self.right
         c, vectors = torch.linalg.eigh(self.left.T @ self.left if symmetric else self.left @ self.right.T)
         c = c.clamp(min=0, max=1)
@@ -285,14 +285,14 @@ class CalibratedProjection(Edit):
         becomes longer for t up to 2. A bound that P satisfies (`max_loss`) need not hold for t above 1.
         """
         if not 0 <= t <= 2:
-            raise InvalidInputError(f"at_strength: expected a number from 0 to 2, where it is the reflection, got {t}")
+            raise InvalidInputError(f"at_strength: expected a number from 0 to 2 (the reflection), got {t}")
         provenance = replace(self.provenance, max_loss=None) if t > 1 else self.provenance
         return self.of(t * self.left, self.right, provenance, self.spurious_rank)
 
 
 @torch.inference_mode(False)
 def _factors(basis: Tensor | None, rows: Tensor | None) -> tuple[Tensor, Tensor]:
-    """left, right of I - P* from the spurious basis Q (d, m) and the weighted difference rows X (n, d).
+    """Return left, right of I - P* from the spurious basis Q (d, m) and the weighted difference rows X (n, d).
 
     In the space of pairs, (I + X^T X)^-1 = I - W^T W with W = C^-1 X and C C^T = I + X X^T (Cholesky; Woodbury's
     identity). From n >= d on, I + X^T X itself is the smaller matrix.

@@ -57,7 +57,7 @@ class Registry(Mapping[str, T]):
                 try:
                     loaded = point.load()
                     self.register(loaded() if self._instances and isinstance(loaded, type) else loaded)
-                except Exception as error:  # one broken package must not take the things of all others along
+                except Exception as error:  # one broken package must not disable the others
                     warn(f"entry point {point.name!r} of {self.group} ({point.value}): {type(error).__name__}: {error}")
         return self._items
 

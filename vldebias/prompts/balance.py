@@ -155,7 +155,7 @@ class Balancer:
         return [attribute.place(prompt, self.find) for attribute in self._attributes]
 
     def _write(self, prompt: str, places: Sequence[Place], values: Sequence[str | None]) -> str:
-        """The prompt with the words of the values, one for each attribute; None leaves that one out."""
+        """Return the prompt with the words of the values, one for each attribute; None leaves it out."""
         inserts: dict[int, list[tuple[int, str]]] = defaultdict(list)
         slots = []
         for attribute, (place, _), value in zip(self._attributes, places, values, strict=True):
@@ -174,7 +174,7 @@ class Balancer:
         return prompt
 
     def _deal(self, at: int, prompt: str, n: int) -> list[str | None]:
-        """n values for images of one prompt, spread evenly: the whole parts of the shares, then what is most behind."""
+        """Return n values for one prompt, spread evenly: whole parts of the shares, then the values most behind."""
         shares: dict[str | None, float] = {value: share * self.strength for value, share in self._shares[at].items()}
         shares[None] = 1 - self.strength
         given, all_given = self._given[at, prompt], self._all[at]
@@ -198,13 +198,13 @@ class Balancer:
 
 
 class _Attribute:
-    """What a prompt set says about the words of its values."""
+    """Hold the words for the values of an attribute, and find the places for them in prompts."""
 
     def __init__(self, prompts: PromptSet) -> None:
         if not can_balance(prompts):
             raise PromptSetError(
-                f"prompt set {prompts.name!r}: expected an adjective of persons for each value, got "
-                f"{dict(prompts.attributes) or 'no words'}; balanced prompts need a set about persons"
+                f"prompt set {prompts.name!r}: got {dict(prompts.attributes) or 'no words'}; expected an adjective for "
+                "each value that describes persons, such as 'female'; choose a set about persons"
             )
         self.name = prompts.name
         self.words = {value: _adjective(own) for value, own in prompts.attributes.items()}
@@ -216,7 +216,7 @@ class _Attribute:
         self._stated = StatedWords(prompts.stated_words)
 
     def place(self, prompt: str, find: Find | None) -> Place:
-        """Where its words go in a prompt; or None, and the reason."""
+        """Return where the words go in a prompt; or None, and the reason."""
         if slot := next((slot for slot in self._slots if slot in prompt), None):
             return slot, None
         if find is not None:
@@ -224,7 +224,7 @@ class _Attribute:
             if at is None:
                 return None, "find gave no place"
             if not 0 <= at <= len(prompt):
-                raise InvalidInputError(f"find: got {at!r} for {prompt!r}; expected an offset in it, or None")
+                raise InvalidInputError(f"find: got {at!r} for {prompt!r}; expected a character offset or None")
             return Subject((), at), None
         if not all(self.gender and person(word.lower()) for word in self._stated.find(prompt)):
             return None, "stated"
@@ -235,7 +235,7 @@ class _Attribute:
 
 
 def _adjective(own: Sequence[str]) -> str:
-    """The first of the words of a value that goes before a noun for a person."""
+    """Return the first word of a value that can stand before a noun for a person, else ""."""
     for word in own:
         last = word.lower().split()[-1]
         if _rank(last) >= 0 or (adjective(last) and "n" not in classes(last)):
@@ -248,7 +248,7 @@ def _rank(word: str) -> int:
 
 
 def _insert(prompt: str, place: int, stated: str) -> str:
-    """Words written before what stands at `place`; a and an are mended, and a capital letter moves to the first."""
+    """Write words before the text at `place`, with the article and the capital letter that fit."""
     left, right = prompt[:place], prompt[place:]
     if before := re.search(r"\b(a)n? $", left, re.IGNORECASE):
         left = f"{left[: before.start()]}{before[1]}{article(stated)[1:]} "

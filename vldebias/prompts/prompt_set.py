@@ -32,7 +32,7 @@ _PEOPLE = """
 
 def _once(items: Sequence[Hashable]) -> Any:
     if repeated := [item for item, count in Counter(items).items() if count > 1]:
-        raise ValueError(f"each once, not {repeated[0]!r} twice")
+        raise ValueError(f"each entry once, not {repeated[0]!r} twice")
     return items
 
 
@@ -108,7 +108,9 @@ class PromptSet:
             if list(map(len, names)) != list(map(len, counts)):
                 raise PromptSetError(f"class_names: got {names}; expected one name for each class and held-out class.")
             if seen := {*chain(*self.groups)}.intersection(chain(*self.held_out_groups)):
-                raise PromptSetError(f"held_out_groups: got {min(seen)!r}, which groups has; expected unseen prompts.")
+                raise PromptSetError(
+                    f"held_out_groups: got {min(seen)!r} of groups; expected other prompts than there."
+                )
 
     @cached_property
     def pairs(self) -> tuple[tuple[str, str], ...]:
@@ -145,7 +147,7 @@ class PromptSet:
 
     @cached_property
     def _owners(self) -> tuple[StatedWords, dict[str, set[str]]]:
-        """The words of all values of all parts, and value -> its words; words that differ in case alone are one."""
+        """Return the words of all values of all parts, and value -> its words; case is ignored."""
         pairs = [(v, word) for part in self.parts or (self,) for v, own in part.attributes.items() for word in own]
         words, values = StatedWords(word for _, word in pairs), dict[str, set[str]]()
         for value, word in pairs:
@@ -277,7 +279,7 @@ def _check_keys(keys: set[str]) -> None:
 
 
 def _build(content: Any, name: str) -> PromptSet:
-    """The set that the content of a file describes."""
+    """Return the set that the content of a file describes."""
     recipe = Recipe.model_validate(content)
     _check_keys(recipe.model_fields_set)
     attribute, words = recipe.attribute, tuple(chain(*recipe.attribute.values()))

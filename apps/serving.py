@@ -8,9 +8,9 @@ import socket
 import sys
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
 from vldebias.cli.apps import AUTH
@@ -23,8 +23,7 @@ HERE, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 LOCAL = frozenset({"localhost", HERE, "::1"})
 PORTS = range(7860, 7960)
 SHORTEST = 8  # characters of the password of a public page
-MINUTE = 60.0  # s
-CLIENTS = 10_000  # that are remembered
+LOGINS = 30  # a minute, right or wrong: far too few to guess a password
 # The strictest policy that Gradio works under: its page has inline scripts and styles, and compiles the `js` of events.
 POLICY = {
     "default-src": "'self'",
@@ -84,73 +83,38 @@ class Headers:
         await self.app(scope, receive, with_headers)
 
 
-class Rate:
-    """Count what clients do within a minute."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._times: OrderedDict[str, deque[float]] = OrderedDict()
-
-    def admit(self, client: str) -> bool:
-        """Count one more of a client; False where it is over the limit."""
-        now, times = time.monotonic(), self._times.setdefault(client, deque())
-        self._times.move_to_end(client)
-        if len(self._times) > CLIENTS:
-            self._times.popitem(last=False)
-        while times and now - times[0] > MINUTE:
-            times.popleft()
-        if len(times) >= self.most:
-            return False
-        times.append(now)
-        return True
-
-    def forgive(self, client: str) -> None:
-        """Take the last one of a client back."""
-        if self._times.get(client):
-            self._times[client].pop()
-
-
 class Guard:
     """Refuse, before Gradio sees it, what no visitor of the page sends.
 
     A page for this machine alone answers to the names of this machine, since another Host is a foreign site whose name
-    was made to point here (DNS rebinding). Requests from other sites (Origin) and uploads are refused. A client has
-    five wrong passwords and `calls` calls a minute.
+    was made to point here (DNS rebinding). Requests from other sites (Origin), uploads and more than LOGINS logins a
+    minute are refused.
 
     Args:
-        app: the ASGI application behind it. public: whether other machines may ask. calls: most a minute of a client.
+        app: the ASGI application behind it. public: whether other machines may ask.
     """
 
-    def __init__(self, app: App, *, public: bool = False, calls: int = 240) -> None:
-        self.app, self.public = app, public
-        self.logins, self.calls = Rate(5), Rate(calls)
+    def __init__(self, app: App, *, public: bool = False) -> None:
+        self.app, self.public, self.logins = app, public, deque[float](maxlen=LOGINS)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it with 403 or 429."""
-        if scope["type"] not in ("http", "websocket"):
-            await self.app(scope, receive, send)
-            return
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        path, client = scope["path"].rstrip("/"), (scope.get("client") or ("",))[0]
-        posts = scope.get("method") == "POST"
-        if refused := self._refusal(headers, path):
-            await _answer(scope, send, 403, refused)
-        elif posts and path.endswith("/queue/join") and not self.calls.admit(client):
-            await _answer(scope, send, 429, "too many calls; wait a minute")
-        elif not (posts and path.endswith("/login")):
-            await self.app(scope, receive, send)
-        elif not self.logins.admit(client):  # counted as it comes: many may come before the first is answered
-            await _answer(scope, send, 429, "too many wrong passwords; wait a minute")
-        else:
+        refused, status = "", 403
+        if scope["type"] in ("http", "websocket"):
+            refused = self._refusal({n.decode("latin-1"): v.decode("latin-1") for n, v in scope["headers"]})
+            path = scope["path"].rstrip("/")
+            if path.endswith("/upload"):
+                refused = refused or "this page takes no uploads"
+            if not refused and scope.get("method") == "POST" and path.endswith("/login"):
+                now = time.monotonic()
+                if len(self.logins) == LOGINS and now - self.logins[0] < 60:
+                    refused, status = "too many logins; wait a minute", 429
+                else:
+                    self.logins.append(now)
+        await (_answer(scope, send, status, refused) if refused else self.app(scope, receive, send))
 
-            async def forgiving(message: Message) -> None:
-                if message["type"] == "http.response.start" and message["status"] < 400:
-                    self.logins.forgive(client)
-                await send(message)
-
-            await self.app(scope, receive, forgiving)
-
-    def _refusal(self, headers: dict[str, str], path: str) -> str:
+    def _refusal(self, headers: dict[str, str]) -> str:
+        """Return why the Host or the Origin of a request is refused, else ""."""
         host, origin = headers.get("host", ""), headers.get("origin")
         forwarded = headers.get("x-forwarded-host", host)
         try:
@@ -163,7 +127,7 @@ class Guard:
             return "this page answers to localhost alone"
         if origin is not None and site not in ({host, forwarded} if self.public else {host}):
             return "requests from other sites are refused"
-        return "this page takes no uploads" if path.endswith("/upload") else ""
+        return ""
 
 
 async def _answer(scope: Message, send: Send, status: int, text: str) -> None:
@@ -178,22 +142,21 @@ async def _answer(scope: Message, send: Send, status: int, text: str) -> None:
 def serve(
     demo: gr.Blocks,
     *,
+    say: Callable[[str], None],
     port: int | None = None,
     public: bool = False,
     css: str = "",
     head: str = "",
-    say: Callable[[str], None] | None = None,
-    finish: Callable[[], None] | None = None,
-    block: bool = True,
-) -> str:
-    """Serve a page until SIGINT or SIGTERM, which end the process; without `block` return its address at once.
+    finish: Callable[[], None] = lambda: None,
+) -> NoReturn:
+    """Serve a page until SIGINT or SIGTERM, which end the process.
 
     No path is opened to visitors, nothing is shared, measured or fetched from elsewhere.
 
     Args:
+        say: called with the address once the page answers.
         port: None takes the first free one from 7860 on.
         public: listen on every interface of the machine; needs a password, see `credentials`.
-        say: called with the address once the page answers.
         finish: called when the server is told to end; what it waits for is not lost.
 
     Raises:
@@ -223,7 +186,6 @@ def serve(
         run_history=False,
         **closed,
     )
-    demo.validate_inputs = _enough
     demo.has_launched = True  # or Gradio opens any path that a client names as its upload; tested
     guarded = Headers(Guard(app, public=public))
     server = uvicorn.Server(
@@ -231,30 +193,17 @@ def serve(
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="server", daemon=True)
     ended = threading.Event()
-    for which in (signal.SIGINT, signal.SIGTERM) if block else ():
+    for which in (signal.SIGINT, signal.SIGTERM):
         signal.signal(which, lambda *_: ended.set())
     thread.start()
     while not server.started and thread.is_alive() and not ended.is_set():
         time.sleep(0.01)
-    address = f"http://{'localhost' if public else HERE}:{number}/"
-    if say is not None:
-        say(address)
-    if block:
-        ended.wait()
-        if finish is not None:
-            finish()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)  # now: threads that generate would keep the process for minutes
-    return address
-
-
-def _enough(block_fn: Any, inputs: list[Any]) -> None:
-    """Replace Gradio's own check, which prints a traceback and what was sent: the error is the client's."""
-    import gradio as gr
-
-    if len(inputs) < len(block_fn.inputs):
-        raise gr.Error(f"expected {len(block_fn.inputs)} values, got {len(inputs)}", print_exception=False)
+    say(f"http://{'localhost' if public else HERE}:{number}/")
+    ended.wait()
+    finish()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # now: threads that generate would keep the process for minutes
 
 
 def _listen(host: str, port: int | None) -> socket.socket:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 import time
 from collections import Counter, defaultdict
@@ -12,10 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from statistics import median
 
-from pydantic import ValidationError
-
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.answers import NO_PERSON, AnnotationLog, Answer
+from vldebias.evaluation.answers import NO_PERSON, AnnotationLog
 from vldebias.evaluation.plan import PlannedImage
 
 from .study import ImageFolder, Question, annotator_name
@@ -93,7 +90,6 @@ class Labelling:
         self._order = lru_cache(maxsize=256)(self._shuffled)
         self._said: dict[tuple[str, str, str], str] = {}
         self._seconds: dict[str, list[float]] = defaultdict(list)
-        self._seen = (0, 0)  # the file that was read (inode), and up to which byte
         self._read()
         self._refuse_other_choices()
         self._reweigh()
@@ -265,27 +261,9 @@ class Labelling:
         )
 
     def _read(self) -> None:
-        """Read what was appended since; the whole file if it is new or was changed in another way."""
+        """Read all answers; another server may have appended some."""
         with self._lock:
-            if not self.log.path.exists():
-                self._said, self._seen = {}, (0, 0)
-                return
-            with self.log.path.open("rb") as file:
-                state = os.fstat(file.fileno())
-                inode, start = self._seen
-                goes_on = start > 0 and inode == state.st_ino and start <= state.st_size
-                file.seek(start if goes_on else 0)
-                added = file.read()
-            lines = added[: added.rfind(b"\n") + 1]
-            try:
-                answers = {one.key: one for one in map(Answer.model_validate_json, lines.splitlines())}
-            except ValidationError:
-                goes_on = False
-            if goes_on:
-                self._said |= {key: answer.value for key, answer in answers.items()}
-            else:
-                self._said = {key: answer.value for key, answer in self.log.answers().items()}
-            self._seen = (state.st_ino, (start if goes_on else 0) + len(lines))
+            self._said = {key: answer.value for key, answer in self.log.answers().items()}
 
     def _reweigh(self) -> None:
         """Append answers again whose weights changed when the sample was made larger."""

@@ -69,11 +69,10 @@ def test_behind_a_proxy_the_name_of_the_proxy_is_ours() -> None:
     assert ask(serving.Guard(behind), **asked) == 403
 
 
-def test_a_client_has_five_wrong_passwords_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_many_logins_are_let_through_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     guard = serving.Guard(behind)
     login = {"path": "/login", "method": "POST", "host": "localhost"}
-    assert [ask(guard, **login) for _ in range(7)] == [400] * 5 + [429] * 2
-    assert ask(guard, **login, client="10.0.0.2") == 400
+    assert [ask(guard, **login) for _ in range(serving.LOGINS + 2)] == [400] * serving.LOGINS + [429] * 2
     assert ask(guard, host="localhost") == 200  # the page itself is not closed to whoever is logged in
     now = time.monotonic()
     monkeypatch.setattr(serving.time, "monotonic", lambda: now + 61)
@@ -101,13 +100,6 @@ def test_no_site_may_show_a_page_in_a_frame() -> None:
 
 def test_no_page_takes_uploads() -> None:
     assert ask(serving.Guard(behind), "/gradio_api/upload", "POST", host="localhost") == 403
-
-
-def test_a_client_has_so_many_calls_a_minute() -> None:
-    guard = serving.Guard(behind, calls=3)
-    call = {"path": "/gradio_api/queue/join", "method": "POST", "host": "localhost"}
-    assert [ask(guard, **call) for _ in range(5)] == [200] * 3 + [429] * 2
-    assert ask(guard, **call, client="10.0.0.2") == 200
 
 
 def test_credentials_have_two_halves_and_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,5 +155,5 @@ def test_the_columns_of_groups_are_found_by_their_names() -> None:
     settings = result.provenance[0].settings
     assert (settings["label"], settings["spurious"]) == ("job", "gender")
     strange = ["x", "y", "z"] * 100
-    with pytest.raises(InvalidInputError, match=r"say which columns are label= and spurious=; there are \['a', 'b'\]"):
+    with pytest.raises(InvalidInputError, match=r"give label= and spurious=, two of the columns \['a', 'b'\]"):
         evaluate(texts(), gallery.features, prompts=GENDER, labels={"a": strange, "b": strange}, task="groups")

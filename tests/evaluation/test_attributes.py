@@ -59,7 +59,5 @@ def test_intersections_need_both_of_their_columns_and_other_classes_are_measured
 
 def test_none_of_the_attributes_is_a_mistake_that_is_explained(tmp_path: Path) -> None:
     options = brought(tmp_path, SUITE, sex=GENDER)
-    with pytest.raises(
-        InvalidInputError, match=r"expected a column for one of \['gender', .*\], got \['sex'\]; name it"
-    ):
+    with pytest.raises(InvalidInputError, match=r"\['gender', .*\], got \['sex'\]"):
         run_suite(SUITE, options)

@@ -121,7 +121,7 @@ def test_intervals_hold_the_expected_skew_of_an_uneven_gallery() -> None:
 
 
 @refused(
-    ([0, 0, 0], {"k": (1,)}, "two groups"),
+    ([0, 0, 0], {"k": (1,)}, "two or more groups"),
     ([0, 1, 2], {"k": (2, 4)}, "k: .* 3 images .* 4"),
     *(([0, 1, 2], {"k": k}, "k") for k in ((), (0,), (2.5,), (3, 3))),
     ([0, 1], {"prior": "flat"}, "prior"),

@@ -212,8 +212,8 @@ LABELS = [
     Case("labels are probabilities", lambda: ev(labels=RNG.random(N)), REFUSED, "of scores take the class"),
     Case("labels are rounded logits", lambda: ev(labels=np.round(RNG.normal(size=N) * 3)), WARNED, "fewer than 5 rows"),
     Case("labels of another length", lambda: ev(labels=SEX[:-1]), REFUSED, "expected 200 rows in every column"),
-    Case("labels of one class", lambda: ev(labels=np.array([MALE] * N)), REFUSED, "images of two groups"),
-    Case("labels all unknown", lambda: ev(labels=np.array([""] * N)), REFUSED, "images of two groups"),
+    Case("labels of one class", lambda: ev(labels=np.array([MALE] * N)), REFUSED, "images of two or more groups"),
+    Case("labels all unknown", lambda: ev(labels=np.array([""] * N)), REFUSED, "images of two or more groups"),
     Case("one misspelt value", lambda: ev(labels=spelt(1, "femle")), WARNED, "did you mean 'female'?"),
     Case("case mixed", lambda: ev(labels=spelt(MIXED, UPPER)), WARNED, "'MALE' and 'male' differ by case"),
     Case("trailing blanks", lambda: ev(labels=spelt(MIXED, BLANK)), WARNED, "'male' and 'male ' differ by case"),
@@ -242,7 +242,7 @@ FEATURES = [
     Case("complex", lambda: ev(images=lambda f: f.astype("c8")), REFUSED, "of complex64"),
     Case("logits of classes", lambda: ev(images=lambda f: f[:, :2]), REFUSED, "image features have width 2"),
     Case("no image", lambda: ev(images=lambda f: f[:0], labels=SEX[:0]), REFUSED, "with n > 0"),
-    Case("one image", lambda: ev(images=lambda f: f[:1], labels=SEX[:1]), REFUSED, "images of two groups"),
+    Case("one image", lambda: ev(images=lambda f: f[:1], labels=SEX[:1]), REFUSED, "images of two or more groups"),
     Case("two images", lambda: ev(images=lambda f: f[:2], labels=SEX[:2]), REFUSED, "choose a smaller k"),
 ]
 NUMBERS = [

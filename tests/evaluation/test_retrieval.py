@@ -294,7 +294,7 @@ NOBODY = {**GALLERY.labels, "nobody": Labels(np.full(N, UNKNOWN), ("a", "b"))}
         ({"k": N + 1}, "k: .* 90 .* 91"),
         ({"queries": ()}, "queries: "),
         ({"prompts": {"height": GENDER}}, "'height'"),
-        ({"gallery": GALLERY[GALLERY.column("gender").codes == 1]}, "skew needs images of two groups"),
+        ({"gallery": GALLERY[GALLERY.column("gender").codes == 1]}, "two or more groups"),
         ({"gallery": Embeddings(np.ones((3, 4)), tuple("abc"), {})}, "width 4, .* 16"),
         ({"queries": ("A photo of a unicorn.",)}, "1 of 1 prompts"),
         ({"classes": {"hair": {"dark": "x"}}}, r"classes\.hair"),

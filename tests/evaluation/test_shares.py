@@ -123,8 +123,8 @@ def test_one_prompt_is_measured_over_its_images():
         ({"text": [""] * 480}, {}, "rows have no 'text'"),
         ({"weight": ["much"] * 480}, {"weight": "weight"}, "expected numbers above 0, got 'much' in row 1"),
         ({"weight": [-1] * 480}, {"weight": "weight"}, "expected numbers above 0, got '-1' in row 1"),
-        ({"text": [f"only {i}" for i in range(480)]}, {}, "no prompt is there under every method"),
-        ({"people": [""] * 480}, {"people": "people"}, "of 10 images or more"),
+        ({"text": [f"only {i}" for i in range(480)]}, {}, "of every method"),
+        ({"people": [""] * 480}, {"people": "people"}, "10 or more images"),
     ],
 )
 def test_refused(changed, fields, said):
@@ -144,7 +144,7 @@ def test_texts_that_mean_the_same_are_one_value_and_those_that_may_are_told():
     with pytest.warns(SuspectInputWarning, match="--same Female=female"):
         measure(columns | {"judge": capitals})
     people = [v.replace("female", "woman") for v in columns["people"]]
-    with pytest.warns(SuspectInputWarning, match=r"never says, and never \['female'\].* say --same woman=female"):
+    with pytest.warns(SuspectInputWarning, match="--same woman=female"):
         measure(columns | {"people": people}, people="people")
 
 
@@ -224,10 +224,10 @@ def test_what_most_say_counts_and_how_far_they_agree(people):
 
 
 def test_labels_of_other_images_and_prompts_of_one_variant_are_refused(people, tmp_path):
-    with pytest.raises(InvalidInputError, match="no prompt is there under every method"):
+    with pytest.raises(InvalidInputError, match="of every method"):
         people({("none", "pilot"): ["m"], ("cali", "clerk"): ["m"]})
     drawn, _ = paint(tmp_path / "other", np.random.default_rng(0), stated=False)
     log = AnnotationLog(tmp_path / "a.jsonl")
     log.append("x/1.png", "ada", "gender", "male")
-    with pytest.raises(InvalidInputError, match=r"none of 140 generated images was labelled; they are about x/1.png"):
+    with pytest.raises(InvalidInputError, match=r"none of 140 .* x/1.png"):
         SharesTask(attribute="gender", values=GENDERS).labelled(drawn, [log.path])

@@ -94,6 +94,8 @@ def test_weights_and_counts_are_those_of_drawing_rows(monkeypatch: pytest.Monkey
         assert (drawn.sum(1) == 40).all()
         assert drawn.mean(0) == pytest.approx(1, abs=0.1)
         assert drawn.var() == pytest.approx(1 - 1 / 40, abs=0.02)  # binomial with 40 draws at 1/40
+    (fewer,) = resampled_counts(np.array([2, 2]), 20_000, 0, size=3)  # a mean has the variance that a sample's has
+    assert (fewer[:, 0] / 3).var() == pytest.approx(np.array([1, 1, 0, 0]).var(ddof=1) / 4, rel=0.05)
     monkeypatch.setattr(bootstrap, "_WEIGHTS", 40 * 7)
     monkeypatch.setattr(bootstrap, "_BLOCK", 40 * 7)
     for blocks, whole in (
@@ -129,12 +131,6 @@ def test_means_of_few_different_rows_are_counted_with_the_same_intervals(monkeyp
     assert counted != drawn
 
 
-def test_one_row_fewer_makes_the_variance_of_a_mean_that_of_a_sample() -> None:
-    (drawn,) = resampled_counts(np.array([2, 2]), 20_000, 0, size=3)
-    assert (drawn.sum(1) == 3).all()
-    assert (drawn[:, 0] / 3).var() == pytest.approx(np.array([1, 1, 0, 0]).var(ddof=1) / 4, rel=0.05)
-
-
 def test_a_recentred_interval_has_its_mean_at_the_value_and_holds_it() -> None:
     drawn = np.linspace(10, 20, 101)
     assert recentred_interval(3.0, drawn) == pytest.approx((3 - 4.75, 3 + 4.75))
@@ -155,7 +151,7 @@ def test_wilson_is_scipys(n: int, data: st.DataObject) -> None:
     (([1.0], [1.0, 2.0]), {"statistic": max}, r"\[1, 2\]"),
     (([1.0, 2.0],), {"level": 95}, "level"),
     (([1.0, 2.0],), {"resamples": 0}, "resamples"),
-    (([1.0, 2.0],), {"statistic": lambda v: float("nan")}, "statistic: 2000 of 2000"),
+    (([1.0, 2.0],), {"statistic": lambda v: float("nan")}, "statistic: .* 2000 of 2000"),
     (([1.0, float("nan")],), {}, r"arrays\[0\]: 1 of 2"),
 )
 def test_errors(arrays: tuple, options: dict) -> None:

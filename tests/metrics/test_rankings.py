@@ -1,7 +1,6 @@
 """Rankings and skew: every convention against naive twins, resampled galleries against a sort of each."""
 
 import math
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -76,11 +75,11 @@ def test_priors_by_hand() -> None:
     assert min_skew([3.0, 2.0, 1.0], [0, 0, 1], 2, floor=1 / 4) == pytest.approx(math.log(0.5))
 
 
-@pytest.mark.parametrize("measure", [partial(max_skew, k=1), partial(min_skew, k=1), ndkl])
-def test_one_group_is_never_skewed_and_a_warning_says_why(measure: Callable[..., float]) -> None:
-    with pytest.warns(SuspectInputWarning, match="n_groups="):
-        assert measure([1.0, 2.0], [5, 5]) == 0
-    assert measure([1.0, 2.0], [1, 1], n_groups=2) != 0
+def test_one_group_is_never_skewed_and_a_warning_says_why() -> None:
+    for measure in (partial(max_skew, k=1), partial(min_skew, k=1), ndkl):
+        with pytest.warns(SuspectInputWarning, match="n_groups="):
+            assert measure([1.0, 2.0], [5, 5]) == 0
+        assert measure([1.0, 2.0], [1, 1], n_groups=2) != 0
 
 
 @refused(

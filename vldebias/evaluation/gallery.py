@@ -47,7 +47,7 @@ class SkewOptions(Strict):
         for name in ("k", "queries"):
             given = getattr(self, name, None)
             if isinstance(given, list) and (not given or len(set(given)) < len(given)):
-                raise ValueError(f"{name}: expected one or more different ones, got {given}")
+                raise ValueError(f"{name}: expected one or more different values, got {given}")
         return self
 
 
@@ -68,7 +68,7 @@ class Gallery:
         self.options = options
         self.names = tuple(name for name, n in labels.counts.items() if n)
         if len(self.names) < 2:
-            raise InvalidInputError(f"skew needs images of two groups, got {labels.counts}")
+            raise InvalidInputError(f"gallery: expected images of two or more groups, got {labels.counts}")
         if max(options.k) > len(labels):
             raise InvalidInputError(
                 f"k: expected at most the {len(labels)} images whose group is known, got {max(options.k)}; "

@@ -91,8 +91,8 @@ def add_accuracies(
         fits = len(weights) == len(names) and (ordered >= 0).all() and np.isfinite(ordered.sum()) and ordered.any()
         if not fits or (ordered[size == 0] > 0).any():
             raise InvalidInputError(
-                f"group weights: expected one >= 0 for each of {dict(zip(names, size.tolist(), strict=True))}, not all "
-                f"0, and 0 for a group without images, got {dict(weights)}"
+                f"group_weights: expected a number >= 0 for each of {dict(zip(names, size.tolist(), strict=True))}, one "
+                f"or more above 0, and 0 for a group without images; got {dict(weights)}"
             )
         statistics["average_reweighted"] = Reweighted(ordered)
     tables = {
@@ -161,7 +161,7 @@ class GroupsTask(ImageTask):
         if unknown := [name for name in self.baselines if name not in BASELINES]:
             raise ValueError(f"baselines: expected some of {list(BASELINES)}, got {unknown}")
         if self.baselines and self.train is None:
-            raise ValueError("baselines are trained: name the split under `train`")
+            raise ValueError("baselines need labelled images: name a split under `train`")
         if self.lams and not any(get_method(one).has_lam for one in self.methods):
             raise ValueError(f"lams: expected a method that has a lambda, got {list(self.methods)}")
         return self
@@ -300,7 +300,7 @@ class GroupsTask(ImageTask):
         known = names.known & values.known
         if not known.any():
             raise InvalidInputError(
-                f"no image has both {self.label!r} and {self.spurious!r}; are the columns the right ones?"
+                f"no image has a known value in both columns {self.label!r} and {self.spurious!r}; name other columns"
             )
         classes = class_of(names.names, prompts)
         if not classes:
@@ -318,7 +318,7 @@ class GroupsTask(ImageTask):
     def _scores(
         self, units: UnitRows, texts: Texts, prompts: PromptSet, every: Mapping[Key, Edit | None]
     ) -> dict[Key, Tensor]:
-        """The scores (n, k) of the images under each method; images that several share are read once for all."""
+        """Return the scores (n, k) of the images under each method; images that several share are read once for all."""
         shared: dict[UnitRows, dict[Key, Tensor]] = {}
         for key, edit in every.items():
             shared.setdefault(self.images(units, edit), {})[key] = self.rows(texts, prompts.classes, edit)
@@ -347,7 +347,7 @@ def add_cosines(
 
 
 def _columns(data: Embeddings, prompts: PromptSet, label: str | None, spurious: str | None) -> dict[str, str]:
-    """The columns of the groups: the one that the class prompts name, and the one of the attribute's values."""
+    """Return the columns of the groups: the one that the class prompts name, and the one of the attribute's values."""
     named = {name: {value.casefold() for value in labels.names} for name, labels in data.labels.items()}
     fits = (name for name in named if name != spurious and class_of(data.labels[name].names, prompts))
     label = label or next(fits, None)
@@ -356,8 +356,8 @@ def _columns(data: Embeddings, prompts: PromptSet, label: str | None, spurious: 
     spurious = spurious or next((one[0] for one in (of_values, others) if len(one) == 1), None)
     if label is None or spurious is None:
         raise InvalidInputError(
-            f"groups: say which columns are label= and spurious=; there are {sorted(named)}, and the class "
-            f"prompts of {prompts.name} name {list(prompts.class_names)}"
+            f"groups: give label= and spurious=, two of the columns {sorted(named)}; no column alone has the values "
+            f"{list(prompts.class_names)}, which the class prompts of {prompts.name} name, or those of the attribute"
         )
     return {"label": label, "spurious": spurious}
 

@@ -121,7 +121,7 @@ class RetrievalTask(SkewOptions, ImageTask):
         asked = list(asked.texts() if isinstance(asked, Queries) else asked)
         if not asked:
             raise InvalidInputError(
-                "queries: expected one or more texts, got no text and no class prompts; give queries="
+                "queries: expected one or more texts, and the prompt sets have no class prompts; give queries="
             )
         few = max(10, len(images) // 20)
         return super().of_given(session, {"k": few, **fields, "prompts": sets, "queries": asked})
@@ -148,7 +148,7 @@ class RetrievalTask(SkewOptions, ImageTask):
         left_out = [name for name in self.prompts if name not in fitting]
         if not fitting:
             raise InvalidInputError(
-                f"{self.name}: expected a column for one of {left_out}, got {list(there)}; name it label.COLUMN in the "
+                f"{self.name}: expected a label column for one of {left_out}, got {list(there)}; call it label.COLUMN in the "
                 "file"
             )
         missing = sorted({column for name in left_out for column in name.split(" x ")} - set(there))
@@ -258,8 +258,8 @@ class RetrievalTask(SkewOptions, ImageTask):
                 if metric.startswith("max_skew@") and bare < fair and uneven:
                     sizes = ", ".join(f"{name} {size}" for name, size in zip(held.names, held.sizes, strict=True))
                     warn(
-                        f"{result.provenance.task}: {metric} of none is {bare:.3f} and that of random rankings "
-                        f"{fair:.3f} (images: {sizes}), so a method that ranks like chance reads as worse and no "
+                        f"{result.provenance.task}: {metric} is {bare:.3f}, below that of random rankings, {fair:.3f}, "
+                        f"since groups differ in size ({sizes}): ranking like chance would count as worse, so no "
                         'verdict is given; give prior="dataset"',
                         SuspectInputWarning,
                     )
@@ -352,7 +352,7 @@ class RetrievalTask(SkewOptions, ImageTask):
         self, result: TaskResult, table: Mapping[tuple[str, str], Mapping[str, Floats]], n: Mapping[str, int],
         clusters: NDArray[np.integer],
     ) -> None:  # fmt: skip
-        """Rows of means over images: (metric, subset) -> method -> values (n,), whole clusters drawn together."""
+        """Add means over images: (metric, subset) -> method -> values (n,), whole clusters drawn together."""
         sizes = np.bincount(clusters).astype(float)
         columns = [column for values in table.values() for column in values.values()]
         sums = np.stack([np.bincount(clusters, weights=column) for column in columns], axis=1)

@@ -133,7 +133,7 @@ def add_shares(
 def _corrected_block(
     raw: TaskResult, names: Sequence[str], images: Mapping[str, tuple[Codes, Codes, Codes, Floats]], **boot: Any
 ) -> list[TaskResult]:
-    """The block of a judge's figures, corrected by people's labels, and by how much they differ.
+    """Return the block of a judge's figures, corrected by people's labels, and by how much they differ.
 
     Labels of different methods are of different images, so the change of a corrected figure is that of independent
     estimates. Methods with fewer than 10 labels are left out with a warning; there is no block without another.
@@ -229,7 +229,9 @@ class SharesTask(Task):
             return {"table": self.table}
         labels, folder = session.options.labels, session.options.drawn
         if not labels or folder is None:
-            raise InvalidInputError(f"expected labels and the folder of drawn images; this suite needs {session.needs}")
+            raise InvalidInputError(
+                f"expected labels and the folder of generated images; this suite needs {session.needs}"
+            )
         return {"labels": labels, "folder": folder, "plan": folder / "plan.json", "progress": session.progress}
 
     def measured(self, inputs: Mapping[str, Any]) -> list[TaskResult]:
@@ -288,7 +290,7 @@ class SharesTask(Task):
         every = methods.groupby(texts, sort=False).nunique()
         prompts = every.index[every == len(order)]
         if prompts.empty:
-            raise InvalidInputError(f"{where}: no prompt is there under every method, {sorted(order)}")
+            raise InvalidInputError(f"{where}: no prompt has images of every method, {sorted(order)}")
         at = prompts.get_indexer(texts)
         rows = {method: np.flatnonzero((methods == method) & (at >= 0)) for method in order}
         boot: dict[str, Any] = {"resamples": self.resamples, "seed": self.seed}
@@ -323,8 +325,8 @@ class SharesTask(Task):
         strange, never = [one for one in others if one not in judge], [one for one in judge if one not in others]
         if strange and never:
             warn(
-                f"{where}: {self.people}: has {strange}, which the judge never says, and never {never}, which it says; "
-                f"where they mean the same say --same {strange[0]}={never[0]}",
+                f"{where}: column {self.people!r} has {strange}, which the judge never says, and lacks {never}, which it "
+                f"says; if two mean the same, give --same {strange[0]}={never[0]}",
                 SuspectInputWarning,
             )
         # An empty cell was not asked; a text that means unknown was an answer.
@@ -332,11 +334,13 @@ class SharesTask(Task):
         images = {m: (at[own], said[own], people[own], weights[own]) for m, own in rows.items()}
         mended = _corrected_block(result, names, images, **boot)
         if not mended and drawn is None:
-            raise InvalidInputError(f"{self.people}: expected what people say of {LEAST} images or more of a method")
+            raise InvalidInputError(
+                f"{self.people}: expected labels of people for {LEAST} or more images of a method; label more"
+            )
         return [result, *mended]
 
     def _labels(self, column: Any, where: str, *, warns: bool) -> Labels:
-        """Labels of a column, with what means the same under one name."""
+        """Return the labels of a column, with what means the same under one name."""
         if self.values:
             known = {**{value: value for value in self.values}, **self.same}
         else:
@@ -360,8 +364,8 @@ class SharesTask(Task):
         votes = Votes.of(answers, self.values, [image.path for image in images])
         if not any(votes.majority):
             raise InvalidInputError(
-                f"labels: none of {len(images)} generated images was labelled; they are about {answers[0].image}, the "
-                f"images are {images[0].path}: paths are below the folder of images"
+                f"labels: none of {len(images)} generated images is labelled; the labels name {answers[0].image}, the "
+                f"folder has {images[0].path}. Give paths relative to the folder"
             )
         judge = Judgements.last(drawn, self.attribute, self.values)
         seen = {} if judge is None else dict(zip(drawn, judge.said(self.attribute, self.values, SURE)[0], strict=True))

@@ -207,7 +207,9 @@ def bootstrap_interval(
             found += [statistic(*(array[own] for array, own in zip(data, one, strict=True))) for one in each]
         draws = np.array(found, dtype=np.float64)
     if not np.isfinite([value, *draws]).all():
-        raise InvalidInputError(f"statistic: {(~np.isfinite(draws)).sum()} of {resamples} resamples are not finite")
+        raise InvalidInputError(
+            f"statistic: expected numbers, got NaN or infinity in {(~np.isfinite(draws)).sum()} of {resamples} resamples"
+        )
     return Interval(value, *percentile_interval(draws, level), level, max(lengths), resamples)
 
 
@@ -237,7 +239,7 @@ def resampled_values(
 
 
 def _kinds(data: Sequence[np.ndarray]) -> tuple[NDArray[np.intp], NDArray[np.int64]] | None:
-    """Where the first row of each kind is, and how many there are; None where the kinds are not few."""
+    """Return where the first row of each kind is, and how many there are; None unless the kinds are few."""
     n = len(data[0])
     code, first, sizes = np.zeros(n, dtype=np.int64), np.arange(n), np.ones(n, dtype=np.int64)
     for array in data:

@@ -63,7 +63,9 @@ class Reweighted:
         present = self.weights * (size > 0)
         total = present.sum(axis=-1)
         if not np.all(total > 0):
-            raise InvalidInputError("group weights: a resample has no image of any group with a weight; too few images")
+            raise InvalidInputError(
+                "group_weights: a resample has no image of a group with a weight; measure more images"
+            )
         return (present * hits / np.maximum(size, 1)).sum(axis=-1) / total
 
 
@@ -84,7 +86,7 @@ def interval_of(of: Statistic, cells: Counts, drawn: Counts) -> tuple[float, Bou
 
 
 def _where_nothing_varies(of: Statistic, hits: Counts, size: Counts) -> Bounds | None:
-    """Wilson's interval, or one made of several, where all images that decide are right, or all are wrong; else None.
+    """Return Wilson's interval, or one made of several, where all images that decide are right, or all are wrong; else None.
 
     Those of several groups: half-widths times weights, squared and added (Zou and Donner, 2008, "Construction of
     confidence limits about effect measures").
@@ -242,7 +244,9 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
     if half < 1 or not np.isfinite(points).all():
         raise InvalidInputError(f"features: expected finite (n, d) with n >= 2, got shape {points.shape}")
     if not 1 <= size <= half:
-        raise InvalidInputError(f"k: two disjoint subsets of {len(points)} rows have 1 .. {half} rows, got {k}")
+        raise InvalidInputError(
+            f"k: expected 1 .. {half}, since {len(points)} rows have two disjoint subsets of k, got {k}"
+        )
     pairs, match, lengths = len(points) // (2 * size), need("scipy.optimize").linear_sum_assignment, []
     order = np.random.default_rng(seed).permutation(len(points))[: 2 * size * pairs]
     for both in order.reshape(pairs, 2, size):
@@ -313,7 +317,7 @@ def agreement(labels: Values, *, missing: float = np.nan, resamples: int = 2000,
 
 
 def _pairable(labels: Values, missing: float) -> Floats:
-    """Counts (units, values) of the units that two or more annotators answered."""
+    """Return counts (units, values) of the units that two or more annotators answered."""
     array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if array.ndim != 2 or array.dtype.kind not in "iufb":
         raise InvalidInputError(
@@ -328,7 +332,7 @@ def _pairable(labels: Values, missing: float) -> Floats:
     values, code = np.unique(answers[annotator, unit], return_inverse=True)
     if len(values) < 2:
         raise InvalidInputError(
-            f"labels: expected units with answers of two annotators that are not all alike, got {array.shape[1]} units "
+            f"labels: expected two or more values among the units with two or more answers, got {array.shape[1]} units "
             f"with {len(code)} such answers of {len(values)} values"
         )
     counts = np.zeros((answers.shape[1], len(values)))

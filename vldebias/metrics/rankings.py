@@ -84,7 +84,7 @@ def ndkl(
 
 
 def _ranking(scores: Values, groups: Values, prior: str | Values, n_groups: int | None) -> tuple[Rows, Floats]:
-    """Group codes (1, n) in the order of the ranking, and the prior (g,)."""
+    """Return group codes (1, n) in the order of the ranking, and the prior (g,)."""
     score, group = vectors(scores=scores, groups=groups)
     names, index = codes(group, n_groups)
     if len(names) < 2:

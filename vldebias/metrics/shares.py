@@ -146,7 +146,7 @@ def counted(prompts: Codes, codes: Codes, weights: Floats, n_prompts: int, value
 
 
 def _shares(counts: Counts) -> tuple[Floats, NDArray[np.bool_]]:
-    """Shares (..., |A|), and where anything was counted (...)."""
+    """Return shares (..., |A|), and where anything was counted (...)."""
     n = counts.sum(axis=-1)
     return counts / np.where(n > 0, n, 1)[..., None], n > 0
 
@@ -198,10 +198,10 @@ class CorrectedShares:
         return Interval(*skew, LEVEL, self.labels, self.draws.shape[1])
 
     def _among(self, values: int) -> tuple[Floats, Floats]:
-        """Shares (values,) of the images whose value can be told, and how far the draws (2, b, values) are off."""
+        """Return shares (values,) of the images whose value can be told, and how far the draws (2, b, values) are off."""
         named = float(self.shares[:values].sum())
         if named <= 0:
-            raise InvalidInputError("people could tell the value of no labelled image; label more")
+            raise InvalidInputError("people: no labelled image has a value that can be told; label more")
         draws, shares = self.draws[..., :values], self.shares[:values] / named
         return shares, draws / draws.sum(-1, keepdims=True) - shares
 

@@ -107,7 +107,7 @@ def test_one_of_shares_and_one_of_rankings_are_measured_too(mine: None) -> None:
 def test_a_name_means_one_metric_and_an_unknown_one_is_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"metric 'gap': .*taken"):
         register_metric(Metric("gap", "another gap"))
-    with pytest.raises(InvalidInputError, match=r"expected a vldebias.metrics.Metric with a name, got 'gap'"):
+    with pytest.raises(InvalidInputError, match="'gap'"):
         register_metric("gap")  # type: ignore[arg-type]
     part = TaskResult(protocol())
     with pytest.raises(InvalidInputError, match=r"metric: expected one of worst_group, .*did you mean 'accuracy'"):

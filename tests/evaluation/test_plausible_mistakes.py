@@ -272,7 +272,7 @@ MODELS = [
     Case("an edit before tuning", lambda: attach(other(all_weights), world().edit), REFUSED, "fitted on other weights"),
     Case("a tokenizer of other ids", lambda: fit(tokenizer=other_tokens()), REFUSED, "open_clip.get_tokenizer"),
     Case("CLIP's tokenizer", lambda: fit(tokenizer=open_clip.get_tokenizer("ViT-B-32")), REFUSED, "ids go up to 49407"),
-    Case("a raw edit on any model", raw_edit, WARNED, "nothing says which model the projection was fitted on"),
+    Case("a raw edit on any model", raw_edit, WARNED, "which model it was fitted on"),
     Case(
         "fit of pairs that are not normalised",
         lambda: CalibratedProjection().fit(randn(9, 2, 128) * 100),

@@ -91,8 +91,8 @@ def add_accuracies(
         fits = len(weights) == len(names) and (ordered >= 0).all() and np.isfinite(ordered.sum()) and ordered.any()
         if not fits or (ordered[size == 0] > 0).any():
             raise InvalidInputError(
-                f"group_weights: expected a number >= 0 for each of {dict(zip(names, size.tolist(), strict=True))}, one "
-                f"or more above 0, and 0 for a group without images; got {dict(weights)}"
+                f"group_weights: expected a number >= 0 for each of {dict(zip(names, size.tolist(), strict=True))}, "
+                f"one or more above 0, and 0 for a group without images; got {dict(weights)}"
             )
         statistics["average_reweighted"] = Reweighted(ordered)
     tables = {

@@ -148,8 +148,8 @@ class RetrievalTask(SkewOptions, ImageTask):
         left_out = [name for name in self.prompts if name not in fitting]
         if not fitting:
             raise InvalidInputError(
-                f"{self.name}: expected a label column for one of {left_out}, got {list(there)}; call it label.COLUMN in the "
-                "file"
+                f"{self.name}: expected a label column for one of {left_out}, got {list(there)}; "
+                "call it label.COLUMN in the file"
             )
         missing = sorted({column for name in left_out for column in name.split(" x ")} - set(there))
         if missing:

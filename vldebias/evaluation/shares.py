@@ -325,8 +325,8 @@ class SharesTask(Task):
         strange, never = [one for one in others if one not in judge], [one for one in judge if one not in others]
         if strange and never:
             warn(
-                f"{where}: column {self.people!r} has {strange}, which the judge never says, and lacks {never}, which it "
-                f"says; if two mean the same, give --same {strange[0]}={never[0]}",
+                f"{where}: column {self.people!r} has {strange}, which the judge never says, and lacks {never}, which "
+                f"it says; if two mean the same, give --same {strange[0]}={never[0]}",
                 SuspectInputWarning,
             )
         # An empty cell was not asked; a text that means unknown was an answer.

@@ -207,9 +207,8 @@ def bootstrap_interval(
             found += [statistic(*(array[own] for array, own in zip(data, one, strict=True))) for one in each]
         draws = np.array(found, dtype=np.float64)
     if not np.isfinite([value, *draws]).all():
-        raise InvalidInputError(
-            f"statistic: expected numbers, got NaN or infinity in {(~np.isfinite(draws)).sum()} of {resamples} resamples"
-        )
+        bad = f"{(~np.isfinite(draws)).sum()} of {resamples} resamples"
+        raise InvalidInputError(f"statistic: expected numbers, got NaN or infinity in {bad}")
     return Interval(value, *percentile_interval(draws, level), level, max(lengths), resamples)
 
 

@@ -86,7 +86,7 @@ def interval_of(of: Statistic, cells: Counts, drawn: Counts) -> tuple[float, Bou
 
 
 def _where_nothing_varies(of: Statistic, hits: Counts, size: Counts) -> Bounds | None:
-    """Return Wilson's interval, or one made of several, where all images that decide are right, or all are wrong; else None.
+    """Return Wilson's interval, or one made of several, where all images that decide are right or all wrong.
 
     Those of several groups: half-widths times weights, squared and added (Zou and Donner, 2008, "Construction of
     confidence limits about effect measures").

@@ -198,7 +198,7 @@ class CorrectedShares:
         return Interval(*skew, LEVEL, self.labels, self.draws.shape[1])
 
     def _among(self, values: int) -> tuple[Floats, Floats]:
-        """Return shares (values,) of the images whose value can be told, and how far the draws (2, b, values) are off."""
+        """Return shares (values,) of images whose value can be told, and how far the draws (2, b, values) are off."""
         named = float(self.shares[:values].sum())
         if named <= 0:
             raise InvalidInputError("people: no labelled image has a value that can be told; label more")

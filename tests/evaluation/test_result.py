@@ -100,14 +100,6 @@ def test_a_row_is_found_by_name_and_a_miss_lists_the_closest() -> None:
     assert len(str(told.value)) < 600
 
 
-def test_a_notebook_shows_a_table_of_the_wholes() -> None:
-    shown = made()._repr_html_()
-    assert "0.333 [0.100, 0.900]" in shown
-    assert "+0.048 [-0.100, +0.200]" in shown
-    assert "$a$" not in shown  # a part
-    assert "&lt;i&gt;" in made().model_copy(update={"name": "<i>"})._repr_html_()
-
-
 def test_resampled_rows_are_those_of_the_public_bootstrap() -> None:
     rng = np.random.default_rng(0)
     before, after = rng.random(30), rng.random(30)

@@ -257,7 +257,7 @@ def test_every_difference_of_protocols_is_said() -> None:
     a = protocol(model="A", settings={"k": 5}, n={"images": 5}, methods={"none": {}, "cali": {"lam": 1.0}})
     b = protocol(model="B", settings={"k": 6}, n={"images": 6}, methods={"none": {}, "cali": {"lam": 2.0}})
     said = compare(result([figure()], a), result([figure()], b, versions={"vldebias": "2"})).warnings
-    for word in ("model", "setting k", "n differs", "method cali", "version of vldebias"):
+    for word in ("model differs", "settings: k", "n: images", "cali: lam", "versions: vldebias"):
         assert any(word in one for one in said)
 
 

@@ -12,15 +12,14 @@ import torch
 from rich.console import Console
 
 from vldebias.data import Embeddings, Labels, save_embeddings
-from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
+from vldebias.errors import InvalidInputError
 from vldebias.evaluation import run as runner
 from vldebias.evaluation.result import Result
 from vldebias.evaluation.retrieval import RetrievalTask
 from vldebias.evaluation.run import run_suite, verify
 from vldebias.evaluation.session import Session
 from vldebias.evaluation.shares import SharesTask
-from vldebias.evaluation.task import Data, Options, Suite, load_suite
-from vldebias.progress import Progress
+from vldebias.evaluation.task import Data, Options, Suite
 from vldebias.prompts import make_prompt_set
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
@@ -160,15 +159,6 @@ def test_an_interrupt_leaves_what_is_done(
     assert [p.task for p in found.provenance] == ["table", "portraits gender"]
 
 
-def test_a_kind_of_warning_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(Progress, "say", lambda self, text: said.append(text))
-    with runner._warnings_said(Progress()):
-        warn("first", SuspectInputWarning)
-        warn("second", SuspectInputWarning)
-    assert said == ["warning: first"]
-
-
 def test_the_images_of_a_limit_are_always_the_same(tmp_path: Path, cache: Path) -> None:
     data = Data.model_validate(BIRDS["data"])
 
@@ -220,19 +210,6 @@ def test_splits_of_an_embeddings_file(tmp_path: Path, cache: Path) -> None:
     assert len(few.embedded(Data(name="x", split="test"))) == 1
     with pytest.raises(InvalidInputError, match=r"its column \"split\" has \['test', 'train'\]; this task needs 'val'"):
         session.embedded(Data(name="x", split="val"))
-
-
-def test_options_take_the_place_of_the_suites(tmp_path: Path) -> None:
-    options = Options(out=tmp_path, lam=7.0, images=3, seeds=(4,), steps=6, resamples=5)
-    for task in load_suite("miniature").tasks:
-        found = task.with_options(options)
-        assert found.resamples == 5
-        if found.task == "generation":
-            assert (found.images, found.seeds, found.steps) == (3, (4,), 6)
-            assert {spec.lam for spec in found.variants.values()} == {7.0}
-        else:
-            assert found.lam == 7.0
-        assert task.with_options(Options(out=tmp_path)) == task
 
 
 GENERATED: dict[str, Any] = {

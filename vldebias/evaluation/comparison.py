@@ -21,11 +21,11 @@ COMPARED = (
     "of the sum of the squared half-widths (MOVER, Zou and Donner 2008), so where both used the same images the "
     "interval is wider than a paired one. “Equal” figures are the same number with the same interval."
 )
-CONVENTIONS = ("model", "prompts", "prompts_hash", "split", "n", "seeds", "data")
 KEYS = ["task", "metric", "subset", "name"]  # the name of a method says lambda and strength where it has several
+OUTSIDE = {"task", "title", "description", "fingerprint"}  # of a provenance: not compared by their text
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
     """Hold two results side by side.
 
@@ -45,9 +45,8 @@ class Comparison:
 
     def __repr__(self) -> str:
         """Return how many figures changed, the first of the warnings, and the wholes of each task that moved."""
-        counts, alone = self.frame.verdict.value_counts(), sum(map(len, self.only.values()))
-        said = ", ".join(f"{n} {name}" for name, n in counts.items()) + (f"; {alone} in one alone" if alone else "")
-        out = [f"Of {len(self.frame)} figures that both have, in B: {said}."]
+        counts = self.frame.verdict.value_counts().items()
+        out = [f"Of {len(self.frame)} figures that both have, in B: {', '.join(f'{n} {name}' for name, n in counts)}."]
         more = f" (and {len(self.warnings) - 1} more)" if len(self.warnings) > 1 else ""
         out += [f"The two differ in more than the figures: {one}{more}" for one in self.warnings[:1]]
         moved = self.frame[self.frame.verdict != "equal"]
@@ -75,52 +74,49 @@ def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Compa
         InvalidInputError: no row is in both, or one result has two rows of the same names.
     """
     first, second = names or (a.name, b.name)
-    sides = [told(one) for one in (a, b)]
-    for one, side in zip((a, b), sides, strict=True):
+    sides = {f"A, {first}": told(a), f"B, {second}": told(b)}
+    for called, side in sides.items():
         if len(twice := side[side.duplicated(KEYS)]):
-            raise InvalidInputError(f"{one.name}: got the figure {tuple(twice[KEYS].iloc[0])} twice; expected it once")
-    t = sides[1].merge(sides[0], on=KEYS, suffixes=("_b", "_a"))
+            raise InvalidInputError(f"{called}: got the figure {tuple(twice[KEYS].iloc[0])} twice; expected it once")
+    one, two = sides.values()
+    t = two.merge(one, on=KEYS, suffixes=("_b", "_a"))
     if t.empty:
-        tasks = [list(side.task.unique()) for side in sides]
         raise InvalidInputError(
-            f"got no figure in both {first!r} and {second!r}, of tasks {tasks[0]} and {tasks[1]}; "
+            f"got no figure in both: A has tasks {list(one.task.unique())}, B {list(two.task.unique())}; "
             "expected two results of the same suite"
         )
     t = t.rename(columns={"value_a": "a", "value_b": "b"})
-    t = t.rename(columns={f"{one}_b": one for one in ("method", "lam", "better", "whole", "measure")})
+    t = t.rename(columns={f"{name}_b": name for name in ("method", "lam", "better", "whole", "measure")})
     t["difference"] = t.b - t.a
     t["low"] = t.difference - np.hypot(t.b - t.low_b, t.high_a - t.a)
     t["high"] = t.difference + np.hypot(t.high_b - t.b, t.a - t.low_a)
     moved = list(zip(t.difference, t.low, t.high, strict=True))
-    equal = (t.a == t.b) & (t.low_a == t.low_b) & (t.high_a == t.high_b)
     t["verdict"] = [verdict(by, better) for by, better in zip(moved, t.better, strict=True)]
     t["moved"] = ["{:+.3f} [{:+.3f}, {:+.3f}]".format(*by) for by in moved]
+    equal = (t.a == t.b) & (t.low_a == t.low_b) & (t.high_a == t.high_b)
     t.loc[equal, ["verdict", "moved"]] = ["equal", ""]
-    there, only = set(t[KEYS].itertuples(index=False, name=None)), {}
-    for called, side in zip((f"A, {first}", f"B, {second}"), sides, strict=True):
-        alone = side[[key not in there for key in side[KEYS].itertuples(index=False, name=None)]]
-        if len(alone):
-            only[called] = [f"{r.task}: {r.measure}, {r.name}" for r in alone.itertuples()]
-    return Comparison(first, second, t, only, tuple(dict.fromkeys(_notes(a, b))))
+    alone = {called: side.merge(t[KEYS], "left", KEYS, indicator="there") for called, side in sides.items()}
+    alone = {called: side[side.there == "left_only"] for called, side in alone.items()}
+    only = {called: [f"{r.task}: {r.measure}, {r.name}" for r in side.itertuples()] for called, side in alone.items()}
+    notes = tuple(dict.fromkeys(_notes(a, b)))
+    return Comparison(first, second, t, {called: some for called, some in only.items() if some}, notes)
 
 
 def _notes(a: Result, b: Result) -> Iterator[str]:
     """Yield what differs between two runs beyond the numbers."""
 
-    def differing(where: str, what: str, one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[str]:
+    def differing(where: str, one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[str]:
         for name in dict.fromkeys([*one, *two]):
-            if one.get(name) != two.get(name):
-                said = [shortened(plain(side.get(name)), 90) for side in (one, two)]
-                yield f"{where}: {what}{name.replace('_', ' ')} differs: {said[0]} in A, {said[1]} in B"
+            x, y = one.get(name), two.get(name)
+            if isinstance(x, Mapping) and isinstance(y, Mapping):
+                yield from differing(f"{where}, {name}", x, y)
+            elif x != y:
+                yield f"{where}: {name} differs: {shortened(plain(x), 90)} in A, {shortened(plain(y), 90)} in B"
 
-    yield from differing("the run", "", {"commit": a.commit}, {"commit": b.commit})
-    yield from differing("the run", "version of ", a.versions, b.versions)
+    yield from differing("the run", *({"commit": one.commit, "versions": one.versions} for one in (a, b)))
     there = {one.task: one for one in a.provenance}
-    for two in (one for one in b.provenance if one.task in there):
-        one = there[two.task]
-        yield from differing(two.task, "", *({name: getattr(x, name) for name in CONVENTIONS} for x in (one, two)))
+    for one, two in ((there[two.task], two) for two in b.provenance if two.task in there):
+        yield from differing(two.task, one.model_dump(exclude=OUTSIDE), two.model_dump(exclude=OUTSIDE))
         mine, other = Fingerprint.of(one.fingerprint), Fingerprint.of(two.fingerprint)
         if mine is not None and not mine.matches(other):
             yield f"{two.task}: fingerprint of the weights differs"
-        yield from differing(two.task, "setting ", one.settings, two.settings)
-        yield from differing(two.task, "method ", one.methods, two.methods)

@@ -14,9 +14,10 @@ import pandas as pd
 import pytest
 from data_parts import fairface
 
-from vldebias.evaluation.paper import HEAD, compared, paper, plan
+from vldebias.evaluation.paper import HEAD, compared, estimate, paper, plan
 from vldebias.evaluation.report import published
 from vldebias.evaluation.result import Result
+from vldebias.loading import Loaded
 from vldebias.options import Options
 from vldebias.progress import SILENT
 
@@ -69,6 +70,23 @@ def test_every_published_figure_has_a_row_and_its_difference(stand_ins: Path, tm
     assert row.low <= row.measured <= row.high
     assert row.difference == pytest.approx(row.measured - row.published)
     assert all(text in (tmp_path / "index.html").read_text() for text in ("0.740", f"{row.measured:.3f}"))
+
+
+def test_the_estimate_of_a_pipeline_is_linear_in_images_and_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five seconds for each batch and two for each step, as a clock says that goes on by them."""
+    now = [0.0]
+
+    class Pipe:
+        def __call__(self, prompts: list[str], *, num_inference_steps: int) -> None:
+            now[0] += 5 + 2 * num_inference_steps
+
+        def set_progress_bar_config(self, **_: bool) -> None: ...
+
+    monkeypatch.setattr("vldebias.evaluation.paper.time.monotonic", lambda: now[0])
+    (run,) = plan(None, ["generation"])
+    run.sizes, (task, *_) = [400], run.tasks
+    seconds = estimate(run, Loaded(Pipe(), "p"), Options(out=Path()))
+    assert seconds == pytest.approx(400 / min(task.batch_size, 4) * (5 + 2 * task.steps))
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Generation: figures of hand-painted images equal what is counted by hand; the whole way on the miniature."""
 
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -119,6 +120,10 @@ def test_parts_methods_and_changes(painted: tuple[GeneratedImages, Shows], parts
         assert figure.change[1] <= figure.change[0] <= figure.change[2]
         assert (figure.lam, figure.strength) == (500.0, 1.0)
     assert by["discrepancy", "none", "unseen jobs"].n == {"jobs": 4, "images each": 10}
+    settings, black = parts["generation gender"].provenance.settings, Counter()
+    for image in painted[0]:
+        black[image.variant] += painted[1][image.path][0] == UNCLEAR
+    assert settings["images that the safety checker blackened"] == black
 
 
 def test_a_picture_shows_the_same_seeds(parts: dict[str, TaskResult]) -> None:

@@ -1,4 +1,4 @@
-"""Compare generated images with and without methods (Tables 7.6 and 7.7, section 7.6.4), as a judge labels them."""
+"""Compare generated images with and without methods (Table 7.7, section 7.6.4), as a judge labels them."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ ABOUT = (
 class GenerationTask(Task):
     """Generate images with and without edits, judge and measure them; an interrupted run resumes.
 
-    name: first word of the blocks: "generation" gives "generation gender" and "generation pairs"; a task that is
-        called like its attribute keeps that name.
+    name: first word of the blocks: "generation" gives "generation gender"; a task that is called like its attribute
+        keeps that name.
     prompts: the set to generate: its classes, and if `stated` its pairs. subjects: generate these in place of its
         unseen concepts (section 7.6.4).
     prompts_file: generate the prompts of this file, one per line, in place of its unseen concepts; prompts that do
@@ -169,7 +169,7 @@ class GenerationTask(Task):
     # ---- in a suite --------------------------------------------------------------------------------------------
 
     def with_options(self, options: Options) -> Self:
-        """Return the task with the user's images, seeds, steps, lambda and bound, and methods or edits as variants.
+        """Return the task with the user's images, seeds, steps and lambda, and methods or edits as variants.
 
         A method that is not for pipelines is left to the other tasks of the suite.
         """

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Probabilities = dict[str, np.ndarray]
-NO_VALUE = "unknown"  # what a judge says where it names no value
-SURE = 0.8  # smallest probability with which its answers count, where nobody says another
+NO_VALUE = "unknown"  # the answer of a judge that names no value
+SURE = 0.8  # default of the smallest probability with which an answer of a judge counts
 NO_PERSON = ("a photo without a person", "a photo of an object", "an empty scene")
 """Texts for what a picture may show instead of a person."""
 T = TypeVar("T", bound="JudgeSpec")
@@ -93,7 +93,7 @@ def decide(probabilities: np.ndarray, names: Sequence[str], sure: float) -> Labe
 
 
 def labels_of(judge: Judge, probabilities: Probabilities, attribute: str, sure: float) -> Labels:
-    """Return labels of an attribute or an intersection such as "gender x race", unknown where the judge is unsure."""
+    """Return labels of an attribute or an intersection ("gender x race"), unknown where the judge is unsure."""
     return cross(*(decide(probabilities[one], judge.names[one], sure) for one in attribute.split(" x ")))
 
 
@@ -234,7 +234,7 @@ class ClassifierJudge(JudgeSpec):
 
 @register_judge
 class ClipJudge(JudgeSpec):
-    """Judge images zero-shot with any open_clip or transformers image-text model; its texts are never projected.
+    """Judge images zero-shot with any open_clip or transformers image-text model; its texts are never edited.
 
     The probabilities are the softmax over values and rejects of cosine x the model's own logit scale (section 7.6 of
     the thesis). Such a judge has the biases of its model, and may share them with the pipeline that it judges: the
@@ -263,7 +263,7 @@ class ClipJudge(JudgeSpec):
         return cls(prompts={prompts.name: asked}, reject=NO_PERSON)
 
     def ready(self, task: Any, session: Session) -> Judge:
-        """Return the judge, which also tells by the class prompts which concept an image shows."""
+        """Return the judge; it also says which concept an image shows, by the class prompts of the task."""
         prompts = task.prompt_set
         names = (*prompts.class_names, *prompts.held_out_class_names)
         classes = (*prompts.classes, *prompts.held_out_classes)

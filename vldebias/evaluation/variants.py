@@ -76,7 +76,7 @@ class Variant(Strict):
 
     @property
     def rewrites(self) -> bool:
-        """Return whether prompts are balanced, the default for sets about persons; the pipeline is then unchanged."""
+        """Return whether it balances prompts, as the default does for sets about persons, and fits no edit."""
         if self.projection is not None:
             return False
         sets = [part for one in map(load_prompts, self.prompts) for part in one.parts or (one,)]
@@ -176,7 +176,7 @@ def ready(pipe: Any) -> Iterator[None]:
 
 
 class Row(NamedTuple):
-    """Hold the text of an image, the value that was written into it, and whether it is as without a method."""
+    """Hold the text of one image, the value that was written into it, and whether the image is left unchanged."""
 
     text: str
     value: Any
@@ -185,7 +185,7 @@ class Row(NamedTuple):
 
 @contextmanager
 def rewritten(attachment: Attachment | None, prompts: Sequence[str]) -> Iterator[list[Row]]:
-    """Rewrite prompts all at once, so that their values are balanced over all; no batch of them is rewritten again."""
+    """Rewrite all prompts at once, so that values are balanced over all; batches are not rewritten in the context."""
     if attachment is None:
         yield [Row(prompt, None, False) for prompt in prompts]
     elif attachment.projections:
@@ -200,7 +200,7 @@ def rewritten(attachment: Attachment | None, prompts: Sequence[str]) -> Iterator
 def through(
     pipe: Any, texts: Sequence[str], noise: Sequence[int], options: Mapping[str, Any]
 ) -> list[tuple[Image, bool]]:
-    """Return the image of each text, from its own generator, and whether the safety checker blackened it."""
+    """Return the image of each text, from its own generator, and whether the safety checker replaced it by black."""
     # Pipelines want as many negative prompts as prompts.
     own = {k: [v] * len(texts) if k.startswith("negative_prompt") else v for k, v in options.items()}
     generators = [torch.Generator("cpu").manual_seed(seed) for seed in noise]

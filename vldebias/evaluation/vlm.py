@@ -62,8 +62,8 @@ class VlmJudge(JudgeSpec):
         Raises:
             InvalidInputError: fewer than two values, more than 25, or a processor without a chat template.
         """
-        asked = (self.questions or {}).items()
-        names = {a: of if isinstance(of, tuple) else tuple(load_prompts(of).attributes) for a, of in asked}
+        given = (self.questions or {}).items()
+        names = {a: of if isinstance(of, tuple) else tuple(load_prompts(of).attributes) for a, of in given}
         for attribute, some in names.items():
             if not 2 <= len(set(some)) == len(some) < len(string.ascii_uppercase):
                 raise InvalidInputError(f"{attribute}: got {list(some)}; expected 2 to 25 different values")
@@ -77,37 +77,34 @@ class VlmJudge(JudgeSpec):
         def answers(images: Sequence[Image]) -> Probabilities:
             said = {}
             for attribute, values in names.items():
-                each = np.stack([self._asked(model, processor, images, attribute, order) for order in cyclic(values)])
+                each = np.stack([asked(images, attribute, order, values) for order in cyclic(values)])
                 bias = 0.5 * np.abs(np.exp(each)[:, None] - np.exp(each)[None]).sum(-1).max(axis=(0, 1)).mean()
                 if bias > BIAS and attribute not in warned:
                     warned.add(attribute)
                     warn(
                         f"{self.model}: answers about {attribute} depend on the order of the options (mean total "
-                        f"variation {bias:.2f}); they are averaged over orders, but label some images by hand "
-                        "(vldebias label) and correct the judge by them"
+                        f"variation {bias:.2f}). They are averaged over orders; label some images by hand (vldebias "
+                        "label) to correct the judge"
                     )
                 mean = each.mean(axis=0)
                 chances = np.exp(mean - np.logaddexp.reduce(mean, axis=1, keepdims=True))
-                said[attribute] = chances[:, [sorted(values).index(value) for value in values]]
+                said[attribute] = chances[:, :-1]
             return said
+
+        def asked(images: Sequence[Image], attribute: str, order: list[str], values: Sequence[str]) -> np.ndarray:
+            """Return log probabilities (n, values + 1) of one order, columns as the values and then NONE."""
+            text, letters = question(attribute, [*order, NONE]), string.ascii_uppercase[: len(order) + 1]
+            rows = np.empty((len(images), len(letters)))
+            for size in {image.size for image in images}:  # of one size: as many image tokens, so nothing is padded
+                same = [i for i, image in enumerate(images) if image.size == size]
+                for batch in (same[i : i + self.batch_size] for i in range(0, len(same), self.batch_size)):
+                    scores = likelihoods(model, processor, [images[i] for i in batch], text, letters)
+                    rows[batch] = scores.log_softmax(dim=1).numpy()
+            return rows[:, [*map(order.index, values), len(order)]]
 
         texts = {attribute: question(attribute, sorted(some)) for attribute, some in names.items()}
         mark = hash_of([weights_fingerprint(model), processor.chat_template, texts, names])
         return Judge(self.model, names, answers, mark)
-
-    def _asked(
-        self, model: Any, processor: Any, images: Sequence[Image], attribute: str, order: Sequence[str]
-    ) -> np.ndarray:
-        """Return log probabilities (n, values + 1) of one order, columns as the sorted values and then NONE."""
-        text, letters = question(attribute, [*order, NONE]), string.ascii_uppercase[: len(order) + 1]
-        rows = np.empty((len(images), len(letters)))
-        for size in {image.size for image in images}:  # of one size: as many image tokens, so nothing is padded
-            of_size = [i for i, image in enumerate(images) if image.size == size]
-            for start in range(0, len(of_size), self.batch_size):
-                batch = of_size[start : start + self.batch_size]
-                scores = likelihoods(model, processor, [images[i] for i in batch], text, letters)
-                rows[batch] = scores.log_softmax(dim=1).numpy()
-        return rows[:, [*map(order.index, sorted(order)), len(order)]]
 
 
 def cyclic(values: Sequence[str]) -> list[list[str]]:

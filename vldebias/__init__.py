@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from vldebias import losses, methods, metrics
     from vldebias.api import debias, fit_projection, fit_projections, fit_shares, inspect
     from vldebias.evaluation import audit, compare, diagnose, evaluate, grid
-    from vldebias.hosts import Attachment, attachment_of, attachments
+    from vldebias.hosts import Attachment, attachment_of
     from vldebias.hub import push_to_hub
     from vldebias.loading import load_host
     from vldebias.methods import Reference, load_edit
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _HOMES = {
     **dict.fromkeys(("debias", "fit_projection", "fit_projections", "fit_shares", "inspect"), "api"),
     **dict.fromkeys(("audit", "compare", "diagnose", "evaluate", "grid"), "evaluation"),
-    **dict.fromkeys(("Attachment", "attachment_of", "attachments"), "hosts"),
+    **dict.fromkeys(("Attachment", "attachment_of"), "hosts"),
     **dict.fromkeys(("Reference", "load_edit"), "methods"),
     **dict.fromkeys(("PromptSet", "list_prompts", "load_prompts", "make_prompt_set"), "prompts"),
     **dict.fromkeys(("BalancedPrompts", "balance_prompts"), "prompts"),
@@ -44,7 +44,6 @@ __all__ = [
     "PromptSet",
     "Reference",
     "attachment_of",
-    "attachments",
     "audit",
     "balance_prompts",
     "compare",

@@ -1,19 +1,26 @@
 """Attachments on a made-up host: three states, refusals, threads, and no trace in the end."""
 
+from __future__ import annotations
+
 import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from tower_parts import PROJECTION, PROMPTS, Bag, Tower, TowerHost, attach
 
-from vldebias.errors import AlreadyAttachedError, InvalidInputError, VldebiasError
-from vldebias.hosts.attachment import Attachment, attachment_of, attachments
+import vldebias
+from vldebias.errors import AlreadyAttachedError, InvalidInputError, UnsupportedHostError, VldebiasError
+from vldebias.hosts import HOSTS, Host, register_host, resolve
+from vldebias.hosts.attachment import Attachment, attachment_of
 from vldebias.projection import CalibratedProjection
+from vldebias.prompts import PromptSet
 
 
 @pytest.fixture
@@ -107,15 +114,6 @@ def test_stated_prompts_are_left_alone(tower: Tower, images: int) -> None:
     assert torch.equal(attachment.apply("joint", plain), PROJECTION(plain)), "without texts everything is edited"
 
 
-@pytest.mark.parametrize("shape", [(2, 6), (2, 5, 6), (2, 3, 5, 6)])
-def test_the_gate_works_on_sequences(tower: Tower, shape: tuple[int, ...]) -> None:
-    attachment = attach(tower, stated_words=["woman"])
-    z = torch.randn(*shape)
-    got = attachment.apply("joint", z, lambda: ["a woman", "a person"])
-    assert torch.equal(got[0], z[0])
-    assert torch.equal(got[1], PROJECTION(z)[1])
-
-
 def test_texts_and_roles_that_do_not_fit(tower: Tower) -> None:
     def never() -> Sequence[str]:
         raise AssertionError("read, though there is no gate")
@@ -131,17 +129,6 @@ def test_texts_and_roles_that_do_not_fit(tower: Tower) -> None:
 
 
 # ---- one attachment for each model ---------------------------------------------------------------------------------
-
-
-def test_a_second_attachment_is_refused_and_the_remedy_named(tower: Tower) -> None:
-    first = attach(tower)
-    with pytest.raises(AlreadyAttachedError, match=r"Tower already carries Attachment\(Tower.*\.remove\(\).*jointly"):
-        attach(tower)
-    assert attachment_of(tower) is first
-    assert first in attachments()
-    assert torch.equal(tower.encode(PROMPTS), PROJECTION(Tower().encode(PROMPTS)))
-    first.remove()
-    attach(tower)
 
 
 def owner_of(encoder: Bag, name: str = "owner") -> TowerHost:
@@ -256,3 +243,40 @@ def test_repr_says_what_is_attached(tower: Tower) -> None:
     attachment.remove()
     assert repr(attachment).endswith("removed)")
     assert "stated kept" in repr(attach(tower, stated_words=["woman"]))
+
+
+# ---- a host of another package -------------------------------------------------------------------------------------
+
+
+ASKED = ["a photo of a doctor", "a photo of a male nurse", "a photo of a chef"]
+
+
+def test_it_is_found_by_the_library_of_a_base(gender: PromptSet) -> None:
+    register_host(TowerHost)
+    model = type("Finer", (Tower,), {})()
+    bare = model.encode(ASKED)
+    with vldebias.debias(model, gender) as attachment:
+        expected = attachment.projections["joint"](bare)
+        expected[1] = bare[1]  # states it
+        torch.testing.assert_close(model.encode(ASKED), expected)
+    assert vars(model) == {}
+
+
+def test_an_entry_point_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    about = tmp_path / "acme-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[vldebias.hosts]\ntower_parts = tower_parts:TowerHost\n")
+    with pytest.raises(UnsupportedHostError, match=r"no model of open_clip, transformers or diffusers\.\n"):
+        resolve(Tower())
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(HOSTS, "_searched", False)
+    assert isinstance(resolve(Tower()), TowerHost)
+    with pytest.raises(UnsupportedHostError, match=r"transformers, diffusers or tower_parts\.\n"):
+        resolve(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("given", [nn.Linear, Host, "acme", type("Mine", (Host,), {"library": "open_clip"})])
+def test_what_is_no_host_is_refused(given: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r"derives from|open_clip"):
+        register_host(given)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from tests.fewer import few
 from vldebias.cli import app
 from vldebias.evaluation.checking import Finding, check
-from vldebias.hosts import Attachment, attachment_of
+from vldebias.hosts import Attachment
 from vldebias.loading import Loaded
 from vldebias.prompts import load_prompts
 
@@ -36,12 +36,6 @@ def found(pipe, **how):
 def test_a_sound_pipeline():
     told = found(tiny.own(tiny.sd()))
     assert all(told[name].right for name in RIGHT)
-
-
-def test_the_last_check_merges():
-    pipe = tiny.own(tiny.sd())
-    found(pipe)
-    assert attachment_of(pipe) is None
 
 
 def test_weights_that_cannot_hold_it_and_a_call_that_needs_more():

@@ -1,5 +1,6 @@
 """`vldebias.hosts.custom`: towers of no library that we know, in three states, and what cannot be read is refused."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 import vldebias
 from vldebias.errors import AlreadyAttachedError, InvalidInputError, UnsupportedHostError
-from vldebias.hosts import custom
+from vldebias.hosts import TextTable, custom
 from vldebias.prompts import PromptSet
 
 PROMPTS = ["a photo of a doctor", "a photo of a male nurse", "a photo of a chef"]
@@ -229,3 +230,49 @@ def test_a_place_that_the_embedding_does_not_pass_is_refused(gender: PromptSet, 
         with pytest.raises(InvalidInputError, match=words):
             vldebias.debias(tower_host(tower, place), given)
     assert all("forward" not in vars(module) for module in tower.modules())
+
+
+# ---- tables of embeddings ------------------------------------------------------------------------------------------
+
+
+def test_rows_of_any_kind_are_kept_as_directions() -> None:
+    table = TextTable({"a": torch.tensor([3.0, 4.0]), "b": np.array([0.0, -2.0]), "c": [5, 12]}, model_id="theirs")
+    found = table.embed(["c", "a", "b", "a"], "joint")
+    expected = torch.tensor([[5 / 13, 12 / 13], [0.6, 0.8], [0.0, -1.0], [0.6, 0.8]], dtype=torch.float64)
+    torch.testing.assert_close(found, expected)
+    assert (table.dim("joint"), table.space("joint"), table.fingerprint(), table.model_id) == (
+        2,
+        "table.joint",
+        None,
+        "theirs",
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({}, "expected rows"),
+        ({"a": [1.0, 0.0], "b": [1.0]}, r"expected rows \(d,\) of one width, got \[\(1,\), \(2,\)\]"),
+        ({"a": [[1.0, 0.0], [1.0, 0.0]]}, r"of one width, got \[\(2, 2\)\]"),
+        ({"a": 1.0}, r"of one width, got \[\(\)\]"),
+        ({"a": [1.0], "b": [0.0], "c": [math.nan]}, r"2 rows are zero or not finite, such as \['b', 'c'\]"),
+    ],
+)
+def test_other_rows_are_refused(rows: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        TextTable(rows)
+
+
+def test_prompts_that_are_missing_are_counted_and_named() -> None:
+    table = TextTable({"a": [1.0, 0.0]})
+    with pytest.raises(
+        InvalidInputError, match=r"5 of 6 prompts are not in the file, such as \['b', 'c', 'd'\]; store"
+    ):
+        table.embed(list("abcdef"), "joint")
+
+
+def test_nothing_can_be_attached(gender: PromptSet) -> None:
+    texts = [text for pair in gender.groups for text in pair] + list(gender.spurious)
+    table = TextTable({text: torch.randn(4) for text in texts})
+    with pytest.raises(UnsupportedHostError, match="table of text embeddings"):
+        vldebias.debias(table, gender, method="cali")

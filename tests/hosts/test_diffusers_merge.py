@@ -127,15 +127,6 @@ def refuses(pipe, attachment, match):
     assert attachment.state == "attached"
 
 
-def test_sd3_is_refused_and_says_what_to_do():
-    pipe = tiny.own(tiny.sd3())
-    refuses(
-        pipe,
-        everything(pipe),
-        r"cannot merge 'sequence.clip'",
-    )
-
-
 def test_adapters_are_refused_until_they_are_fused():
     from peft import LoraConfig
 

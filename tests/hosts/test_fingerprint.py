@@ -125,14 +125,6 @@ def trained() -> tuple[nn.Module, Any, CalibratedProjection]:
     return model, tokenizer, vldebias.fit_projection(model, "gender", method="cali", lam=10.0, tokenizer=tokenizer)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_a_cast_copy_of_a_trained_model_attaches(trained, dtype: torch.dtype) -> None:
-    model, tokenizer, edit = trained
-    cast = copy.deepcopy(model).to(dtype)
-    with vldebias.debias(cast, edit, tokenizer=tokenizer) as attachment:
-        assert vldebias.attachment_of(cast) is attachment
-
-
 @pytest.mark.parametrize("eps", [0.1, 0.01, 0.001])
 def test_a_copy_with_another_eps_is_refused(trained, eps: float) -> None:
     model, tokenizer, edit = trained

@@ -22,6 +22,7 @@ from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts.images import image_encoder
 from vldebias.hosts.transformers import WITH_IMAGES as TRANSFORMERS
 from vldebias.miniature import load_clip
+from vldebias.prompts import PromptSet
 
 SQUARE = {"size": {"height": 32, "width": 32}}
 CROP = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
@@ -85,6 +86,14 @@ def test_open_clip_features_are_those_of_forward(name: str) -> None:
         expected = output["image_features"] if isinstance(output, dict) else output[0]
     assert torch.allclose(normalize(found, dim=1), expected, atol=1e-5)
     assert not torch.allclose(found.norm(dim=1), torch.ones(3), atol=1e-3)
+
+
+def test_features_are_the_models_own_while_images_are_edited(gender: PromptSet) -> None:
+    model = open_clip_tiny.make_clip()
+    encoder = image_encoder(model, plain())
+    bare = encoder.encode(pictures())
+    with open_clip_tiny.debias(model, gender, side="image"):
+        assert torch.equal(encoder.encode(pictures()), bare)
 
 
 def digest(model: Any) -> str:

@@ -124,5 +124,5 @@ def test_tokens_of_an_image_stay():
     host = resolve(pipe)
     state = {"prompt_embeds": torch.randn(1, 6, 4), "image_pad_mask": torch.tensor([[0, 1, 1, 0, 0, 0]])}
     result = tuple(state.get(name) for name in host.source.returns)
-    shown = host.shown(None, result)
+    shown = host.shown(result)
     assert shown.tolist() == [[True, True, True, False, False, False]]

@@ -135,10 +135,3 @@ def test_an_earlier_layer_is_another_space_and_refused(make):
     with attachment.disabled():
         tiny.encode(pipe, clip_skip=1)
     assert tiny.same(tiny.encode(pipe, clip_skip=0), tiny.encode(pipe))
-
-
-def test_capitals_are_read_as_the_pipeline_reads_them():
-    """Latte makes prompts lower case before its encoder reads them."""
-    pipe = CASES["Latte"].make()
-    upper, lower = resolve(pipe).embed(["A Photo Of A CEO.", "a photo of a ceo."], "sequence")
-    assert torch.equal(upper, lower)

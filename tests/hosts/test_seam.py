@@ -16,7 +16,7 @@ import torch
 import transformers_tiny
 from torch import nn
 
-from vldebias.hosts import custom, resolve
+from vldebias.hosts import resolve
 from vldebias.hosts.base import BARE, TOKENIZING, MethodSeam, during, installed, reading
 
 
@@ -64,23 +64,23 @@ def test_a_seam_stands_in_for_a_method_and_leaves_no_trace() -> None:
     host, attachment = Host(), SimpleNamespace(state="attached")
     change = lambda original, call: -original(*call.args, **call.kwargs)  # noqa: E731
     seam = MethodSeam(attachment, host, "encode", change)
-    installed([seam])
+    take_off = installed([seam])
     assert host.encode(2, scale=3) == -6
     assert (host.encode.__name__, host.encode.__doc__) == ("encode", "Docs.")
     with during(BARE):
         assert host.encode(2) == 2
-    seam.take_off()
+    take_off()
     assert host.encode(2) == 2
     assert vars(host) == {}
     host.encode = mine = lambda x: 10 * x
     seam = MethodSeam(attachment, host, "encode", change)
-    installed([seam])
+    take_off = installed([seam])
     assert host.encode(2) == -20
-    seam.take_off()
+    take_off()
     assert host.encode is mine
 
 
-@pytest.mark.parametrize("kind", ["open_clip", "transformers", "custom", "diffusers"])
+@pytest.mark.parametrize("kind", ["open_clip", "transformers", "diffusers"])
 def test_threads_never_meet_in_a_tokenizer(kind: str) -> None:
     """Fast tokenizers set how they cut and pad before they read, and fail or mix where two threads do so at once."""
     inside, met = threading.Lock(), []
@@ -111,13 +111,6 @@ def test_threads_never_meet_in_a_tokenizer(kind: str) -> None:
         case = transformers_tiny.Case("CLIPModel")
         tokenizer = guarded(case.tokenizer)
         hosts = [resolve(case.model, tokenizer=tokenizer) for _ in range(2)]
-        if kind == "custom":
-
-            def embed(prompts: list[str]) -> torch.Tensor:
-                batch = tokenizer(prompts, padding=True, return_tensors="pt")
-                return case.model.get_text_features(**batch).pooler_output
-
-            hosts = [custom(case.model, "get_text_features", embed=embed, output="pooler_output") for _ in range(2)]
     expected = hosts[0].embed(["a photo of a doctor"], hosts[0].roles[0])
     for host in hosts:
         host.forget()

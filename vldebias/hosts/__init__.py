@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError
-from vldebias.hosts.attachment import Attachment, attachment_of, attachments, placed, refuse_second
+from vldebias.hosts.attachment import Attachment, attachment_of, placed, refuse_second
 from vldebias.hosts.base import Host
 from vldebias.hosts.custom import CustomHost, TextTable, custom
 from vldebias.hosts.diffusers import DiffusersHost
@@ -22,7 +22,6 @@ __all__ = [
     "Host",
     "TextTable",
     "attachment_of",
-    "attachments",
     "custom",
     "placed",
     "refuse_second",

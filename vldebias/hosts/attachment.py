@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 from weakref import WeakSet, finalize, ref
@@ -30,14 +31,9 @@ INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
 """Is this a call that an attached pipeline itself makes of its text encoders?"""
 
 
-def attachments() -> list[Attachment]:
-    """Return all current attachments, on any model or pipeline that is still in use."""
-    return list(_STANDING)
-
-
 def attachment_of(host: object) -> Attachment | None:
     """Return the attachment that a model or pipeline carries now, or None."""
-    return next((a for a in attachments() if any(one is host for one in a.host.exclusive_modules)), None)
+    return next((a for a in list(_STANDING) if any(one is host for one in a.host.exclusive_modules)), None)
 
 
 def placed(host: Host, given: Mapping[str, Edit]) -> dict[str, Edit]:
@@ -60,7 +56,7 @@ def placed(host: Host, given: Mapping[str, Edit]) -> dict[str, Edit]:
 
 
 def refuse_second(host: Host) -> None:
-    """Raise AlreadyAttachedError where an edit acts already: two would be another method. Refuse compiled code too."""
+    """Raise AlreadyAttachedError where an edit is attached already, UnsupportedHostError for compiled models."""
     parts = (part for one in host.exclusive_modules if isinstance(one, nn.Module) for part in one.modules())
     if any(part._compiled_call_impl is not None for part in parts):
         raise UnsupportedHostError(
@@ -139,7 +135,7 @@ class Attachment:
         self._warned, self._adapted = set[str](), adapters_length(host.text_modules())
         self._uninstall = host.install(self)
         encoders = [one for one in host.shared_modules if isinstance(one, nn.Module)]
-        self._watches = [one.register_forward_pre_hook(_Watch(self)) for one in encoders]
+        self._watches = [one.register_forward_pre_hook(_Watch(ref(self))) for one in encoders]
         for hook in self._watches:
             finalize(self, hook.remove).atexit = False
         _STANDING.add(self)
@@ -303,14 +299,14 @@ class Attachment:
             warn(f"{self.host.name}: {message}")
 
 
+@dataclass
 class _Watch:
-    """See who calls an encoder, and change nothing; the encoder may outlive the attachment and be copied."""
+    """Warn when another pipeline calls a shared encoder; the encoder may outlive the attachment and be copied."""
 
-    def __init__(self, attachment: Attachment | None = None) -> None:
-        self.attachment = (lambda: None) if attachment is None else ref(attachment)
+    attachment: Callable[[], Attachment | None] = lambda: None
 
     def __call__(self, module: nn.Module, args: Any) -> None:
-        """Warn of a call from outside the pipeline, except those that read for a fit."""
+        """Warn of a call from outside the pipeline, unless it is made to fit an edit."""
         one = None if torch.compiler.is_compiling() or INSIDE.get() else self.attachment()
         if one is not None and one.acts:
             edits = "prompts" if one.balancer is not None else "attachment.projections"

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Never, cast
@@ -20,7 +20,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
-from torch.utils.hooks import RemovableHandle
 
 from vldebias.edit import Edit, Fingerprint
 from vldebias.errors import InvalidInputError, ProjectionMismatchError, UnsupportedHostError, VldebiasError, warn
@@ -76,24 +75,24 @@ class Host(ABC):
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
         """Return the rows (d,) by (role, prompt), as in `embed`; also of other roles that the same pass yields."""
 
-    @abstractmethod
     def install(self, attachment: Attachment) -> Callable[[], None]:
         """Call `attachment.apply` where the embeddings come out; return the function that removes this without trace.
 
         Of a host that `rewrites`, prompts pass through `attachment.rewrite` before they are encoded.
         """
+        raise UnsupportedHostError(f"{self.name}: nothing can be attached; expected the model itself")
 
-    @abstractmethod
     def merge(self, edits: Mapping[str, Edit], strength: float) -> Sequence[object] | None:
         """Fold the edits into plain weights; return the models whose config should record it.
 
         Raises:
             UnsupportedHostError: weights cannot hold them; none was changed.
         """
+        raise UnsupportedHostError(f"{self.name}: cannot merge, because no layer is known that ends in the embeddings")
 
-    @abstractmethod
     def space(self, role: str) -> str:
         """Return the name of the space of `role`, e.g. "open_clip.joint" or "diffusers.sequence"."""
+        return f"{self.library.partition('.')[0]}.{self.fitted_as(role)}"
 
     def text_modules(self) -> Sequence[nn.Module]:
         """Return the modules that texts pass through, as far as they are known."""
@@ -204,8 +203,8 @@ class Host(ABC):
     def check(self, role: str, edit: Edit) -> None:
         """Refuse an edit that was fitted for another space, width or set of weights.
 
-        All three matter: two spaces of one model can share a width (ViT-L/14: 768 before and after its text head).
-        The image tower is compared for edits of images and for edits that were fitted on images.
+        Two spaces of one model can share a width (ViT-L/14: 768 before and after its text head). The image tower is
+        compared for edits of images and for edits that were fitted on images.
 
         Raises:
             ProjectionMismatchError: the message says what differs.
@@ -316,11 +315,11 @@ def replaced(owner: Any, method: str, function: Any) -> Iterator[None]:
 # ---- what stands on a model ----------------------------------------------------------------------------------------
 
 
+@dataclass(eq=False, repr=False)
 class Seam:
     """Hook a model for one attachment: a copy or pickle of the model would be edited without its knowledge."""
 
-    def __init__(self, attachment: Attachment) -> None:
-        self.attachment = attachment
+    attachment: Attachment
 
     def __reduce_ex__(self, protocol: Any) -> Never:
         raise VldebiasError(
@@ -329,16 +328,18 @@ class Seam:
         )
 
 
+@dataclass(eq=False, repr=False)
 class MethodSeam(Seam):
     """Replace a method of one object, as an attribute of the instance.
 
-    around: the method as it was, and the arguments of a call -> what the call returns.
+    around: the method as it was, and the arguments of a call -> what the call returns. before: an attribute in its
+    place.
     """
 
-    def __init__(self, attachment: Attachment, owner: Any, method: str, around: Callable[..., Any]) -> None:
-        super().__init__(attachment)
-        self.owner, self.method, self.around, self.before = owner, method, around, vars(owner).get(method)
-        functools.update_wrapper(cast("Any", self), self.original)
+    owner: Any
+    method: str
+    around: Callable[[Callable[..., Any], inspect.BoundArguments], Any]
+    before: Any = None
 
     @property
     def original(self) -> Callable[..., Any]:
@@ -353,30 +354,22 @@ class MethodSeam(Seam):
         call.apply_defaults()
         return self.around(self.original, call)
 
-    def take_off(self) -> None:
-        """Restore the method that was replaced.
 
-        Raises:
-            VldebiasError: another replacement is in its place.
-        """
-        if vars(self.owner).get(self.method) is not self:
-            raise VldebiasError(
-                f"{self.attachment.host.name}: {self.method} was replaced again after attaching; undo that first"
-            )
-        delattr(self.owner, self.method)
-        if self.before is not None:
-            setattr(self.owner, self.method, self.before)
-
-
-def installed(seams: Sequence[MethodSeam], hooks: Sequence[RemovableHandle] = ()) -> Callable[[], None]:
-    """Replace methods by their seams; return the function that removes seams and hooks."""
+def installed(seams: Sequence[MethodSeam]) -> Callable[[], None]:
+    """Replace methods by their seams; return the function that restores them, unless they were replaced again."""
     for seam in seams:
+        seam.before = vars(seam.owner).get(seam.method)
+        functools.update_wrapper(cast("Any", seam), seam.original)
         setattr(seam.owner, seam.method, seam)
 
     def take_off() -> None:
         for seam in seams:
-            seam.take_off()
-        for hook in hooks:
-            hook.remove()
+            if vars(seam.owner).get(seam.method) is not seam:
+                raise VldebiasError(
+                    f"{seam.attachment.host.name}: {seam.method} was replaced again after attaching; undo that first"
+                )
+            delattr(seam.owner, seam.method)
+            if seam.before is not None:
+                setattr(seam.owner, seam.method, seam.before)
 
     return take_off

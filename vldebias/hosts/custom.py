@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from vldebias.edit import Edit
-from vldebias.errors import InvalidInputError, UnsupportedHostError
+from vldebias.errors import InvalidInputError
 from vldebias.hosts.attachment import Attachment
 from vldebias.hosts.base import TOKENIZING, Host, MethodSeam, installed, read_rows, replaced
 from vldebias.hosts.merge import fold, foldable
@@ -109,11 +109,11 @@ class CustomHost(Host):
 
         with TOKENIZING, nullcontext() if self._checked else replaced(self._owner, self._called, record):
             block = embed(prompts)
-        if not isinstance(block, (Tensor, np.ndarray)) or block.shape[:-1] != (len(prompts),):
-            came = tuple(block.shape) if isinstance(block, (Tensor, np.ndarray)) else type(block).__name__
+        shape = tuple(getattr(block, "shape", ()))
+        if shape[:-1] != (len(prompts),):
             raise InvalidInputError(
-                f"{self.name}: got {came} for {len(prompts)} prompts; expected ({len(prompts)}, d), a tensor or "
-                "an array: pass embed= that gives one row for each"
+                f"{self.name}: got {type(block).__name__} {shape} for {len(prompts)} prompts; expected a tensor or an "
+                f"array ({len(prompts)}, d): pass embed= that gives one row for each"
             )
         rows = torch.as_tensor(block)
         if not self._checked and (passed or self._called != self._method):  # else embed does not go through the method
@@ -188,12 +188,8 @@ class CustomHost(Host):
 
     def merge(self, edits: Mapping[str, Edit], strength: float) -> None:
         """Fold the edit into `head`."""
-        if self._head is None:
-            raise UnsupportedHostError(
-                f"{self.name}: cannot merge without the Linear that makes the embeddings; pass it to "
-                "vldebias.hosts.custom as head=, or keep the attachment"
-            )
-        fold(foldable(f"{self.name}: head", self._head), edits[self.roles[0]].folded(), strength)
+        where = f"{self.name}: cannot merge, since head= of vldebias.hosts.custom"
+        fold(foldable(where, self._head), edits[self.roles[0]].folded(), strength)
 
 
 custom = CustomHost
@@ -242,11 +238,3 @@ class TextTable(Host):
     def space(self, role: str) -> str:
         """Return the name of this space."""
         return "table.joint"
-
-    def install(self, attachment: Attachment) -> Callable[[], None]:
-        """Refuse, since there is no model to attach to."""
-        raise UnsupportedHostError(f"{self.name}: attaching needs the model itself")
-
-    def merge(self, edits: Mapping[str, Edit], strength: float) -> None:
-        """Refuse, since there are no weights."""
-        raise UnsupportedHostError(f"{self.name}: merging needs the model itself")

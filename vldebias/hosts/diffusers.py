@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cached_property, partial
 from itertools import takewhile
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -33,10 +33,13 @@ from vldebias.hosts.pipelines import (
     BESIDE,
     EMBEDDING,
     REMEDY,
+    Encoded,
+    Part,
     Source,
     Tokens,
-    Trace,
     count_of,
+    image_ids,
+    image_tokens,
     listed,
     opened,
     rewrite_call,
@@ -58,37 +61,9 @@ _ENCODE: ContextVar[Callable[[list[str]], Any] | None] = ContextVar("vldebias_en
 """Encodes other prompts as the current call encodes its own."""
 
 SHARED = (
-    "it encodes a prompt once for all of its images, so that with {count} above 1 they share one value; give the "
-    "prompt once for each image, in a list, and they are balanced"
+    "it encodes a prompt once for all of its images, so with {count} above 1 they share one value; to balance them, "
+    "pass a list with the prompt once for each image"
 )
-
-
-class Part(NamedTuple):
-    """Describe an embedding that `encode_prompt` returns, or a segment of its tokens.
-
-    role: "sequence", "pooled", ... name, place: in the returned values. twin: place of that of the negative prompt.
-    tokens: of the segment.
-    """
-
-    role: str
-    name: str
-    place: int
-    twin: int | None
-    tokens: slice = slice(None)
-
-    def open(self, result: Sequence[Any]) -> Tensor:
-        """Return the states (b, tokens, d), or the vectors (b, d), from the returned values."""
-        tensor: Tensor = opened(result[self.place])[0]  # type: ignore[index]
-        return tensor if tensor.ndim == 2 else tensor[:, self.tokens]
-
-
-class Encoded(NamedTuple):
-    """Hold one encoded prompt: results, without and with changed states; ids without padding, and lengths with it."""
-
-    result: tuple[Any, ...]
-    turned: list[tuple[Any, ...]]
-    ids: dict[str, list[int]]
-    lengths: dict[str, int]
 
 
 class DiffusersHost(Host):
@@ -122,10 +97,6 @@ class DiffusersHost(Host):
         """Return the loaded text encoders; torch.compile wraps what it compiles."""
         return [getattr(one, "_orig_mod", one) for one in self.encoders.values()]
 
-    def space(self, role: str) -> str:
-        """Return e.g. "diffusers.pooled", shared by pipelines with equal encoders; fingerprints tell others apart."""
-        return f"diffusers.{role}"
-
     # ---- roles -------------------------------------------------------------------------------------------------
 
     @property
@@ -142,7 +113,7 @@ class DiffusersHost(Host):
         """
         if self.source.calls - self.source.negatives > 1:
             raise self.refusal("it calls encode_prompt several times for one prompt, with results that share names")
-        # Turned are the token that ends the prompt, then all tokens of one encoder after the other.
+        # Change the state of the token that ends the prompt, then those of all tokens of one encoder after the other.
         short, long = self.encode(PROBES[0]), self.encode(LONG, [{}, *({name: slice(None)} for name in self.encoders)])
         names = self.source.returns
         if len(names) != len(short.result):
@@ -158,8 +129,7 @@ class DiffusersHost(Host):
             guided = {"do_classifier_free_guidance": True}
             one, two = (self.encode(LONG, (), **guided, negative_prompt=[text]).result for text in PROBES[:2])
             for part in parts:
-                inside = opened(one[part.place])
-                if inside is None or len(inside[0]) != 1 or not same_values(one[part.place], two[part.place]):
+                if len(part.open(one)) != 1 or not same_values(one[part.place], two[part.place]):
                     raise self.refusal(f"under guidance {part.name} holds the negative prompt as well")
         return tuple(parts)
 
@@ -180,8 +150,8 @@ class DiffusersHost(Host):
         share = float(row.float().mean())  # where widths are the last axis, one token turned changes whole rows
         if share < 0.2 and (tensor.ndim == 3 or share > 0):
             raise self.refusal(
-                f"turning the last token changes {share:.0%} of a row of {name}; expected (b, tokens, d) with one row "
-                "for each token, or (b, d)"
+                f"changing the state of the last token changes {share:.0%} of a row of {name}; expected (b, tokens, d) "
+                "with one row for each token, or (b, d)"
             )
         kind = "sequence" if tensor.ndim == 3 else "pooled"
         tail = name.removeprefix("pooled_").removeprefix("prompt_embeds").replace("_", ".")
@@ -290,16 +260,12 @@ class DiffusersHost(Host):
         seam = partial(MethodSeam, attachment, self._pipe)
         seams = [seam("encode_prompt", partial(self._change, attachment))]
 
-        def begin(original: Any, call: inspect.BoundArguments) -> Any:
-            _ASKED.set((self._pipe, listed(call.arguments.get("prompt")), False))
-            return original(*call.args, **call.kwargs)
-
-        def end(original: Any, call: inspect.BoundArguments) -> Any:
-            _ASKED.set(None)
+        def note(begins: bool, original: Any, call: inspect.BoundArguments) -> Any:
+            _ASKED.set((self._pipe, listed(call.arguments.get("prompt")), False) if begins else None)
             return original(*call.args, **call.kwargs)
 
         if self.source.framed and self.source.calls > 1:
-            seams += [seam("check_inputs", begin), seam("prepare_latents", end)]
+            seams += [seam("check_inputs", partial(note, True)), seam("prepare_latents", partial(note, False))]
         return installed(seams)
 
     def _change(self, attachment: Attachment, original: Any, bound: inspect.BoundArguments) -> Any:
@@ -325,11 +291,9 @@ class DiffusersHost(Host):
         with TOKENIZING, during(INSIDE):
             if call.get("prompt") is None and turn != "negative":
                 if any(isinstance(one, Tensor | list) for one in call.values()):
-                    instead = 'pass attachment.apply("sequence", prompt_embeds)'
-                    if attachment.balancer is not None:
-                        instead = "embed vldebias.balance_prompts(...).prompts"
                     attachment.warn_once(
-                        f"the call passes embeddings instead of a prompt, so nothing was changed; {instead}"
+                        "the call passes embeddings instead of a prompt, so nothing was changed; pass "
+                        'attachment.apply("sequence", prompt_embeds), or embed vldebias.balance_prompts(...).prompts'
                     )
                 return original(*bound.args, **bound.kwargs)
             if attachment.balancer is not None:
@@ -341,10 +305,12 @@ class DiffusersHost(Host):
                         call, partial(attachment.rewrite, again=True) if turn == "again" else attachment.rewrite
                     )
                 return original(*bound.args, **bound.kwargs)
-            seeing = {name: encoder for name, encoder in self.encoders.items() if _image_ids(encoder)}
+            seeing = {name: encoder for name, encoder in self.encoders.items() if image_ids(encoder)}
             with traced(seeing) as trace, during(_ENCODE, encode):
                 result = original(*bound.args, **bound.kwargs)
-                return self.project(attachment, result, kept, turn == "negative", self.shown(trace, result))
+                inside = opened(result[self.parts[0].place])
+                shown = None if inside is None else image_tokens(trace, seeing, inside[0].shape[1])
+                return self.project(attachment, result, kept, turn == "negative", shown)
 
     def project(
         self, attachment: Attachment, result: Any, call: Mapping[str, Any], negative: bool = False, shown: Any = None
@@ -399,35 +365,6 @@ class DiffusersHost(Host):
             )
         return changed
 
-    def shown(self, trace: Trace, result: Sequence[Any]) -> Tensor | None:
-        """Return (b, tokens), true up to the last token of an image before the prompt; or None."""
-        inside = opened(result[self.parts[0].place])
-        name, call = next(((name, calls[-1]) for name, calls in trace.calls.items() if calls), ("", None))
-        if call is None or inside is None:
-            return None
-        real = torch.ones_like(call.ids) if call.mask is None else call.mask
-        image = torch.isin(call.ids, torch.tensor(_image_ids(self.encoders[name]), device=call.ids.device)) & (
-            real != 0
-        )
-        if not image.any():
-            return None
-        length, texts = inside[0].shape[1], (~up_to_last(image) & (real != 0)).sum(1)
-        counts = (real != 0).sum(1)
-        starts = counts - counts.max() + length - texts  # rows are padded on the right to the longest
-        starts = torch.where(image.any(1), starts, 0)
-        return (torch.arange(length, device=starts.device) < starts[:, None]).to(inside[0].device)
-
-
-def up_to_last(mask: Tensor) -> Tensor:
-    """Return (b, tokens), true up to the last true one of each row."""
-    return mask.bool().flip(1).cumsum(1).flip(1) > 0
-
-
-def _image_ids(encoder: Any) -> list[int]:
-    """Return the ids of tokens that stand for an image, for an encoder that gets some."""
-    ids = (getattr(getattr(encoder, "config", None), one, None) for one in ("image_token_id", "vision_end_token_id"))
-    return [one for one in ids if isinstance(one, int)]
-
 
 def _edited(attachment: Attachment, part: Part, value: Any, texts: list[str], shown: Tensor | None) -> Any:
     inside = opened(value)
@@ -439,7 +376,7 @@ def _edited(attachment: Attachment, part: Part, value: Any, texts: list[str], sh
     if changed is segment:
         return value
     if shown is not None and tensor.ndim == 3:
-        shown = shown.repeat_interleave(len(tensor) // len(shown), 0)
+        shown = shown.to(tensor.device).repeat_interleave(len(tensor) // len(shown), 0)
         changed = torch.where(shown[..., None], segment, changed)
     if segment is not tensor:
         whole = tensor.clone()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vldebias.edit import Fingerprint
 
 TEXTS = ("a photo of a tree", "two small dogs are playing in the park", "The old town hall, in winter.")
-"""What every text encoder is asked for its fingerprint; none of them is about people."""
+"""Texts whose embeddings are part of a fingerprint; none of them is about people."""
 
 _TENSORS = 16  # spread over the depth of the tower, whose numbers stand beside those of all
 _VALUES = 65536  # read of a tensor that is not read whole, so that a T5-XXL costs little more than a small CLIP

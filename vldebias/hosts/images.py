@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from vldebias.errors import AlreadyAttachedError, InvalidInputError, UnsupportedHostError, need
+from vldebias.errors import InvalidInputError, UnsupportedHostError, need
 from vldebias.hosts import open_clip, resolve, transformers
-from vldebias.hosts.attachment import attachment_of
-from vldebias.hosts.base import IMAGE, reading
+from vldebias.hosts.base import reading
 from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.hosts.joint import JointHost
 
@@ -29,7 +28,7 @@ Pixels = Mapping[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class ImageEncoder:
-    """Encode images by the image side of an image-text model, without any attachment.
+    """Encode images by the image side of an image-text model, never edited.
 
     name: of the model. model: the whole model, whose device and precision the encoder uses. tower: the modules that
     make the features, with the head. preprocessing: a text that identifies it. prepare: RGB image ->
@@ -56,7 +55,6 @@ class ImageEncoder:
         The fingerprint allows for casts and leaves adapters out, and the same weights serve two architectures
         (open_clip's ViT-B-32 and ViT-B-32-quickgelu): it cannot identify cached features.
         """
-        self._refuse_projected()
         state = hashlib.sha256()
         for module in self.tower:
             for name, part in module.named_modules():
@@ -87,8 +85,7 @@ class ImageEncoder:
         return self.embed([self.prepare(image) for image in images])
 
     def embed(self, prepared: Sequence[Pixels]) -> Tensor:
-        """Return the same from outputs of `prepare`; raise AlreadyAttachedError where an attachment edits images."""
-        self._refuse_projected()
+        """Return the same from outputs of `prepare`."""
         batch, first = {}, self.first_weight
         for name in prepared[0]:
             tensor = torch.cat([pixels[name] for pixels in prepared])
@@ -96,15 +93,6 @@ class ImageEncoder:
         with reading(self.model), torch.inference_mode():
             features = self.forward(batch)
         return features.float().cpu()
-
-    def _refuse_projected(self) -> None:
-        attachment = attachment_of(self.model)
-        if attachment is not None and attachment.state == "attached" and IMAGE in attachment.projections:
-            raise AlreadyAttachedError(
-                f"{self.name}: its images are projected by {attachment!r}, and features that are kept must be the "
-                "model's own. Embed inside `with attachment.disabled():`, then call "
-                f"attachment.projections[{IMAGE!r}] on the features"
-            )
 
 
 def image_encoder(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from functools import cached_property, lru_cache
+from functools import cached_property
 from textwrap import shorten
 from typing import Any
 
@@ -65,17 +65,9 @@ class JointHost(Host):
         """Return the tokenizer; raise InvalidInputError where there is none."""
         return self.find_tokenizer(self._given_tokenizer)
 
-    @cached_property
-    def _read_ids(self) -> Callable[[tuple[int, ...]], str]:
-        return lru_cache(maxsize=1024)(self.decode)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the texts that were read: they use this host's decoder, and a worker could not unpickle them."""
-        return {name: value for name, value in vars(self).items() if name != "_read_ids"}
-
     def texts(self, ids: Tensor) -> list[str]:
         """Return the text of each row of token ids (b, length)."""
-        return [self._read_ids(tuple(row)) for row in ids.reshape(-1, ids.shape[-1]).tolist()]
+        return [self.decode(tuple(row)) for row in ids.reshape(-1, ids.shape[-1]).tolist()]
 
     def encode(self, prompts: Sequence[str]) -> Tensor:
         """Return (n, d) embeddings of prompts before normalising; raise InvalidInputError for unknown token ids."""
@@ -86,8 +78,8 @@ class JointHost(Host):
         highest = max((int(ids.max()) for ids in tokens.values() if not ids.is_floating_point()), default=0)
         if rows and highest >= rows:
             raise InvalidInputError(
-                f"tokenizer: its ids go up to {highest}, and the text tower of {self.name} has rows for 0 .. "
-                f"{rows - 1}; give the model's own tokenizer"
+                f"tokenizer: got token ids up to {highest}; expected ids below {rows}, the vocabulary of {self.name}. "
+                "Pass the model's own tokenizer"
             )
         device = next(self.model.parameters()).device
         device = "cpu" if device.type == "meta" else device  # weights that are fetched from there as they are needed
@@ -102,7 +94,8 @@ class JointHost(Host):
         if long:
             shown = "; ".join(long[:3]) + (f"; and {len(long) - 3} more" if len(long) > 3 else "")
             warn(
-                f"{self.name} reads {limit} tokens; the rest of {shown} is cut off: shorten it", TruncatedPromptWarning
+                f"{self.name}: the context length is {limit} tokens; truncated prompts, to be shortened: {shown}",
+                TruncatedPromptWarning,
             )
         return read_rows(self.encode, prompts, role, self.model)
 
@@ -125,10 +118,6 @@ class JointHost(Host):
     def fitted_as(self, role: str) -> str:
         """Return "joint": the two sides share their space."""
         return TEXT
-
-    def space(self, role: str) -> str:
-        """Return "open_clip.joint" or "transformers.joint"; the fingerprint tells models apart."""
-        return f"{self.library}.{TEXT}"
 
     def dim(self, role: str) -> int:
         """Return the width d of the joint space, from the head where it has one."""

@@ -16,8 +16,8 @@ import torch
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, need
 from vldebias.hosts.attachment import INSIDE, Attachment
 from vldebias.hosts.base import BARE, Seam, during
-from vldebias.hosts.diffusers import SHARED, DiffusersHost, up_to_last
-from vldebias.hosts.pipelines import EMBEDDING, Source, Trace, listed, rewrite_call
+from vldebias.hosts.diffusers import SHARED, DiffusersHost
+from vldebias.hosts.pipelines import EMBEDDING, Source, listed, rewrite_call, up_to_last
 
 _MARK = "_vldebias"
 
@@ -79,7 +79,7 @@ class ModularHost(DiffusersHost):
                 break
         return tuple(state.get(name) for name in self.source.returns)
 
-    def shown(self, trace: Trace | None, result: Sequence[Any]) -> torch.Tensor | None:
+    def shown(self, result: Sequence[Any]) -> torch.Tensor | None:
         """Return (b, tokens), true up to the last token of an image; None where the block does not report any."""
         named = zip(self.source.returns, result, strict=True)
         masks = [one for name, one in named if re.search("image.*mask", name) and one is not None]
@@ -130,7 +130,7 @@ class ModularHost(DiffusersHost):
             result, first = tuple(state.get(name) for name in self.source.returns), self.parts[0]
             if result[first.place] is None:
                 raise InvalidInputError(f"{self.name}: got a prompt, but its block gave no {first.name!r}")
-            changed = self.project(attachment, result, call, shown=self.shown(None, result))
+            changed = self.project(attachment, result, call, shown=self.shown(result))
             for name, before, now in zip(self.source.returns, result, changed, strict=True):
                 if now is not before:
                     state.set(name, now)

@@ -127,7 +127,7 @@ class OpenClipHost(JointHost):
         for name in vars(self.model).keys() & set(names):
             raise UnsupportedHostError(
                 f"{self.name}: `{name}` of this instance was replaced by {vars(self.model)[name]!r}; expected the "
-                f"method of the class. Take it off first (del model.{name})"
+                f"method of the class. Undo that first (del model.{name})"
             )
         around = {name: partial(self._change, attachment) for name in names}
         if hasattr(type(self.model), "forward_intermediates"):
@@ -138,8 +138,8 @@ class OpenClipHost(JointHost):
         """Refuse `forward_intermediates`, which has separate paths through both towers."""
         if attachment.acts:
             raise UnsupportedHostError(
-                f"{self.name}: forward_intermediates has paths of its own that no edit reaches; call it inside "
-                "`with attachment.disabled():`, and encode_text and encode_image for edited features"
+                f"{self.name}: the edit does not apply to forward_intermediates. Call encode_text or encode_image for "
+                "edited features, or forward_intermediates inside `with attachment.disabled():`"
             )
         return original(*call.args, **call.kwargs)
 

@@ -17,8 +17,9 @@ import inspect
 import re
 import textwrap
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -80,7 +81,8 @@ def source_of(kind: Any) -> Source:
             raise refuse(f"the source of {name} cannot be read ({error}), so the way of a prompt is unknown") from None
 
     encode = getattr(kind, "encode_prompt", None)
-    if not callable(encode) or "prompt" not in inspect.signature(encode).parameters:
+    takes = [name for name in inspect.signature(encode).parameters if name != "self"] if callable(encode) else []
+    if "prompt" not in takes:
         raise refuse("it has no encode_prompt that takes `prompt`")
     prompts: list[str] = []  # of each call of encode_prompt in `__call__`: the name that it gets, or "negative_prompt"
     seen, ahead = {encode}, [kind.__call__]
@@ -90,15 +92,16 @@ def source_of(kind: Any) -> Source:
         me = tree.args.args[0].arg if tree.args.args else ""
         for node in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
             owner, _, name = ast.unparse(node.func).rpartition(".")
-            way = ""
-            if owner == me and "text_encoder" in name:
-                way = f"{tree.name} calls {ast.unparse(node.func)} beside encode_prompt"
-            elif owner and name == "encode_prompt":
-                way = _way_around(tree, node) if owner == me else f"{tree.name} calls {ast.unparse(node.func)}"
-                if function is kind.__call__:
-                    prompts.append(_asked(encode, tree, node))
-            if way:
-                raise refuse(f"{way}, so a change at encode_prompt would not reach every prompt")
+            if (owner == me and "text_encoder" in name) or (name == "encode_prompt" and owner not in ("", me)):
+                raise refuse(
+                    f"{tree.name} calls {ast.unparse(node.func)}, so a change at encode_prompt would miss some prompts"
+                )
+            if name == "encode_prompt" and function is kind.__call__:
+                given = dict(zip(takes, node.args, strict=False)) | {one.arg: one.value for one in node.keywords}
+                made = [one.targets[0] for one in ast.walk(tree) if isinstance(one, ast.Assign) and one.value is node]
+                kept = {_name(one) for target in made for one in getattr(target, "elts", [target])} - {"_"}
+                negative = kept and all(map(NEGATIVE.match, kept))
+                prompts.append("negative_prompt" if negative else _name(given.get("prompt")) or "prompt")
             called = getattr(kind, name, None) if owner == me else None
             if not owner and node.args and ast.unparse(node.args[0]) == me:
                 called = inspect.unwrap(function).__globals__.get(name)
@@ -137,35 +140,6 @@ def _name(node: Any) -> str:
     return node.id
 
 
-def _asked(encode: Any, tree: Any, call: ast.Call) -> str:
-    """Return the variable that a call of encode_prompt gets as its prompt; judge by its results if it is negative."""
-    parameters = [name for name in inspect.signature(encode).parameters if name != "self"]
-    given = dict(zip(parameters, call.args, strict=False)) | {k.arg: k.value for k in call.keywords if k.arg}
-    targets = [one.targets[0] for one in ast.walk(tree) if isinstance(one, ast.Assign) and one.value is call]
-    names = [_name(one) for target in targets for one in (target.elts if isinstance(target, ast.Tuple) else [target])]
-    kept = [name for name in names if name != "_"]
-    if kept and all(map(NEGATIVE.match, kept)):
-        return "negative_prompt"
-    asked = given.get("prompt")
-    return asked.id if isinstance(asked, ast.Name) else "prompt"
-
-
-def _way_around(tree: Any, call: ast.Call) -> str:
-    """Return why the result of a call of encode_prompt is not used for every prompt alone; "" where it is."""
-    for node in ast.walk(tree):
-        if call not in ast.walk(node):
-            continue
-        for target in node.targets if isinstance(node, ast.Assign) else []:
-            if any(isinstance(part, ast.Attribute | ast.Subscript) for part in ast.walk(target)):
-                return f"it keeps what encode_prompt gives in {ast.unparse(target)}"
-        if isinstance(node, ast.If | ast.IfExp) and call not in ast.walk(node.test):
-            # `prompt is None` may be asked, and no more of it
-            asked = re.sub(r"\bprompt is (not )?None\b", "", ast.unparse(node.test))
-            if re.search(r"\bprompt\b", asked):
-                return f"it calls encode_prompt only if {ast.unparse(node.test)}"
-    return ""
-
-
 # ---- its text encoders -------------------------------------------------------------------------------------------
 
 
@@ -186,31 +160,34 @@ class Call(NamedTuple):
         return [i for i, one in enumerate(ids) if i <= behind or (pad != end and one != pad)]
 
 
+@dataclass
 class Trace:
     """Hold the calls of text encoders, by name and in order; after `replay`, encoders return them again."""
 
-    def __init__(self, encoders: Mapping[str, nn.Module]) -> None:
-        self.calls: dict[str, list[Call]] = {name: [] for name in encoders}
-        self.left: dict[str, list[Call]] | None = None
+    calls: dict[str, list[Call]]
+    left: dict[str, list[Call]] | None = None
 
     def replay(self, turned: Mapping[str, Tokens]) -> None:
         """Return the outputs again from now on, the states of these tokens changed in the first output of each."""
         self.left = {name: list(calls) for name, calls in self.calls.items()}
         for name, tokens in turned.items():
-            if self.calls[name]:
-                self.left[name][0] = self.calls[name][0]._replace(output=_turned(self.calls[name][0], tokens))
+            for call in self.left[name][:1]:
+                turn, plain = partial(_turned, tokens, call.ids.shape[1]), isinstance(call.output, SimpleNamespace)
+                output = SimpleNamespace(**tree_map(turn, vars(call.output))) if plain else tree_map(turn, call.output)
+                self.left[name][0] = call._replace(output=output)
 
 
 @contextmanager
 def traced(encoders: Mapping[str, nn.Module]) -> Iterator[Trace]:
     """Record the calls of text encoders in this thread inside the block."""
-    trace, thread = Trace(encoders), threading.get_ident()
+    trace, thread = Trace({name: [] for name in encoders}), threading.get_ident()
 
     def forward(name: str, original: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if trace.left is not None and trace.left[name] and threading.get_ident() == thread:
+        mine = threading.get_ident() == thread
+        if mine and trace.left is not None and trace.left[name]:
             return trace.left[name].pop(0).output
         output, ids = original(*args, **kwargs), kwargs.get("input_ids", args[0] if args else None)
-        if isinstance(ids, Tensor) and ids.ndim == 2 and trace.left is None and threading.get_ident() == thread:
+        if mine and trace.left is None and isinstance(ids, Tensor) and ids.ndim == 2:
             trace.calls[name].append(Call(ids, kwargs.get("attention_mask"), output))
         return output
 
@@ -220,23 +197,39 @@ def traced(encoders: Mapping[str, nn.Module]) -> Iterator[Trace]:
         yield trace
 
 
-def _turned(call: Call, tokens: Tokens) -> Any:
-    """Return the output of an encoder with the states of some tokens changed, in tensors with as many places."""
-    length = call.ids.shape[1]
+def _turned(tokens: Tokens, length: int, value: Any) -> Any:
+    """Return an output of an encoder with the states of some tokens changed, if it has as many places."""
+    if not isinstance(value, Tensor) or not value.is_floating_point() or value.ndim < 3:
+        return value
+    if length not in value.shape[:2]:
+        return value
+    changed = value.clone()
+    part = changed[:, tokens] if value.shape[1] == length else changed[tokens]
+    part.copy_(-part - 1)
+    return changed
 
-    def turn(value: Any) -> Any:
-        if not isinstance(value, Tensor) or not value.is_floating_point() or value.ndim < 3:
-            return value
-        if length not in value.shape[:2]:
-            return value
-        changed = value.clone()
-        part = changed[:, tokens] if value.shape[1] == length else changed[tokens]
-        part.copy_(-part - 1)
-        return changed
 
-    if isinstance(call.output, SimpleNamespace):  # of remote code
-        return SimpleNamespace(**tree_map(turn, vars(call.output)))
-    return tree_map(turn, call.output)
+def image_ids(encoder: Any) -> list[int]:
+    """Return the ids of tokens that stand for an image, for an encoder that gets some."""
+    ids = (getattr(getattr(encoder, "config", None), one, None) for one in ("image_token_id", "vision_end_token_id"))
+    return [one for one in ids if isinstance(one, int)]
+
+
+def up_to_last(mask: Tensor) -> Tensor:
+    """Return (b, tokens), true up to the last true one of each row."""
+    return mask.bool().flip(1).cumsum(1).flip(1) > 0
+
+
+def image_tokens(trace: Trace, encoders: Mapping[str, nn.Module], length: int) -> Tensor | None:
+    """Return (b, length) for states of encoders, true up to the last token of an image before the prompt; or None."""
+    for name, call in ((name, calls[-1]) for name, calls in trace.calls.items() if calls):
+        real = (torch.ones_like(call.ids) if call.mask is None else call.mask) != 0
+        image = real & torch.isin(call.ids, call.ids.new_tensor(image_ids(encoders[name])))
+        if image.any():
+            counts = real.sum(1)  # rows are padded on the right to the longest
+            starts = counts - counts.max() + length - (real & ~up_to_last(image)).sum(1)
+            return torch.arange(length, device=starts.device) < torch.where(image.any(1), starts, 0)[:, None]
+    return None
 
 
 # ---- what it makes of a prompt -------------------------------------------------------------------------------------
@@ -263,16 +256,41 @@ def opened(value: Any) -> tuple[Tensor, Any] | None:
     return pad_sequence(rows, batch_first=True), close
 
 
+class Part(NamedTuple):
+    """Describe an embedding that `encode_prompt` returns, or a segment of its tokens.
+
+    role: "sequence", "pooled", ... name, place: in the returned values. twin: place of that of the negative prompt.
+    tokens: of the segment.
+    """
+
+    role: str
+    name: str
+    place: int
+    twin: int | None
+    tokens: slice = slice(None)
+
+    def open(self, result: Sequence[Any]) -> Tensor:
+        """Return the states (b, tokens, d), or the vectors (b, d), from the returned values."""
+        tensor: Tensor = opened(result[self.place])[0]  # type: ignore[index]
+        return tensor if tensor.ndim == 2 else tensor[:, self.tokens]
+
+
+class Encoded(NamedTuple):
+    """Hold one encoded prompt: results, without and with changed states; by encoder ids, and lengths with padding."""
+
+    result: tuple[Any, ...]
+    turned: list[tuple[Any, ...]]
+    ids: dict[str, list[int]]
+    lengths: dict[str, int]
+
+
 def same_values(one: Any, other: Any) -> bool:
     """Tell whether two values are equal: tensors, or nests of them."""
     (mine, form), (theirs, other_form) = tree_flatten(one), tree_flatten(other)
-
-    def same(a: Any, b: Any) -> bool:
-        if isinstance(a, Tensor) and isinstance(b, Tensor):
-            return a.shape == b.shape and torch.equal(a, b)
-        return a is b or (not isinstance(a, Tensor | type(None)) and type(a) is type(b) and bool(a == b))
-
-    return form == other_form and all(map(same, mine, theirs))
+    pairs = [(a, b) for a, b in zip(mine, theirs, strict=False) if a is not b]
+    return form == other_form and all(
+        type(a) is type(b) and bool(torch.equal(a, b) if isinstance(a, Tensor) else a == b) for a, b in pairs
+    )
 
 
 # ---- the arguments of a call -------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
 from vldebias.hosts.attachment import Attachment
-from vldebias.hosts.base import IMAGE, TEXT, Seam, installed
+from vldebias.hosts.base import IMAGE, TEXT, Seam
 from vldebias.hosts.joint import JointHost
 from vldebias.hub import NO_CODE, asked_once
 
@@ -79,8 +79,7 @@ class TransformersHost(JointHost):
         if known is None:
             instead = next((f"; {_INSTEAD[base]}" for base in names if base in _INSTEAD), "")
             raise UnsupportedHostError(
-                f"{self.name}: expected a transformers model whose text tower ends in a head that is known{instead}\n"
-                f"Known are {', '.join(SUPPORTED)}\n"
+                f"{self.name}: this class is not supported{instead}\nExpected one of {', '.join(SUPPORTED)}\n"
                 "Any other tower: vldebias.debias(vldebias.hosts.custom(model, 'method', embed=...), prompts); "
                 "docs/how-to/own-model.md"
             )
@@ -118,7 +117,16 @@ class TransformersHost(JointHost):
 
     def find_tokenizer(self, given: Any) -> Any:
         """Return the argument, or the tokenizer of a processor, or that of the checkpoint."""
-        tokenizer = self._from_checkpoint() if given is None else getattr(given, "tokenizer", given)
+        if given is None:
+            missing = f"{self.name}: found no tokenizer in {self.model_id!r}"
+            try:
+                with asked_once(self.model_id):
+                    given = need("transformers").AutoTokenizer.from_pretrained(self.model_id, **NO_CODE)
+            except Exception as error:
+                raise InvalidInputError(f"{missing}; pass tokenizer= ({type(error).__name__}: {error})") from error
+            if 2 * len(given) < self._config.vocab_size:  # transformers 5 makes an empty one without its files
+                raise InvalidInputError(f"{missing} but one of {len(given)} tokens; pass tokenizer=")
+        tokenizer = getattr(given, "tokenizer", given)
         if not callable(tokenizer) or not hasattr(tokenizer, "decode"):
             raise InvalidInputError(
                 f"tokenizer: expected a transformers tokenizer or processor, got {type(given).__name__}"
@@ -128,19 +136,6 @@ class TransformersHost(JointHost):
                 f"tokenizer: {type(tokenizer).__name__} has no padding token, so it cannot make batches; "
                 "set tokenizer.pad_token as the model was trained"
             )
-        return tokenizer
-
-    def _from_checkpoint(self) -> Any:
-        if self.model_id is None:
-            raise InvalidInputError(f"{self.name}: its checkpoint is unknown, and so is its tokenizer; pass tokenizer=")
-        missing = f"{self.name}: found no tokenizer in {self.model_id!r}"
-        try:
-            with asked_once(self.model_id):
-                tokenizer = need("transformers").AutoTokenizer.from_pretrained(self.model_id, **NO_CODE)
-        except Exception as error:
-            raise InvalidInputError(f"{missing} ({type(error).__name__}: {error}); pass tokenizer=") from error
-        if 2 * len(tokenizer) < self._config.vocab_size:  # transformers 5 makes an empty one without its files
-            raise InvalidInputError(f"{missing} but one of {len(tokenizer)} tokens; pass tokenizer=")
         return tokenizer
 
     @property
@@ -187,10 +182,6 @@ class TransformersHost(JointHost):
         """Return the embedding in the model's output: a tensor in transformers 4, an output object in 5."""
         if isinstance(output, Tensor):
             return output
-        if isinstance(output, tuple):
-            raise InvalidInputError(
-                f"{self.name}: expected a named output, got a tuple; set model.config.return_dict = True"
-            )
         return cast("Tensor", output.text_embeds if hasattr(output, "text_embeds") else output.pooler_output)
 
     def install(self, attachment: Attachment) -> Callable[[], None]:
@@ -203,7 +194,12 @@ class TransformersHost(JointHost):
             handles.append(self.image_head.register_forward_hook(hooks.change_image))
         if "torch._dynamo" in sys.modules:  # code that was compiled before does not look for hooks again
             torch.compiler.reset()
-        return installed([], handles)
+
+        def take_off() -> None:
+            for handle in handles:
+                handle.remove()
+
+        return take_off
 
 
 def _known(call: Any, given: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -192,7 +192,7 @@ def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
     """
     from safetensors.torch import save_file
 
-    from vldebias.hosts.checkpoints import write_checkpoint
+    from vldebias.hosts.towers import write_checkpoint
     from vldebias.miniature import Preprocess
     from vldebias.miniature.tokenizer import save_tokenizer
 
@@ -213,7 +213,7 @@ def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
 
 def check_savable(towers: Towers, *, name: str) -> None:
     """Refuse, before hours of training, a model that could not be saved or would be loaded as another one."""
-    from vldebias.hosts.checkpoints import check_checkpoint
+    from vldebias.hosts.towers import check_checkpoint
     from vldebias.miniature import Preprocess
 
     if not isinstance(towers.preprocess, Preprocess):

@@ -118,7 +118,7 @@ def _tested(before: Row, after: Row, code: int) -> str:
 
 
 class Stopped(Exception):  # noqa: N818  (a visitor stopped the work or left)
-    """The work was stopped."""
+    """Signal that generation was stopped."""
 
 
 def generate(engine: Engine, request: Request, stop: threading.Event) -> Iterator[Result]:

@@ -36,7 +36,7 @@ def sampled(
     kept = log.path.with_suffix(ENDING)
     if way == "turn":
         if kept.is_file():
-            raise InvalidInputError(f"--sample turn: {kept} is a sample by the judge; choose another --out")
+            raise InvalidInputError(f"--sample turn: {kept} holds a sample made with a judge; choose another --out")
         return None
     there = LabelSample.read(kept) if kept.is_file() else None
     if there is None:
@@ -49,8 +49,8 @@ def sampled(
     else:
         if there.attribute != question.attribute:
             raise InvalidInputError(
-                f"{kept}: is a sample by what {there.judge} says of {there.attribute}, and {question.attribute} is "
-                f"asked for; name {there.attribute} first, or choose another --out"
+                f"{kept}: this sample is for {there.attribute} (judge {there.judge}), got --attribute "
+                f"{question.attribute}; put --attribute {there.attribute} first, or choose another --out"
             )
         size = sum(len(one.images) for one in there.strata) if most is None else most
         found = there.of_size(max(size, len(there.weights)))
@@ -89,9 +89,9 @@ def _draw(images: ImageFolder, question: Question, labels: int, seed: int) -> La
 
 def _why_not(images: ImageFolder, question: Question, answers: Path, most: int | None, in_turn: bool) -> str:
     if in_turn:
-        return f"--sample judge: {answers} holds answers without weights, given in turn; choose another --out"
+        return f"--sample judge: {answers} has answers without weights, from --sample turn; choose another --out"
     if most is None or most >= len(images.records):
-        return f"--sample judge: all {len(images.records)} images are asked about; say fewer --questions"
+        return f"--sample judge: all {len(images.records)} images would be labelled; lower --questions to sample"
     return (
         f"--sample judge: no judge has answered about {question.attribute} ({', '.join(question.values)}) beside "
         f"{images.root}; let `vldebias eval generation --out DIR` judge the images first, or leave --sample out"

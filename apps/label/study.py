@@ -201,7 +201,7 @@ def questions_of(
     """
     if not attributes:
         raise InvalidInputError(
-            "expected what is asked: --attribute gender, with --choices male,female if it is your own"
+            "expected an attribute to label: --attribute gender, with --choices a,b if the attribute is your own"
         )
     if len(set(attributes)) < len(attributes) or len(choices) > len(attributes):
         raise InvalidInputError(
@@ -245,7 +245,7 @@ def annotator_name(text: object, known: Iterable[str] = (), allowed: Sequence[st
     strange = sorted({c for c in name if unicodedata.category(c)[0] not in "LMN" and c not in " .'-_"})
     if strange:
         shown = " ".join(c if c.isprintable() else f"U+{ord(c):04X}" for c in strange)
-        raise InvalidInputError(f"A name has letters, digits, spaces and . ' - _ alone; leave out {shown}")
+        raise InvalidInputError(f"A name may have letters, digits, spaces and . ' - _ only; leave out {shown}")
     name = {other.casefold(): other for other in (*known, *allowed)}.get(name.casefold(), name)
     if allowed and name not in allowed:
         raise InvalidInputError(f"This study is for {', '.join(allowed)}; ask whoever runs it to add you.")

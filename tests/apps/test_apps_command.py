@@ -36,7 +36,7 @@ def said(*arguments: Any, code: int = 0) -> str:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ([], "expected what is asked: --attribute gender"),
+        ([], "--attribute gender"),
         (["--attribute", "glasses"], "its values are not known; list them"),
         (["--attribute", "gender", "--choices", "male"], "two or more different values"),
         (["--attribute", "gender", "--annotator", "a/b"], "leave out /"),

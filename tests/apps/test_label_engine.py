@@ -267,7 +267,7 @@ def test_values_come_from_the_command_line_or_a_prompt_set() -> None:
 
 
 @refused(
-    ([], [], "expected what is asked: --attribute gender"),
+    ([], [], "--attribute gender"),
     (["gender", "gender"], [], "expected different attributes"),
     (["gender"], ["a,b", "c,d"], "got --attribute gender and 2 --choices"),
     (["glasses"], [], r"--attribute glasses: its values are not known; list them, .* age, backgrounds"),

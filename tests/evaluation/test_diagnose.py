@@ -289,7 +289,7 @@ class TestCommand:
         ("options", "message"),
         [
             ([], "expected --labels COLUMN"),
-            (["--groups", "gender", "--images", "."], "--images: needs --labels"),
+            (["--groups", "gender", "--images", "."], "--images"),
             (["--groups", "gender", "--methods", "cali"], "add --prompts SET"),
         ],
     )

@@ -101,10 +101,10 @@ def diagnose_command(
     if labels is None and groups is None:
         raise InvalidInputError("expected --labels COLUMN (classes), --groups COLUMN (an attribute) or both")
     if labels is None and images is not None:
-        raise InvalidInputError("--images: needs --labels, since it shows the pictures of the least credible ones")
+        raise InvalidInputError("--images needs --labels: it shows the images of the least credible labels")
     names = tuple(split_names([methods]))
     if names and prompts is None:
-        raise InvalidInputError(f"--methods {methods}: fitted on texts; add --prompts SET (vldebias prompts list)")
+        raise InvalidInputError(f"--methods {methods}: these are fitted on texts; add --prompts SET")
     check_out(folder)
     from vldebias.data import load_embeddings
     from vldebias.data.suspects import Suspects, pictures_below

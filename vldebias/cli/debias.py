@@ -55,7 +55,7 @@ def debias_command(
     fitting = {"--method": method, "--lam": lam, "--reference": reference}
     given = next((name for name, value in fitting.items() if value is not None), None)
     if given is not None and (projection is not None or check):
-        raise InvalidInputError(f"{given} belongs to a fit; leave it out with {'--check' if check else '--projection'}")
+        raise InvalidInputError(f"{given} is for fitting; leave it out with {'--check' if check else '--projection'}")
     check_out(save)
     if merge is not None and merge.exists() and any(merge.iterdir()):
         raise InvalidInputError(f"--merge {merge}: the folder is not empty; name another")
@@ -80,7 +80,7 @@ def debias_command(
     roles: dict[str, dict[str, Any]] = {}
     for role, edit in edits.items():
         if role not in host.roles:
-            raise InvalidInputError(f"{projection}: holds the role {role!r}, the model has {', '.join(host.roles)}")
+            raise InvalidInputError(f"{projection}: got the role {role!r}, expected one of {', '.join(host.roles)}")
         host.check(role, edit)
         folder = None if save is None else str(edit.save_pretrained(save / role))
         shown = () if hasattr(edit, "wordings") else sets  # several wordings of a prompt have no diagnostics

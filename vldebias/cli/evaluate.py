@@ -194,7 +194,7 @@ def show_suite(
     loaded = load_suite(suite)
     if texts:
         if not loaded.texts():
-            raise InvalidInputError(f"{suite}: embeds no prompts with an image-text model; its figures need a pipeline")
+            raise InvalidInputError(f"{suite}: this suite embeds no prompts; it generates images with a pipeline")
         typer.echo("\n".join(loaded.texts()))
     else:
         typer.echo(suite_path(suite).read_text(encoding="utf-8"), nl=False)

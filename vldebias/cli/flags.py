@@ -35,7 +35,7 @@ HOST_FLAGS: list[tuple[str, Any, Any]] = [
 
 
 def with_flags(flags: Flags) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command with a ** these flags; one that is not given and has no default is not passed."""
+    """Add flags to a command that takes keywords; a flag without a value and a default is not passed on."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True).parameters.values()

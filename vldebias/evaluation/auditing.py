@@ -55,7 +55,7 @@ def subject(text: str) -> str:
 
 
 def with_words(prompts: PromptSet) -> PromptSet:
-    """Return a prompt set that knows a man for male and a woman for female, as tables call them."""
+    """Return the prompt set with "man" as a word for male and "woman" for female, as tables write them."""
     words = {value: (*own, *WORDS.get(value.casefold(), ())) for value, own in prompts.attributes.items()}
     return replace(prompts, attributes={value: tuple(dict.fromkeys(own)) for value, own in words.items()})
 
@@ -100,7 +100,7 @@ def read_shares(given: str | Path | pd.DataFrame | None, prompts: PromptSet) -> 
     ):
         raise InvalidInputError(f"{where}: expected numbers from 0 on, not all 0, in one column for each of {values}")
     if counts.index.astype(str).str.casefold().has_duplicates:
-        raise InvalidInputError(f"{where}: a prompt stands there twice; add its images up")
+        raise InvalidInputError(f"{where}: a prompt occurs twice; add up its counts")
     counts = counts[counts.sum(axis=1) > 0]
     shares: pd.DataFrame = counts.div(counts.sum(axis=1), axis=0)
     return shares

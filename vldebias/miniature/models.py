@@ -141,7 +141,7 @@ def _filled(module: Any, path: Path, prefix: str = "") -> Any:
     others += [name for name, t in weights.items() if name in expected and t.shape != expected[name].shape]
     if others:
         raise InvalidInputError(
-            f"{path} holds the weights of another edition: {len(others)} do not fit, {others[0]} first; build them "
+            f"{path} has weights of another version: {len(others)} do not fit, {others[0]} first; build them "
             f"with {BUILD.format(path.parent)}, or unset {VARIABLE}"
         )
     module.load_state_dict(weights, strict=False)

@@ -53,7 +53,7 @@ def test_a_report_is_usable_by_everyone(browser: Any, report: tuple[str, str], w
         page.set_content(html)
         assert violations(page) == []
         assert sideways(page) <= 0
-        assert page.locator("header p").nth(1).inner_text().endswith(".")
+        assert page.locator("table.front tbody tr").count() == page.locator("table.front a").count() > 0
         shoot(page, f"report-{name}-{width}" + ("-dark" if scheme == "dark" else ""), full=False)
         task = page.locator("details.task").first
         task.locator("summary").first.click()

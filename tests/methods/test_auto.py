@@ -108,14 +108,14 @@ def test_where_orth_cali_makes_it_worse_auto_sees_it_and_declines() -> None:
     """As in a published reproduction, where the skew of FairFace rose from .346 to .596 with orth-cali."""
     made = world(*HARMED)
     assert skew(*made, vldebias.fit_projection(*made, method="orth-cali")) > skew(*made, None) + 0.2
-    with pytest.warns(AutoDeclinedWarning, match="jobs: auto: none"):
+    with pytest.warns(AutoDeclinedWarning, match="jobs: method 'auto' attaches no edit"):
         edit = fitted(*made, bound=ANYTHING)
     assert (edit.provenance.choice.method, edit.provenance.choice.lam) == ("none", 0.0)
     assert skew(*made, edit) == skew(*made, None)
     choice = chosen(*made, reference=images(2000, seed=1)[0], bound=ANYTHING)
     found = [c for c in choice.candidates if c["method"] == "orth-cali"]
     assert len(found) == 4
-    assert all(c["gaps"]["images"] > 1.3 and c["refused"] == "not beyond its interval" for c in found)
+    assert all(c["gaps"]["images"] > 1.3 and c["refused"] for c in found)
     with_images = taken(*HARMED, 2000)
     assert "equalise" in with_images.method
     assert skew(*made, with_images) < skew(*made, None) - 0.03
@@ -230,7 +230,7 @@ def test_images_that_cannot_be_split_or_are_of_another_space_are_left_out_and_sa
         "another model": rows @ torch.linalg.qr(normal(DIM, DIM, seed=6))[0],
         "noise": normal(400, DIM, seed=7),
     }
-    with pytest.warns(ReferenceWarning, match="the reference is left out"):
+    with pytest.warns(ReferenceWarning, match="does not use the reference"):
         edit = fitted(*world(0.0, 0.3), reference=shown[kind])
     alone = taken(0.0, 0.3)
     assert edit.provenance.choice == alone.provenance.choice
@@ -307,7 +307,7 @@ def test_declined_is_the_model_as_it_is(tmp_path: Path) -> None:
     tokens = tokenizer(["This is a picture of a landbird."])
     with torch.no_grad():
         before = model.encode_text(tokens)
-        with pytest.warns(AutoDeclinedWarning, match="waterbirds: auto: none"):
+        with pytest.warns(AutoDeclinedWarning, match="waterbirds: method 'auto'"):
             attachment = vldebias.debias(model, "waterbirds", method="auto", tokenizer=tokenizer)
         assert torch.equal(model.encode_text(tokens), before)
         projection = attachment.projections["joint"]

@@ -131,7 +131,7 @@ def test_on_a_model(tmp_path: Path) -> None:
     again = vldebias.CalibratedProjection.from_pretrained(fitted.save_pretrained(tmp_path / "saved"))
     assert (again.method, again.provenance.max_loss) == ("orth, bounded", 0.002)
     assert torch.equal(again.left, fitted.left)
-    with pytest.raises(InvalidInputError, match="max_loss belong"):
+    with pytest.raises(InvalidInputError, match="max_loss"):
         vldebias.debias(host, fitted, max_loss=0.1)
 
 

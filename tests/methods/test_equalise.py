@@ -244,7 +244,7 @@ class TestOnAModel:
             with pytest.warns(ReferenceWarning, match=match):
                 vldebias.fit_projection(model, GENDER, method="equalise", reference=reference)
         monkeypatch.setattr("vldebias.methods.reference.LOGIT_SCALE", 5.0)
-        with pytest.warns(ReferenceWarning, match=r"doubts \d\d%"):
+        with pytest.warns(ReferenceWarning, match=r"about \d\d% of the zero-shot"):
             vldebias.fit_projection(model, PROFESSIONS, reference=Reference(features, within_classes=False))
 
     def test_a_pipeline_has_no_space_for_images(self, pipe: Any) -> None:

@@ -97,14 +97,6 @@ def test_two_groups_have_their_shares_among_images_not_seen(wanted: tuple[float,
     assert (after.mean(0) - torch.tensor(wanted)).abs().max() < 0.05
 
 
-def test_four_groups_have_their_shares() -> None:
-    wanted = torch.tensor([0.1, 0.2, 0.3, 0.4]).double()
-    images, group = crowd(40_000, seed=4, shares=(0.4, 0.3, 0.2, 0.1))
-    found = fit(images[:20_000], wanted.tolist(), 4, top=0.05)
-    after = shares_at(found(QUERIES), images[20_000:], group[20_000:], 0.05, groups=4)
-    assert (after - wanted).abs().max() < 0.06
-
-
 def test_a_larger_share_is_a_larger_share() -> None:
     images, group = crowd(4000, seed=5)
     moved = [fit(images, (s, 1 - s))(QUERIES) for s in (0.1, 0.3, 0.5, 0.7, 0.9)]
@@ -153,10 +145,10 @@ def test_shares_that_cannot_be_had_are_refused(images: Tensor, shares: tuple[flo
     fit(images, shares, **how)
 
 
-@pytest.mark.parametrize("queries", [torch.ones(2, DIM + 1), torch.ones(2, DIM, dtype=torch.int64)])
-def test_queries_of_another_kind_are_refused(queries: Tensor) -> None:
-    with pytest.raises(InvalidInputError, match=r"\(..., 12\)"):
-        fit(PLAIN)(queries)
+def test_queries_of_another_kind_are_refused() -> None:
+    for queries in (torch.ones(2, DIM + 1), torch.ones(2, DIM, dtype=torch.int64)):
+        with pytest.raises(InvalidInputError, match=r"\(..., 12\)"):
+            fit(PLAIN)(queries)
 
 
 # --- from a prompt set, on a model

@@ -77,11 +77,11 @@ class Auto(Method):
             best, choice = _decide(problem, role, from_texts if problem.reference is None else methods)
         except UnusableReferenceError as error:
             reason = str(error).removeprefix("reference: ").partition("; ")[0]
-            warn(f"{problem.label}: auto: the reference is left out: {reason}", ReferenceWarning)
+            warn(f"{problem.label}: method 'auto' does not use the reference images: {reason}", ReferenceWarning)
             best, choice = _decide(replace(problem, reference=None), role, from_texts)
         if choice.method == "none":
-            remedy = "Give reference images, or a set with more concepts, and measure; or choose a method yourself."
-            warn(f"{problem.label}: auto: none. {choice.reason} {remedy}", AutoDeclinedWarning)
+            remedy = "Pass reference= or a prompt set with more concepts, or name a method and measure what it does."
+            warn(f"{problem.label}: method 'auto' attaches no edit. {choice.reason} {remedy}", AutoDeclinedWarning)
             best = CalibratedProjection.identity(problem.host.dim(role), "auto: none")
         return best.stamped(choice=choice)
 
@@ -136,7 +136,7 @@ class PredictedGap:
         cell = label * a + values
         counts = torch.bincount(cell, minlength=c * a).view(c, a)
         if not ((counts > 0).sum(1) > 1).any():
-            raise UnusableReferenceError(f"expected rows of two attribute values in a class, got {counts.tolist()}")
+            raise UnusableReferenceError(f"expected images of two attribute values, got the counts {counts.tolist()}")
         wide = rows.double()
         drawn = _draws(c, seed, max(c - 1, 1))[:, label] if whole else _draws(len(rows), seed)
         parts = [_differences(wide, cell, (c, a), some) for some in drawn.split(max(1, _BLOCK // len(rows)))]
@@ -247,7 +247,7 @@ def _decide(
     most = problem.max_loss or most
     evidence = _Evidence(problem, role, methods, most)
     edits, told, chosen = [CalibratedProjection.identity(problem.host.dim(role))], list[dict[str, Any]](), 0
-    reason = f"Fewer than {FEWEST} groups of prompts state two values, and no images can be used."
+    reason = f"Fewer than {FEWEST} groups of prompts state two values, and there are no usable reference images."
     if evidence.kinds:
         parts, gaps, on_images = evidence.parts(problem), [evidence.without], [False]
         for method, lam in ((one, lam) for one in methods for lam in (lams if one.has_lam else lams[:1])):
@@ -264,14 +264,14 @@ def _decide(
                     "gaps": dict(zip(evidence.kinds, after[:, 0].tolist(), strict=True)),
                     "change": list(change),
                     "loss": float(losses(edit, evidence.neutral).mean()),
-                    "refused": "" if change[2] < 0 else "not beyond its interval",
+                    "refused": "" if change[2] < 0 else "interval includes no change",
                 }
             )
             edits.append(edit)
             gaps.append(after)
             on_images.append(method.uses_images)
         chosen = _choose(gaps, on_images, evidence)
-        reason = "No method is expected to help beyond its interval, so nothing is changed."
+        reason = "No method is predicted to reduce the gap by more than its 95 % interval."
     if chosen:
         gap, loss = told[chosen - 1]["gap"], told[chosen - 1]["loss"]
         reason = f"The predicted gap is {gap:.0%} of that without an edit, at a mean loss of cosine of {loss:.3f}."
@@ -284,7 +284,7 @@ def _decide(
 
 
 def _choose(gaps: Sequence[Tensor], on_images: Sequence[bool], evidence: _Evidence) -> int:
-    """Return the index of the smallest of gaps (kinds, 1 + b) beyond their interval; the first is without an edit.
+    """Return the index of the smallest gap (kinds, 1 + b) whose interval excludes no change, or 0 for no edit.
 
     It has to be better, beyond the interval of the difference, than
 

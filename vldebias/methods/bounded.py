@@ -42,7 +42,7 @@ def bounded(edit: Edit, neutral: Tensor, most: float, *, mean: bool = False) -> 
     """
     if not isinstance(edit, CalibratedProjection):
         raise InvalidInputError(
-            f"max_loss: expected a method that fits a projection, got {edit!r}; leave max_loss out and lower strength="
+            f"max_loss: expected a method that fits a projection, got {edit!r}; leave max_loss out, or lower strength"
         )
 
     def holds(one: CalibratedProjection) -> bool:

@@ -50,7 +50,7 @@ Parts = Mapping[Term, Any]
 
 @dataclass(frozen=True, repr=False)
 class ClosedForm(Method):
-    """Project by P0 of the removed rows, times the inverse of I plus the weighted scatters (eq. 7.3 and 7.4)."""
+    """Fit the projection P0 of the removed rows times the inverse of I plus the weighted scatters (eq. 7.3, 7.4)."""
 
     name: str
     title: str

@@ -60,7 +60,7 @@ def _spread(classes: Tensor, spurious: Tensor) -> float:
 
 
 def _kept(classes: Tensor, edit: Edit) -> tuple[float | None, float]:
-    """Return the share of the distance of classes (k, d) that is left, None if it is 0, and their cosine with it."""
+    """Return the share of the distance between classes (k, d) that is left, None if it was 0, and their mean cosine."""
     i, j = torch.combinations(torch.arange(len(classes))).T
     differences = classes[i] - classes[j]
     before = differences.norm(dim=-1).sum()
@@ -70,7 +70,7 @@ def _kept(classes: Tensor, edit: Edit) -> tuple[float | None, float]:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """Hold numbers before and after an edit; None for a number that the prompt set has no texts for.
+    """Hold what an edit does to the texts of a prompt set; None where the set has no such texts.
 
     pair_distance, held_out_distance: (before, after), mean L2 distance of the prompts of a pair (Table 7.6).
     spurious_spread: (before, after), mean range of a class's cosines with the spurious texts (Table 7.1).
@@ -123,8 +123,8 @@ def warn_of_what_is_lost(edit: CalibratedProjection, sets: Sequence[PromptSet], 
     # An attribute is about two directions at least, however narrow the space.
     if host.generative and edit.removed > max(most, 2 * attributes + 0.5):
         warn(
-            f"{edit.method} removes {edit.removed:.1f} of {edit.dim} directions, spread over {edit.rank}; beyond "
-            f"{most:.1f}, prompts outside the fit, such as 'A photo of a good person.', may show something else. "
-            "Generate some; or lower lam, fit fewer pairs, or use method='difference'",
+            f"{edit.method} removes {edit.removed:.1f} of {edit.dim} directions, more than {most:.1f}: "
+            "other prompts, such as 'A photo of a good person.', may generate something else. Generate some to check, "
+            "or lower lam, fit fewer pairs, or use method='difference'",
             WideEditWarning,
         )

@@ -46,7 +46,7 @@ _SAMPLE = 1000  # rows that are enough to tell
 
 
 class UnusableReferenceError(InvalidInputError):
-    """Report reference images with one attribute value only, too few of a second, or unrelated to the texts."""
+    """Report reference images that show one attribute value only, or that another model embedded."""
 
 
 class ImageSplit:
@@ -94,8 +94,7 @@ class ImageSplit:
         if not pairs:
             seen = self.counts.sum((0, 1)).int().tolist()
             raise UnusableReferenceError(
-                f"reference: expected at least {_FEWEST} images of two attribute values, got {seen} images of the "
-                "values; give more images"
+                f"reference: expected at least {_FEWEST} images of two attribute values, got {seen}; pass more"
             )
         n, parts = float(counts.sum()), int((counts > 0).sum())
         explained = float((sums.square().sum(-1) / counts.clamp(min=1)).sum())
@@ -141,14 +140,14 @@ def _pairs(counts: Tensor, sums: Tensor, least: int) -> Iterator[tuple[int, int,
 
 
 def foreign(images: Tensor, problem: Problem, prompt_set: PromptSet, role: str) -> str:
-    """Return why images (n, d) seem not to be in the space of the texts, or "" if they do not seem so."""
+    """Return a warning if images (n, d) seem to be embedded by another model than the texts, else ""."""
     prompts = dict.fromkeys((*chain.from_iterable(prompt_set.groups), *prompt_set.classes))
     spread, deviations = spread_along(images, problem.embed(prompts, role))
     if not spread or deviations >= _FOREIGN:
         return ""
     return (
-        f"image and text features look unaligned (variance ratio {spread:.2g}, as noise and images of another model "
-        "have it); embed both with one model, or give more images"
+        f"image and text features look unaligned (variance ratio {spread:.2g}); are both of the same model? Embed both "
+        "with one, or pass more images"
     )
 
 
@@ -166,14 +165,14 @@ def image_scatter(problem: Problem, prompt_set: PromptSet, role: str, classes: T
     doubt = foreign(split.sample, problem, prompt_set, role)
     if not doubt and split.stability < _UNSTABLE:
         doubt = (
-            f"two halves of the reference images give different directions (cosine {split.stability:.2f}); the images "
-            "are too few, or do not differ in this attribute"
+            f"two halves of the reference images give different directions (cosine {split.stability:.2f}); they are "
+            "too few, or do not differ in this attribute. Pass more images"
         )
     if not doubt and unsure > _UNSURE:
         doubt = (
-            f"the model doubts {unsure:.0%} of its own labels of the reference images, so their groups may differ in "
-            "something else"
+            f"about {unsure:.0%} of the zero-shot labels of the reference images are wrong, by the model's own "
+            "probabilities, so the edit may change something else. Measure it on labelled images"
         )
     if doubt:
-        warn(f"{prompt_set.name}: {doubt}: measure before you rely on it", ReferenceWarning)
+        warn(f"{prompt_set.name}: {doubt}", ReferenceWarning)
     return scatter

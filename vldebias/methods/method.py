@@ -85,7 +85,7 @@ class Method(ABC):
             raise UnsupportedHostError(f"{host.name}: method {self.name!r} is only for {kind}; use {instead}")
         if Need.SPURIOUS in self.needs and not any(s.spurious for s in sets):
             raise InvalidInputError(
-                f"{problem.label}: method {self.name!r} needs spurious prompts and the set has none; use method='cali'"
+                f"{problem.label}: method {self.name!r} needs spurious prompts, and the set has none; use method='cali'"
             )
         if Need.VALUES in self.needs:
             for prompts in sets:
@@ -226,7 +226,9 @@ class Problem:
         """
         texts = self.neutral or tuple(dict.fromkeys(p for s in self.sets for p in (*s.classes, *s.held_out_classes)))
         if not texts:
-            raise InvalidInputError(f"{self.label}: expected a prompt set with class prompts, the texts to leave alone")
+            raise InvalidInputError(
+                f"{self.label}: max_loss and method 'auto' need class prompts, and the set has none; add some"
+            )
         return texts
 
     def embed(self, prompts: Iterable[str], role: str) -> Tensor:

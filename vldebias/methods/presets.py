@@ -18,8 +18,8 @@ from vldebias.projection import CalibratedProjection
 from vldebias.prompts import can_balance
 
 NO_EDIT = (
-    "balanced prompts are prompts, not an edit of embeddings, so there is nothing to fit, inspect, save or merge; "
-    "method='cali' fits an edit, and vldebias.balance_prompts writes the prompts"
+    "balanced prompts are not an edit of embeddings: there is nothing to fit, inspect, save or merge. Use "
+    "method='cali' for an edit, or vldebias.balance_prompts for the prompts"
 )
 SPARES = 100  # the default of pipelines removes at most one direction in so many of the space
 LAM_OF_DEFAULT = 100.0  # does on real embeddings what the paper's 1000 does, and keeps more of what a text says
@@ -105,7 +105,7 @@ class Preset(Method):
         """
         method, lam = self.selected(problem)
         if method.rewrites:
-            _say_once(f"{NO_EDIT}. As no method is named, 'cali' is fitted in their place")
+            _say_once(f"{NO_EDIT}. No method was named, so 'cali' is fitted instead")
             method = CALI
         problem, generative = replace(problem, lam=lam), problem.host.generative
         choice = None
@@ -113,11 +113,11 @@ class Preset(Method):
             choice = expected_from_texts(problem, role, method)
             if choice is None:
                 _say_once(
-                    f"{problem.label}: too few prompts to predict whether the default helps (fewer than {FEWEST} "
-                    "groups state two values); measure it"
+                    f"{problem.label}: there are too few prompts to predict whether the default helps (fewer than "
+                    f"{FEWEST} groups state two values); measure it with vldebias.evaluate"
                 )
             elif choice.method == "none":
-                choice = replace(choice, reason=f"{method.name!r} is not expected to help these texts")
+                choice = replace(choice, reason=f"{method.name!r} is not predicted to help for these texts")
                 warn(
                     f"{problem.label}: the default attaches no edit: {choice.reason}. Pass method={method.name!r} to "
                     "fit it all the same, or reference= to fit to images",

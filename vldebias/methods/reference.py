@@ -70,7 +70,7 @@ def zero_shot(rows: Tensor, texts: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Hold unit rows (n, d) float64 and codes (n, attributes) of their values; -1 is unknown.
+    """Hold unit rows (n, d) float64, and the index (n, attributes) of their values; -1 is unknown.
 
     sizes: the number of values of each attribute.
     """
@@ -109,8 +109,8 @@ def labelled(problem: Problem, role: str) -> Labelled:
             fitting = {column: found for column, given in reference.labels.items() if (found := _coded(given, prompts))}
             if not fitting:
                 raise InvalidInputError(
-                    f"reference: none of the columns {list(reference.labels)} has the values {values} of "
-                    f"{prompts.name}; rename its labels, or leave them out, and the model labels the images itself"
+                    f"reference: expected a column of labels with the values {values} of {prompts.name}, got "
+                    f"{list(reference.labels)}; rename the labels, or leave them out to use zero-shot labels"
                 )
             own = torch.tensor(fitting.get(prompts.name, next(iter(fitting.values()))))
             if len(own) != len(rows):

@@ -103,7 +103,7 @@ class RankShares(Method):
         lam = problem.lam if isinstance(problem.lam, (int, float)) else LAM_OF_MODELS
         if not 0 < self.top < 1 or lam <= 0:
             raise InvalidInputError(
-                f"expected top, a fraction k / n of the images, in (0, 1), and lam above 0, got {self.top} and {lam}"
+                f"expected top, the fraction k / n of the images, in (0, 1), and lam above 0, got {self.top} and {lam}"
             )
         reference = problem.reference
         assert reference is not None  # `check` has refused that
@@ -116,15 +116,15 @@ class RankShares(Method):
         if count.min() < _FEWEST:
             raise InvalidInputError(
                 f"reference: expected at least {_FEWEST} images of every group, got "
-                f"{dict(zip(names, count.int().tolist(), strict=True))}; give more images"
+                f"{dict(zip(names, count.int().tolist(), strict=True))}; pass more images"
             )
         shares = self._wanted(names)
         among_all = count / len(rows)
         most = {n: round(float(x), 3) for n, x, s in zip(names, among_all / self.top, shares, strict=True) if s >= x}
         if most:
             raise InvalidInputError(
-                f"shares: too few images of {list(most)}: if all of them were among the first {self.top:.3g} of all "
-                f"images, their shares there would be {most}; ask for less, or for a smaller top"
+                f"shares: too few images of {list(most)}: with top={self.top:.3g} their shares can be at most {most}; "
+                "lower these shares, or top"
             )
         own = [rows[group == g] for g in range(len(names))]
         means = torch.stack([one.mean(0) for one in own])

@@ -160,7 +160,7 @@ def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int = 5) 
                 break
             removed.append(weight)
     if not removed:
-        raise InvalidInputError("spd: no linear probe predicts the attribute, so there is nothing to remove")
+        raise InvalidInputError("spd: no linear probe predicts the attribute; pass more images, or other labels")
     return torch.cat(removed)
 
 
@@ -252,7 +252,9 @@ class FairImagen(Method):
             InvalidInputError: several attributes, which the authors cross into one and this class does not.
         """
         if len(problem.attributes) > 1:
-            raise InvalidInputError(f"{self.name}: expected one attribute, got {len(problem.attributes)}")
+            raise InvalidInputError(
+                f"method {self.name!r} takes one attribute, got {len(problem.attributes)}; fit one set"
+            )
         rows, groups = stated_texts(problem, role).one_hot()
         dropped = fair_pca(rows, groups, round(_KEPT * rows.shape[1]))
         return CalibratedProjection.of(dropped, dropped, Provenance(self.name), dropped.shape[1])

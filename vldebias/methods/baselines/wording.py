@@ -101,9 +101,7 @@ class EachValue(Method):
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the edit: store the words of the single attribute."""
         if len(problem.attributes) > 1:
-            raise InvalidInputError(
-                f"{problem.label}: method {self.name!r} takes one attribute, got {len(problem.attributes)}; fit one set"
-            )
+            raise InvalidInputError(f"{self.name}: expected one attribute, got {len(problem.attributes)}; pass one set")
         return FixedRewrite(self.words(problem.attributes[0]), problem.host.dim(role))
 
 

@@ -1,59 +1,185 @@
-"""Pictures say how they were made, are whole or not there, and show any text."""
+"""Every kind of picture becomes RGB, everything else an OSError."""
 
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import struct
+import tracemalloc
+import warnings
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image, PngImagePlugin
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import EpsImagePlugin, Image, ImageCms
 
-from vldebias.pictures import (
-    KEY,
-    for_matplotlib,
-    picture_metadata,
-    read_png,
-    save_png,
-    subplots,
-    write_png,
-)
+import vldebias
+from vldebias.pictures import FORMATS, decode, picture_metadata, read_png
 
 
-def test_a_picture_and_what_it_says_come_back(tmp_path: Path) -> None:
-    about = {"prompt": "une infirmière 猫", "seed": 3, "id": "a\udcff.png"}
-    path = write_png(Image.new("L", (3, 2), 7), tmp_path / "new" / "a.png", about)
-    image, told = read_png(path)
-    assert (image.mode, image.size, image.getpixel((0, 0))) == ("RGB", (3, 2), (7, 7, 7))
-    assert told == read_png(path, pixels=False)[1] == picture_metadata(path) == about
-    assert [p.name for p in path.parent.iterdir()] == ["a.png"]
+def picture(seed: int = 0, size: tuple[int, int] = (8, 6)) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (*size[::-1], 3), dtype=np.uint8))
 
 
-def test_a_picture_of_few_colours_gets_a_palette_and_looks_the_same(tmp_path: Path) -> None:
-    values = np.random.default_rng(0).integers(0, 256, (96, 96, 3), np.uint8)
-    for pixels, mode in ((values, "RGB"), (values // 128 * 255, "P")):
-        path = save_png(Image.fromarray(pixels), tmp_path / "a.png", {})
-        with Image.open(path) as image:
-            assert image.mode == mode
-        assert np.array_equal(read_png(path)[0], pixels)
+def as_bytes(image: Image.Image, form: str = "PNG", **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, form, **options)
+    return file.getvalue()
 
 
-def test_damaged_pictures_are_oserrors_and_say_nothing(tmp_path: Path) -> None:
-    whole = write_png(Image.new("RGB", (64, 64)), tmp_path / "a.png", {"seed": 1}).read_bytes()
-    info = PngImagePlugin.PngInfo()
-    info.add_itxt(KEY, "{")
-    Image.new("RGB", (2, 2)).save(tmp_path / "text.png", pnginfo=info)
-    (tmp_path / "cut.png").write_bytes(whole[:-30])
-    (tmp_path / "none.png").write_bytes(b"no picture")
-    for name in ("text.png", "cut.png", "none.png", "missing.png"):
-        with pytest.raises(OSError, match=name):
-            read_png(tmp_path / name)
-    assert picture_metadata(tmp_path / "text.png") == picture_metadata(tmp_path / "missing.png") == {}
-    info = PngImagePlugin.PngInfo()
-    info.add_itxt(KEY, "[1]")  # JSON, but not what we write
-    Image.new("RGB", (2, 2)).save(tmp_path / "list.png", pnginfo=info)
-    assert read_png(tmp_path / "list.png")[1] == {}
+def pixel(image: Image.Image, form: str = "PNG", **options: object) -> tuple[int, ...]:
+    decoded = decode(as_bytes(image, form, **options))
+    assert decoded.mode == "RGB"
+    return decoded.getpixel((0, 0))
 
 
-@pytest.mark.parametrize("name", ["$", "a$b_1^2$ {", r"a\\$b$", "\ud800\0$x$\n"])
-def test_names_with_dollars_are_no_formulas(tmp_path: Path, name: str) -> None:
-    plot, (axis,) = subplots(1, 1, (2, 1))
-    axis.set_title(for_matplotlib(name))
-    assert picture_metadata(save_png(plot, tmp_path / "a.png", {"title": name})) == {"title": name}
+def test_rgb_is_kept_and_transparent_pixels_show_white(tmp_path: Path) -> None:
+    picture(1).save(tmp_path / "a.png")
+    assert decode(as_bytes(picture(1))) == decode(tmp_path / "a.png") == picture(1)
+    assert pixel(Image.new("RGBA", (2, 2), (255, 0, 0, 0))) == (255, 255, 255)
+    assert pixel(Image.new("RGBA", (2, 2), (255, 0, 0, 255))) == (255, 0, 0)
+    assert pixel(Image.new("LA", (2, 2), (0, 128))) == (127, 127, 127)
+    image = Image.new("P", (2, 2), 0)
+    image.putpalette([10, 20, 30] + [0] * 765)
+    assert pixel(image) == pixel(image, "GIF") == (10, 20, 30)
+    assert pixel(image, transparency=0) == (255, 255, 255)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format_that_is_named_is_read(form: str) -> None:
+    image = Image.new("RGB", (32, 32), (200, 100, 50))
+    assert np.abs(np.array(decode(as_bytes(image, form))).astype(int) - (200, 100, 50)).max() <= 4
+
+
+@pytest.mark.parametrize("named", ["e.png", "e.jpg", "e.eps"])
+def test_no_picture_starts_a_program(named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow takes a file for EPS by its first bytes, and has Ghostscript run what it says."""
+    program = tmp_path / "bin" / "gs"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path / 'started'}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None, raising=False)  # newer Pillows look for it once
+    content = as_bytes(picture(1), "EPS")
+    (tmp_path / named).write_bytes(content)
+    with Image.open(tmp_path / named) as opened, contextlib.suppress(OSError):
+        opened.load()
+    assert (tmp_path / "started").exists(), "without a list of formats it does"
+    (tmp_path / "started").unlink()
+    for source in (tmp_path / named, content):
+        with pytest.raises(OSError, match="not a picture in one of the formats"):
+            decode(source)
+    with pytest.raises(OSError, match=named):
+        read_png(tmp_path / named)
+    assert picture_metadata(tmp_path / named) == {}
+    assert not (tmp_path / "started").exists()
+
+
+def test_pictures_are_opened_in_one_place() -> None:
+    root = Path(vldebias.__file__).parents[1]
+    files = [path for folder in ("vldebias", "apps", "eval") for path in (root / folder).rglob("*.py")]
+    opens = re.compile(r"\bImages?\.open\(|PIL\.Image import open")
+    assert [path for path in files if opens.search(path.read_text(encoding="utf-8"))] == [root / "vldebias/pictures.py"]
+
+
+@pytest.mark.parametrize("form", ["PNG", "TIFF"])
+def test_sixteen_bit_grey_keeps_its_high_byte(form: str) -> None:
+    values = (np.arange(4096, dtype=np.uint16) * 16).reshape(64, 64)
+    decoded = np.asarray(decode(as_bytes(Image.fromarray(values), form)))
+    assert np.array_equal(decoded, np.repeat((values >> 8)[..., None], 3, axis=2))
+
+
+def test_other_modes() -> None:
+    assert pixel(Image.new("L", (2, 2), 7)) == (7, 7, 7)
+    assert pixel(Image.new("1", (2, 2), 1)) == (255, 255, 255)
+    assert pixel(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "JPEG") == (255, 0, 0)
+    lab = ImageCms.createProfile("LAB")
+    red = ImageCms.profileToProfile(
+        Image.new("RGB", (2, 2), "red"), ImageCms.createProfile("sRGB"), lab, outputMode="LAB"
+    )
+    assert pixel(red, "TIFF")[0] > 200  # the band called "A" is no alpha
+
+
+def test_pixels_without_a_known_range_are_refused() -> None:
+    with pytest.raises(OSError, match="mode F"):
+        decode(as_bytes(Image.new("F", (2, 2)), "TIFF"))
+    image = Image.new("I", (2, 2), 0)
+    image.putpixel((0, 0), 70000)
+    with pytest.raises(OSError, match=r"grey values 0 .. 70000 do not fit 16 bits"):
+        decode(as_bytes(image, "TIFF"))
+
+
+def test_exif_orientation_is_followed_and_a_broken_block_does_no_harm() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    assert decode(as_bytes(picture(0, (8, 4)), "JPEG", exif=exif)).size == (4, 8)
+    assert decode(as_bytes(picture(0, (8, 4)), "JPEG", exif=b"Exif\0\0garbage garbage")).size == (8, 4)
+
+
+def test_an_animation_shows_its_first_frame() -> None:
+    frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
+    assert pixel(frames[0], "WEBP", save_all=True, append_images=frames[1:], lossless=True) == (255, 0, 0)
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG"])
+def test_a_truncated_file_is_an_error(form: str) -> None:
+    content = as_bytes(picture(0, (64, 64)), form)
+    with pytest.raises(OSError, match="truncated"):
+        decode(content[: len(content) // 2])
+
+
+def test_no_picture_and_no_file_say_so(tmp_path: Path) -> None:
+    for content in (b"", b"no"):
+        with pytest.raises(OSError, match="not a picture"):
+            decode(content)
+    with pytest.raises(FileNotFoundError):
+        decode(tmp_path / "none.png")
+
+
+def bomb(width: int, height: int) -> bytes:
+    def chunk(name: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_the_header_is_asked_before_pixels_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.png").write_bytes(bomb(13_000, 13_000))
+    tracemalloc.start()
+    try:
+        for read in (decode, read_png):
+            with pytest.raises(OSError, match="169,000,000 pixels, expected at most 89,478,485"):
+                read(tmp_path / "a.png")
+        assert tracemalloc.get_traced_memory()[1] < 10**7
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(OSError, match="DecompressionBombError"):
+        decode(bomb(60_000, 60_000))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 48)
+    assert decode(as_bytes(picture(0))).size == (8, 6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(["PNG", "JPEG", "GIF", "TIFF", "WEBP", "BMP"]), st.data())
+def test_damaged_bytes_give_a_picture_or_an_oserror(form: str, data: st.DataObject) -> None:
+    content = bytearray(as_bytes(picture(3, (16, 16)), form))
+    for _ in range(4):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    assert outcome(bytes(content)) in ("RGB", "OSError")
+
+
+def outcome(content: bytes) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return decode(content).mode
+        except OSError:
+            return "OSError"

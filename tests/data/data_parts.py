@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from vldebias.data import Embeddings, ImageData, Labels, Record, embed_images
+from vldebias.data import Embeddings, ImageData, Labels, embed_images
 from vldebias.hosts.images import ImageEncoder, Pixels
 from vldebias.progress import SILENT
 
@@ -160,21 +160,6 @@ def make_data(n: int, bad: Collection[int] = (), *, error: Callable[[int], OSErr
         "about": {"root": Path("here")},
     }
     return ImageData(ids=tuple(f"img{i}" for i in range(n)), read=reading(bad, error), **(settings | more))
-
-
-@dataclass
-class Stream:
-    """n records, some of which cannot be read."""
-
-    n: int
-    name: str = "tiny stream"
-    split: str = "train"
-    fingerprint: str = "a stream"
-    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    about: Mapping[str, Any] = field(default_factory=dict)
-
-    def records(self, start: int = 0) -> Iterator[Record]:
-        return (Record(f"row{i}", lambda i=i: small(i)) for i in range(start, self.n))
 
 
 def embed(data: Any, encoder: Counting, folder: Path, **options: Any) -> Embeddings:

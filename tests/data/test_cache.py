@@ -21,7 +21,6 @@ from vldebias.data.cache import Shard, ShardStore
 from vldebias.data.parallel import Processes
 from vldebias.errors import InvalidInputError, VldebiasWarning
 
-Launched = Callable[..., list[Any]]
 HOW: dict[str, Any] = {"shard_size": 4, "batch_size": 3, "workers": 0}
 
 
@@ -204,30 +203,3 @@ def test_one_process_alone_does_not_start_accelerate(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     processes()
     assert asked == [not torch.accelerator.is_available(), True]
-
-
-N = 140
-
-
-@pytest.mark.parametrize("world", [12, pytest.param(64, marks=pytest.mark.slow)])
-def test_ranks_lost_restarted_and_twice_end_in_the_same_bytes(tmp_path: Path, launch: Launched, world: int) -> None:
-    """Three launches lose some of their ranks; at the end two launches run at once in the same folder."""
-    rng, folder, done = np.random.default_rng(0), tmp_path / "many", [0]
-
-    def work(stop_at: int | None) -> Any:
-        return embed(make_data(N, {5, 90}), Counting(stop_at=stop_at), folder, **HOW)
-
-    embed(make_data(N, {5, 90}), Counting(), tmp_path / "alone", **HOW)
-    for lost in (world // 7, 1, world // 2):
-        stops = dict(zip(rng.permutation(world)[:lost].tolist(), rng.integers(0, 3, lost).tolist(), strict=True))
-        (one,) = launch([world], lambda _, rank, stops=stops: work(stops.get(rank)))
-        assert {rank for rank, error in one.errors.items() if isinstance(error, KeyboardInterrupt)} <= set(stops)
-        done.append(len(shards(folder)))
-    assert done == sorted(done)
-    assert done[1] < len(shards(tmp_path / "alone"))
-    ended = launch([world, 3], lambda _, rank: work(None))
-    assert [one.errors for one in ended] == [{}, {}]
-    assert contents(folder) == contents(tmp_path / "alone")
-    good = [i for i in range(N) if i not in (5, 90)]
-    for one in ended:
-        assert all(np.array_equal(found.features.astype(np.float32), naive(good)) for found in one.results.values())

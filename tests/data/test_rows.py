@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sharded_parts import ASKED, FEATURES, LABELS, REFERENCE, TEXTS, N, figures
+from sharded_parts import FEATURES, LABELS, REFERENCE, N, figures
 from torch.nn.functional import normalize
-from typer.testing import CliRunner
 
 from tests.refusals import refused
-from vldebias.cli import app
 from vldebias.data import Embeddings, Labels, Shards, open_embeddings, rows, save_embeddings
 from vldebias.errors import InvalidInputError
 
@@ -242,26 +239,3 @@ def test_figures_are_those_of_one_array(task: str, side: str, tmp_path: Path) ->
     if side == "text":
         more: dict[str, Any] = {"ties": "random"} if task == "retrieval" else {}
         assert figures(task, write_npy(tmp_path), **more) == figures(task, FEATURES, **more)
-
-
-def test_the_command_measures_shards_as_one_file(tmp_path: Path) -> None:
-    """Figures of `--embeddings 'shards/*.npy' --table` are those of a .npz of the same."""
-    suite = {
-        "title": "Small", "description": "Small.", "source": "ours", "needs": "nothing",
-        "tasks": ({"task": "retrieval", "name": "skew", "title": "Skew", "data": {"name": "mine"},
-                   "prompts": {"gender": "gender"}, "queries": list(ASKED), "k": 20, "resamples": 20,
-                   "methods": ["none", "cali"]},),
-    }  # fmt: skip
-    (tmp_path / "small.yaml").write_text(json.dumps(suite))
-    save_embeddings(tmp_path / "whole.npz", Embeddings.of(FEATURES, {"gender": GENDER}))
-    np.savez(tmp_path / "texts.npz", text=np.stack(list(TEXTS.values())), prompts=np.array(list(TEXTS)))
-    (tmp_path / "shards").mkdir()
-    given = ["eval", str(tmp_path / "small.yaml"), "--texts", str(tmp_path / "texts.npz"), "--json", "--limit", "1200"]
-    of_shards = ["--embeddings", write_npy(tmp_path / "shards"), "--table", f"{tmp_path}/shards/meta_*.parquet"]
-    found = []
-    for which, brought in {"a": of_shards, "b": ["--embeddings", str(tmp_path / "whole.npz")]}.items():
-        done = CliRunner().invoke(app, [*given, *brought, "--out", str(tmp_path / which)], catch_exceptions=False)
-        assert done.exit_code == 0, done.output
-        found.append(json.loads(done.stdout)["figures"])
-    assert found[0] == found[1]
-    assert len(found[0]) > 10

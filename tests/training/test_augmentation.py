@@ -125,13 +125,6 @@ def test_amplitudes_are_mixed_and_phases_kept(size: tuple[int, int], seed: int, 
     assert bool((((a / a.abs() - b / b.abs()).abs() < 1e-6) | ~seen).all())
 
 
-def test_a_frequency_that_is_not_there_comes_in_with_phase_zero() -> None:
-    """A grey image has a constant only, whose phase is 0; it becomes what all phases 0 make of the partner."""
-    images = torch.cat([torch.ones(1, 3, 4, 6, dtype=torch.float64), pictures(1, 4, 6)])
-    found = mix_amplitudes(images, torch.tensor([1, 0]), torch.ones(2))
-    torch.testing.assert_close(found[0], torch.fft.ifft2(amplitude(images[1])).real)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_the_transform_is_in_single_precision_and_the_type_stays(dtype: torch.dtype) -> None:
     images, partner, weight = pictures(3).to(dtype), torch.tensor([1, 2, 0]), torch.rand(3)

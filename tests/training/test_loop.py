@@ -402,13 +402,6 @@ def test_a_step_of_apart_negatives_is_the_mean_of_its_micro_batches() -> None:
     close(found, gradients(apart))
 
 
-def test_two_views_go_together_too() -> None:
-    whole, parts = exact("info_nce"), micro(two_views=True)
-    columns = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("images", "views", "index")}
-    whole(Batch(**columns)).backward()
-    close(gradient(exact("info_nce"), parts, negatives="step")[1], gradients(whole))
-
-
 def test_both_passes_draw_the_same_dropout_and_mixing() -> None:
     made = exact("info_nce", fourier=0.5)
     made.model.insert = nn.Dropout(0.5).train()

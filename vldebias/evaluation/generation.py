@@ -35,7 +35,7 @@ else:
 
 SIDE = 128  # pixels to which larger images of a report are scaled: a page holds hundreds
 ABOUT = (
-    "Every prompt generated from the same noise without and with the projection. Shares are those of the images that "
+    "Every prompt generated from the same noise without and with the method. Shares are those of the images that "
     "the judge can tell; the others are counted. Discrepancy is the distance of the shares from uniform (eq. 7.2), "
     "averaged over prompts and resampled over prompts with all their images; few images per prompt bias it upwards, "
     "discrepancy_squared is corrected for that. The interval of one prompt is over its images."

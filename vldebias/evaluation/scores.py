@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from vldebias.errors import InvalidInputError, Lazily, need, warn
+from vldebias.errors import Lazily, need, warn
 from vldebias.evaluation.plan import GeneratedImages
 from vldebias.evaluation.result import NONE, TaskResult
 from vldebias.evaluation.session import Texts
@@ -52,21 +52,13 @@ def features_of(made: GeneratedImages, encoder: ImageEncoder) -> Features:
     """Return variant -> prompts (n,) and features (n, d) of the images of prompts that state no value.
 
     They are in the same order of prompts and seeds under every variant, the first of which is "none".
-
-    Raises:
-        InvalidInputError: an image that cannot be read.
     """
     table = pd.DataFrame(made.images).assign(image=made.images)
     plain = table[table.stated.isna()].sort_values(["prompt", "seed"], kind="stable")
     found = {}
     for variant, own in plain.groupby("variant", sort=False):
-        batches = []
-        for start in range(0, len(own), BATCH):
-            try:
-                batch = [made.read(image) for image in own.image.iloc[start : start + BATCH]]
-            except OSError as error:
-                raise InvalidInputError(f"{error}: cannot be read as an image; generate it again") from error
-            batches.append(encoder.encode(batch).double())
+        images = [own.image.iloc[start : start + BATCH] for start in range(0, len(own), BATCH)]
+        batches = [encoder.encode([made.read(image) for image in batch]).double() for batch in images]
         found[str(variant)] = own.prompt.tolist(), torch.cat(batches)
     return found
 

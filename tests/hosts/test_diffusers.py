@@ -1,4 +1,4 @@
-"""The seam on `encode_prompt`: what is projected, what is left alone, and that nothing else notices."""
+"""The hook on `encode_prompt`: what is projected, what is left alone, and that nothing else notices."""
 
 import diffusers_tiny as tiny
 import pytest
@@ -104,7 +104,7 @@ def test_given_embeddings_are_left_alone_and_can_be_projected_by_hand():
     assert torch.equal(tiny.draw(pipe, None, prompt_embeds=by_hand), tiny.draw(pipe))
 
 
-# ---- the seam itself -------------------------------------------------------------------------------------------
+# ---- the hook itself -------------------------------------------------------------------------------------------
 
 
 def test_a_pipeline_and_its_text_encoder_exclude_each_other():

@@ -1,4 +1,4 @@
-"""The image side of image-text models: one seam for all paths, three states, folding, both sides, what is refused."""
+"""The image side of image-text models: one hook for all paths, three states, folding, both sides, what is refused."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""open_clip: one seam for all paths, three states, the gate, folding, and what is refused."""
+"""open_clip: one hook for all paths, three states, the gate, folding, and what is refused."""
 
 import open_clip
 import pytest

@@ -17,7 +17,7 @@ import transformers_tiny
 from torch import nn
 
 from vldebias.hosts import resolve
-from vldebias.hosts.base import BARE, TOKENIZING, MethodSeam, during, installed, reading
+from vldebias.hosts.base import BARE, TOKENIZING, MethodHook, during, installed, reading
 
 
 def test_reading_is_eval_without_gradients_and_comes_back() -> None:
@@ -60,11 +60,11 @@ class Host:
         return x * scale
 
 
-def test_a_seam_stands_in_for_a_method_and_leaves_no_trace() -> None:
+def test_a_hook_stands_in_for_a_method_and_leaves_no_trace() -> None:
     host, attachment = Host(), SimpleNamespace(state="attached")
     change = lambda original, call: -original(*call.args, **call.kwargs)  # noqa: E731
-    seam = MethodSeam(attachment, host, "encode", change)
-    take_off = installed([seam])
+    hook = MethodHook(attachment, host, "encode", change)
+    take_off = installed([hook])
     assert host.encode(2, scale=3) == -6
     assert (host.encode.__name__, host.encode.__doc__) == ("encode", "Docs.")
     with during(BARE):
@@ -73,8 +73,8 @@ def test_a_seam_stands_in_for_a_method_and_leaves_no_trace() -> None:
     assert host.encode(2) == 2
     assert vars(host) == {}
     host.encode = mine = lambda x: 10 * x
-    seam = MethodSeam(attachment, host, "encode", change)
-    take_off = installed([seam])
+    hook = MethodHook(attachment, host, "encode", change)
+    take_off = installed([hook])
     assert host.encode(2) == -20
     take_off()
     assert host.encode is mine

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from vldebias.edit import Fingerprint
 from vldebias.hosts.attachment import Attachment
-from vldebias.hosts.base import Host, MethodSeam, installed
+from vldebias.hosts.base import Host, MethodHook, installed
 from vldebias.projection import CalibratedProjection
 
 
 class Tower:
-    """Embeds a prompt as letter counts; the seam is an attribute of the instance, as in real hosts."""
+    """Embeds a prompt as letter counts; the hook is an attribute of the instance, as in real hosts."""
 
     def encode(self, prompts: Sequence[str], images_per_prompt: int = 1) -> Tensor:
         rows = torch.tensor([[p.count(c) for c in "abcdef"] for p in prompts], dtype=torch.float32)
@@ -45,7 +45,7 @@ class TowerHost(Host):
         def change(original: Any, call: Any) -> Tensor:
             return attachment.apply("joint", original(*call.args), lambda: call.arguments["prompts"])
 
-        return installed([MethodSeam(attachment, self.tower, "encode", change)])
+        return installed([MethodHook(attachment, self.tower, "encode", change)])
 
     def merge(self, projections: Mapping[str, CalibratedProjection], strength: float) -> None:
         self.merged.append((dict(projections), strength))

@@ -28,7 +28,7 @@ _MERGED: WeakSet[object] = WeakSet()
 _PAUSED: ContextVar[frozenset[int]] = ContextVar("vldebias_paused", default=frozenset())
 _MARKER = "_vldebias_merged"  # in the config of a model, which is saved with it
 INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
-"""Is this a call that an attached pipeline itself makes of its text encoders?"""
+"""True while an attached pipeline calls its own text encoders."""
 
 
 def attachment_of(host: object) -> Attachment | None:

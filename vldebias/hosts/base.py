@@ -39,7 +39,7 @@ fitted once. Which side to take: docs/methods.md."""
 SIDES = {"text": (TEXT,), "image": (IMAGE,), "both": (TEXT, IMAGE)}
 
 Texts = Callable[[], Sequence[str]]
-"""Gives the text of each prompt of a batch; called only where a gate has to read it."""
+"""Returns the text of each prompt of a batch; called only where the text decides what is edited."""
 
 
 class Host(ABC):
@@ -76,7 +76,7 @@ class Host(ABC):
         """Return the rows (d,) by (role, prompt), as in `embed`; also of other roles that the same pass yields."""
 
     def install(self, attachment: Attachment) -> Callable[[], None]:
-        """Call `attachment.apply` where the embeddings come out; return the function that removes this without trace.
+        """Hook the model so that embeddings pass through `attachment.apply`; return the function that undoes it.
 
         Of a host that `rewrites`, prompts pass through `attachment.rewrite` before they are encoded.
         """
@@ -238,12 +238,12 @@ class Host(ABC):
 BATCH = 64
 
 TOKENIZING = threading.RLock()
-"""Held around every tokenizer: fast ones set how they cut and pad before they read, for all threads at once."""
+"""Lock around every tokenizer: fast ones change truncation and padding in a call, for all threads at once."""
 if hasattr(os, "register_at_fork"):  # a worker that is forked while a thread holds the lock would wait for ever
     os.register_at_fork(after_in_child=cast("Any", TOKENIZING)._at_fork_reinit)
 
 BARE: ContextVar[bool] = ContextVar("vldebias_bare", default=False)
-"""Does every hook let embeddings pass, in this thread or task?"""
+"""True while hooks return embeddings unedited, in this thread or task."""
 
 
 @contextmanager
@@ -312,12 +312,12 @@ def replaced(owner: Any, method: str, function: Any) -> Iterator[None]:
             setattr(owner, method, before)
 
 
-# ---- what stands on a model ----------------------------------------------------------------------------------------
+# ---- hooks on a model ----------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False, repr=False)
-class Seam:
-    """Hook a model for one attachment: a copy or pickle of the model would be edited without its knowledge."""
+class Hook:
+    """Hook a model for one attachment; refuse copies and pickles of the model, which would be edited as well."""
 
     attachment: Attachment
 
@@ -329,11 +329,10 @@ class Seam:
 
 
 @dataclass(eq=False, repr=False)
-class MethodSeam(Seam):
+class MethodHook(Hook):
     """Replace a method of one object, as an attribute of the instance.
 
-    around: the method as it was, and the arguments of a call -> what the call returns. before: an attribute in its
-    place.
+    around: original method, arguments of a call -> what the call returns. before: the attribute that it replaced.
     """
 
     owner: Any
@@ -347,7 +346,7 @@ class MethodSeam(Seam):
         return self.before or MethodType(getattr(type(self.owner), self.method), self.owner)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the method as it was, or what is around it while the attachment stands."""
+        """Call `around` while the attachment is attached, else the original method."""
         if self.attachment.state != "attached" or BARE.get():
             return self.original(*args, **kwargs)
         call = inspect.signature(self.original).bind(*args, **kwargs)
@@ -355,21 +354,21 @@ class MethodSeam(Seam):
         return self.around(self.original, call)
 
 
-def installed(seams: Sequence[MethodSeam]) -> Callable[[], None]:
-    """Replace methods by their seams; return the function that restores them, unless they were replaced again."""
-    for seam in seams:
-        seam.before = vars(seam.owner).get(seam.method)
-        functools.update_wrapper(cast("Any", seam), seam.original)
-        setattr(seam.owner, seam.method, seam)
+def installed(hooks: Sequence[MethodHook]) -> Callable[[], None]:
+    """Replace methods by their hooks; return the function that restores them, unless they were replaced again."""
+    for hook in hooks:
+        hook.before = vars(hook.owner).get(hook.method)
+        functools.update_wrapper(cast("Any", hook), hook.original)
+        setattr(hook.owner, hook.method, hook)
 
     def take_off() -> None:
-        for seam in seams:
-            if vars(seam.owner).get(seam.method) is not seam:
+        for hook in hooks:
+            if vars(hook.owner).get(hook.method) is not hook:
                 raise VldebiasError(
-                    f"{seam.attachment.host.name}: {seam.method} was replaced again after attaching; undo that first"
+                    f"{hook.attachment.host.name}: {hook.method} was replaced again after attaching; undo that first"
                 )
-            delattr(seam.owner, seam.method)
-            if seam.before is not None:
-                setattr(seam.owner, seam.method, seam.before)
+            delattr(hook.owner, hook.method)
+            if hook.before is not None:
+                setattr(hook.owner, hook.method, hook.before)
 
     return take_off

@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.attachment import Attachment
-from vldebias.hosts.base import TOKENIZING, Host, MethodSeam, installed, read_rows, replaced
+from vldebias.hosts.base import TOKENIZING, Host, MethodHook, installed, read_rows, replaced
 from vldebias.hosts.merge import fold, foldable
 
 
@@ -170,7 +170,7 @@ class CustomHost(Host):
             changed = attachment.apply(self.roles[0], rows, lambda: self._prompts_of(call.arguments))
             return close(changed.view_as(tensor))
 
-        return installed([MethodSeam(attachment, self._owner, self._called, change)])
+        return installed([MethodHook(attachment, self._owner, self._called, change)])
 
     def _prompts_of(self, call: Mapping[str, Any]) -> Sequence[str]:
         if self._texts is not None:

@@ -27,7 +27,7 @@ from torch.nn.functional import normalize
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, warn
 from vldebias.hosts.attachment import INSIDE, Attachment
-from vldebias.hosts.base import TOKENIZING, Host, MethodSeam, during, installed, reading
+from vldebias.hosts.base import TOKENIZING, Host, MethodHook, during, installed, reading
 from vldebias.hosts.merge import fold_into_readers
 from vldebias.hosts.pipelines import (
     BESIDE,
@@ -257,16 +257,16 @@ class DiffusersHost(Host):
         Where the negative prompt has a call of its own, `check_inputs`, which gets the prompt before it is encoded, and
         `prepare_latents` after it tell which call that is.
         """
-        seam = partial(MethodSeam, attachment, self._pipe)
-        seams = [seam("encode_prompt", partial(self._change, attachment))]
+        hook = partial(MethodHook, attachment, self._pipe)
+        hooks = [hook("encode_prompt", partial(self._change, attachment))]
 
         def note(begins: bool, original: Any, call: inspect.BoundArguments) -> Any:
             _ASKED.set((self._pipe, listed(call.arguments.get("prompt")), False) if begins else None)
             return original(*call.args, **call.kwargs)
 
         if self.source.framed and self.source.calls > 1:
-            seams += [seam("check_inputs", partial(note, True)), seam("prepare_latents", partial(note, False))]
-        return installed(seams)
+            hooks += [hook("check_inputs", partial(note, True)), hook("prepare_latents", partial(note, False))]
+        return installed(hooks)
 
     def _change(self, attachment: Attachment, original: Any, bound: inspect.BoundArguments) -> Any:
         """Call `encode_prompt` with rewritten prompts, or edit what it returns."""

@@ -15,7 +15,7 @@ import torch
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, need
 from vldebias.hosts.attachment import INSIDE, Attachment
-from vldebias.hosts.base import BARE, Seam, during
+from vldebias.hosts.base import BARE, Hook, during
 from vldebias.hosts.diffusers import SHARED, DiffusersHost
 from vldebias.hosts.pipelines import EMBEDDING, Source, listed, rewrite_call, up_to_last
 
@@ -102,7 +102,7 @@ class ModularHost(DiffusersHost):
 
         own = {"__call__": call, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
         block.__class__ = type(kind.__name__, (kind,), own)
-        vars(self._pipe)[_MARK] = Seam(attachment)  # so that a copy of the pipeline is refused
+        vars(self._pipe)[_MARK] = Hook(attachment)  # so that a copy of the pipeline is refused
 
         def take_off() -> None:
             block.__class__ = kind

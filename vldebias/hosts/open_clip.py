@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
 from vldebias.hosts.attachment import Attachment
-from vldebias.hosts.base import BARE, IMAGE, TEXT, MethodSeam, during, installed
+from vldebias.hosts.base import BARE, IMAGE, TEXT, MethodHook, during, installed
 from vldebias.hosts.joint import JointHost
 
 SUPPORTED = ("CLIP", "CustomTextCLIP", "CoCa")
@@ -132,7 +132,7 @@ class OpenClipHost(JointHost):
         around = {name: partial(self._change, attachment) for name in names}
         if hasattr(type(self.model), "forward_intermediates"):
             around["forward_intermediates"] = partial(self._refuse, attachment)
-        return installed([MethodSeam(attachment, self.model, name, one) for name, one in around.items()])
+        return installed([MethodHook(attachment, self.model, name, one) for name, one in around.items()])
 
     def _refuse(self, attachment: Attachment, original: Any, call: BoundArguments) -> Any:
         """Refuse `forward_intermediates`, which has separate paths through both towers."""

@@ -34,12 +34,12 @@ from vldebias.hosts.base import replaced
 
 REMEDY = "describe the function that gives its embeddings with vldebias.hosts.custom"
 NEGATIVE = re.compile("negative|uncond|neg_|nc_")
-"""What names of the negative prompt begin with."""
+"""Matches names of outputs for the negative prompt."""
 BESIDE = re.compile("mask|ids$|_len|seqlens|editing|num_")
-"""What is in names of masks, positions and lengths, which stand beside the embeddings."""
+"""Matches names of masks, positions and lengths, which are returned with the embeddings."""
 
 EMBEDDING = re.compile(f"(?!{NEGATIVE.pattern})(?!.*({BESIDE.pattern})).*(embed|states|hidden)")
-"""Names of what a prompt becomes."""
+"""Matches names of embeddings of the prompt."""
 
 Tokens = int | slice
 
@@ -232,7 +232,7 @@ def image_tokens(trace: Trace, encoders: Mapping[str, nn.Module], length: int) -
     return None
 
 
-# ---- what it makes of a prompt -------------------------------------------------------------------------------------
+# ---- its embeddings -------------------------------------------------------------------------------------
 
 
 def opened(value: Any) -> tuple[Tensor, Any] | None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
 from vldebias.hosts.attachment import Attachment
-from vldebias.hosts.base import IMAGE, TEXT, Seam
+from vldebias.hosts.base import IMAGE, TEXT, Hook
 from vldebias.hosts.joint import JointHost
 from vldebias.hub import NO_CODE, asked_once
 
@@ -208,7 +208,7 @@ def _known(call: Any, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in given.items() if name in known}
 
 
-class _Hooks(Seam):
+class _Hooks(Hook):
     """Remember the token ids from the start of the text tower to its head, per thread, and forget them there."""
 
     def __init__(self, attachment: Attachment, host: TransformersHost) -> None:

@@ -97,7 +97,7 @@ def test_numbers_are_values_whatever_their_sign_and_may_index_names(column: list
     (lambda: Labels(np.zeros(2), ("a",)), r"got \(2,\) of float64"),
     (lambda: Labels(np.array([0, 1]), ("a",)), r"-1 \(unknown\) .. 0 for \['a'\], got \[1\]"),
     (lambda: Labels(np.array([-2]), ("a",)), r"got \[-2\]"),
-    (lambda: Labels(np.array([0]), ("a", "a")), "a name stands twice"),
+    (lambda: Labels(np.array([0]), ("a", "a")), "expected different names"),
     (lambda: Labels.of_array([0.5, 1.0]), "got float64"),
     (lambda: Labels.of_array([np.inf]), "got float64"),
     (lambda: Labels.of_array(np.zeros((2, 2))), r"got \(2, 2\) of float64"),

@@ -345,7 +345,7 @@ class FileRows:
         array, stamp = _mapped(self.path)
         if stamp != self.stamp:
             raise InvalidInputError(
-                f"{self.path}: was changed since it was first read; start again when it is complete"
+                f"{self.path}: the file has changed since it was first read; run again when nothing writes to it"
             )
         return np.array(array[self.start : self.start + len(self)][rows])
 

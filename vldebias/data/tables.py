@@ -61,7 +61,7 @@ class Labels:
         if codes.ndim != 1 or codes.dtype.kind not in "iub":
             raise InvalidInputError(f"labels: expected integer codes (n,), got {codes.shape} of {codes.dtype}")
         if len(set(names)) != len(names):
-            raise InvalidInputError(f"labels: a name stands twice in {list(names)}")
+            raise InvalidInputError(f"labels: expected different names, got {list(names)}")
         if outside := np.unique(codes[(codes < UNKNOWN) | (codes >= len(names))])[:8].tolist():
             raise InvalidInputError(
                 f"labels: expected codes {UNKNOWN} (unknown) .. {len(names) - 1} for {list(names)}, got {outside}"
@@ -204,8 +204,8 @@ def odd_values(labels: Labels) -> list[str]:
     if rare:
         shown = ", ".join(f"{name!r} ({rows[name]})" for name in rare[:5]) + (" ..." if len(rare) > 5 else "")
         problems.append(
-            f"{len(rare)} of {len(rows)} groups have fewer than {_FEW} rows: {shown}; correct the value, leave the "
-            "rows out, or add images. Row numbers and scores are no groups"
+            f"{len(rare)} of {len(rows)} groups have fewer than {_FEW} rows: {shown}; correct the value, leave "
+            "these rows out, or add images; row numbers and scores cannot be groups"
         )
     return problems
 

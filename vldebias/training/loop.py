@@ -70,7 +70,7 @@ def make_accelerator(**options: Any) -> Accelerator:
     met = "MASTER_ADDR" in os.environ and "ACCELERATE_USE_CPU" in os.environ and not told
     if made.num_processes == 1 and (met or (told.isdecimal() and int(told) > 1)):
         raise InvalidInputError(
-            "launched as several processes, and this one sees itself alone: each would train by itself and write into "
+            "launched as several processes, but this one sees itself alone: each would train separately and write into "
             "the same folder. On CPUs start them with torchrun --nproc_per_node 2 -m vldebias train ..."
         )
     return made

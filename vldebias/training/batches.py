@@ -119,8 +119,8 @@ class Batches:
                 failed[ids(one)] = str(error)
         first, reason = next(iter(failed.items()))
         raise InvalidInputError(
-            f"the image of {first!r} cannot be read ({reason}), nor can {len(failed) - 1} replacements; if the data is a "
-            "table of paths, set image_root to the folder that they start from"
+            f"the image of {first!r} cannot be read ({reason}), nor can {len(failed) - 1} replacements; if the data is "
+            "a table of paths, set image_root to the folder that they start from"
         )
 
     def _note(self, failed: Mapping[str, str]) -> None:
@@ -130,9 +130,7 @@ class Batches:
         after = len(self.unreadable)
         if after and len(str(after)) > len(str(before or "")):
             row, reason = next(reversed(self.unreadable.items()))
-            warn(
-                f"{self.name}: the image of {row!r} cannot be read ({reason}) and is replaced by another ({after} so far)"
-            )
+            warn(f"{self.name}: the image of {row!r} cannot be read ({reason}) and is replaced ({after} so far)")
 
     def _looks(self, image: Any, epoch: int, row: int) -> Tensor:
         """Return the view of an image in an epoch, or both, (1 or 2, 3, h, w)."""

@@ -64,7 +64,7 @@ def test_a_suite_runs_by_path_and_is_reported_again(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("watrbirds",), r"got the suite 'watrbirds'; expected one of .*'waterbirds'"),
-        (("miniature", "--only", "nests"), "no task 'nests'; expected one of birds"),
+        (("miniature", "--only", "nests"), "got task 'nests'; expected one of birds"),
         (("waterbirds",), "this suite needs --data-root"),
         (("waterbirds", "--data-root", "nowhere"), "--data-root nowhere: no such folder"),
         (("show", "nothing"), "got the suite 'nothing'"),

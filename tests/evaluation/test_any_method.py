@@ -114,10 +114,10 @@ def test_what_to_embed_is_listed_and_all_that_is_missing_is_named(folder: Path) 
     ("change", "message"),
     [
         ({"task": "group"}, "task: expected one of .*groups, .*retrieval, .*got 'group'; did you mean 'groups'"),
-        ({"priror": "uniform"}, "'priror' is no option of retrieval; .* did you mean 'prior'"),
+        ({"priror": "uniform"}, "'priror', which is no option of retrieval; .* did you mean 'prior'"),
         ({"queries": []}, "queries: expected one or more texts"),
-        ({"images": "no-such-data"}, "images: expected a folder, .*, got 'no-such-data'"),
-        ({"images": np.ones(4)}, r"images: .* features \(n, d\): expected floats \(n, d\), got \(4,\) of float64"),
+        ({"images": "no-such-data"}, "images: got 'no-such-data'; expected a folder"),
+        ({"images": np.ones(4)}, r"images .*expected floats \(n, d\), got \(4,\) of float64"),
         ({"images": "birds"}, "a model without its preprocessing"),
     ],
 )

@@ -105,7 +105,7 @@ def test_it_leaves_out_the_rows_of_equal_bytes() -> None:
 
 def test_a_reference_that_is_measured_whole_is_refused() -> None:
     rows = np.random.default_rng(1).normal(size=(20, 4))
-    with pytest.raises(InvalidInputError, match="all 20 images are among those that are measured"):
+    with pytest.raises(InvalidInputError, match="got 20 images, and all of them are measured"):
         disjoint(Embeddings.of(rows), Embeddings.of(np.concatenate([rows, rows])))
 
 
@@ -117,7 +117,7 @@ def test_the_gallery_itself_is_a_reference_without_its_labels() -> None:
     assert np.array_equal(kept.features, gallery.features)
     assert not kept.labels
     assert counts == {"reference images": 20, "of the reference, measured too": 20}
-    with pytest.raises(InvalidInputError, match="and leace would learn from their labels"):
+    with pytest.raises(InvalidInputError, match="leace would learn from their labels"):
         disjoint(gallery, gallery, methods=["equalise", "leace"])
     blind, _ = disjoint(Embeddings.of(rows), gallery, methods=["leace"])  # which then reads zero-shot ones
     assert blind is not None

@@ -87,11 +87,11 @@ def test_evaluate_measures_it_as_the_command_does(mine: Path) -> None:
     rows = [{**row, "task": "said"} for row in json.loads(done.stdout)["figures"]]
     assert rows == [row.model_dump(mode="json") for row in found.rows]
     again = CliRunner().invoke(app, arguments, catch_exceptions=False)
-    assert "taken over" in again.stderr
+    assert "reused" in again.stderr
 
 
 def test_its_options_are_checked_by_name(mine: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"'at_last' is no option of said; .*did you mean 'at_least'"):
+    with pytest.raises(InvalidInputError, match=r"'at_last', which is no option of said; .*did you mean 'at_least'"):
         evaluate(texts(), part("test"), task="said", prompts=str(mine / "jobs.yaml"), column="job", at_last=1)
     with pytest.raises(InvalidInputError, match="column: missing"):
         evaluate(texts(), part("test"), task="said", prompts=str(mine / "jobs.yaml"))

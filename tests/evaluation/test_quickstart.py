@@ -44,7 +44,7 @@ def test_small_run_and_a_second_one_that_has_nothing_to_do(tmp_path: Path) -> No
     assert (tmp_path / "index.html").read_text().count("data:image/png;base64,") == 2  # the same seeds, and the dots
     assert list((tmp_path / "cache").glob("birds-*"))  # and nowhere else
     again = CliRunner().invoke(app, arguments)
-    assert again.stderr.count("taken over from a run before") == 3
+    assert again.stderr.count("reused from an earlier run") == 3
     assert json.loads(again.stdout)["figures"] == json.loads(done.stdout)["figures"]
 
 

@@ -85,7 +85,7 @@ def test_suites_of_the_contract_come_with_the_wheel() -> None:
             with_task(methods=["orto"]),
             r"tasks\.0\.methods: method: expected one of .*, got 'orto'; did you mean 'orth'",
         ),
-        ({**SUITE, "tasks": [GROUPS, copy.deepcopy(GROUPS)]}, "two tasks are called 'birds'"),
+        ({**SUITE, "tasks": [GROUPS, copy.deepcopy(GROUPS)]}, "two tasks with the name 'birds'"),
         (
             judged(kind="cilp"),
             "judge: expected `kind:` with one of miniature, classifier, clip, vlm",
@@ -103,5 +103,5 @@ def test_some_of_the_tasks() -> None:
     suite = load_suite("miniature")
     assert [task.name for task in suite.only(["hair", "birds"]).tasks] == ["birds", "hair"]
     assert suite.only([]) == suite
-    with pytest.raises(InvalidInputError, match=r"miniature: no task 'hairs'; expected one of birds, .*'hair' or"):
+    with pytest.raises(InvalidInputError, match=r"miniature: got task 'hairs'; expected one of birds, .*'hair' or"):
         suite.only(["hairs"])

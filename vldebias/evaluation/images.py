@@ -158,7 +158,7 @@ class ImageTask(Task):
         width = texts.embed([prompt]).shape[1]
         if width != images.dim:
             raise InvalidInputError(
-                f"image features have width {images.dim}, text embeddings {width}; expected both from one model"
+                f"images: got features of width {images.dim}, and texts of width {width}; expected both from one model"
             )
         sample = images.features[spaced(len(images))]
         different = len({row.tobytes() for row in sample})
@@ -244,22 +244,21 @@ def disjoint(
         return None, {}
     if reference.dim != images.dim:
         raise InvalidInputError(
-            f"reference: features have width {reference.dim}, those that are measured {images.dim}; "
-            "expected both from one model"
+            f"reference: got width {reference.dim}, and images of width {images.dim}; expected both from one model"
         )
     new = ~np.isin(_hashes(reference.unit), _hashes(images.unit))
     left, held = int(new.sum()), int((~new).sum())
     if left:
-        progress.say(f"reference: {left} images; {held} left out, since they are measured too")
+        progress.say(f"reference: {left} images; {held} more are measured and therefore left out")
         kept = reference.picked(new) if held else reference
         return kept, {"reference images": left, "left out of the reference, measured too": held}
     learning = [one.name for one in map(get_method, methods or ()) if Need.LABELS in one.needs and reference.labels]
     if methods is None or learning:
         raise InvalidInputError(
-            f"reference: all {held} images are among those that are measured"
-            + (f", and {', '.join(learning)} would learn from their labels" if learning else "")
-            + "; expected others, such as those of another split; of one set of images measure the odd rows and give "
-            "the even ones: evaluate(model, features[1::2], reference=features[::2], ...)"
+            f"reference: got {held} images, and all of them are measured"
+            + (f", so that {', '.join(learning)} would learn from their labels" if learning else "")
+            + "; expected others, such as those of another split. Or measure every second image: "
+            "evaluate(model, features[1::2], reference=features[::2], ...)"
         )
     progress.say(f"reference: {held} images of the gallery itself, without labels")
     return replace(reference, labels={}), {"reference images": held, "of the reference, measured too": held}

@@ -344,7 +344,9 @@ def _rows_beside(path: Path, about: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of a compact result; `about` names their file and its digest."""
     file = path.parent / Path(str(about.get("file", ""))).name
     if not file.is_file() or digest(file) != about.get("sha256"):
-        raise InvalidInputError(f"{path}: expected its rows beside it in {file.name}, as they were written; copy both")
+        raise InvalidInputError(
+            f"{path}: expected its rows in {file.name} in the same folder, unchanged; copy both files"
+        )
     frame = need("pandas").read_parquet(file)
     rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
     for row in rows:

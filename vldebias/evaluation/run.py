@@ -108,7 +108,7 @@ def evaluate(
     for name, value in options.items():
         if name not in known:
             expected = f"{', '.join(known)}; {did_you_mean(name, known)}"
-            raise InvalidInputError(f"evaluate: {name!r} is no option of {task}; expected one of {expected}")
+            raise InvalidInputError(f"evaluate: got {name!r}, which is no option of {task}; expected one of {expected}")
         is_field = name in kind.model_fields and (name not in inputs or isinstance(value, (Strict, Mapping)))
         (fields if is_field else given)[name] = value
     given = {name: value for name, value in given.items() if value is not None}
@@ -231,7 +231,7 @@ def _finished(session: Session, suite: Suite, task: Task, kept: Finished | None,
     inputs = task.inputs(session)
     key = task.key(session.options, inputs)
     if kept is not None and kept.key == key and all((folder / name).is_file() for name in kept.pictures):
-        say(f"{task.name}: taken over from a run before (--fresh measures again)")
+        say(f"{task.name}: reused from an earlier run (--fresh measures it again)")
         return kept
     with _warnings_said(session.progress):
         parts = task.measured(inputs)

@@ -49,8 +49,9 @@ class Texts:
         table = isinstance(model, Mapping)
         self.host: Host = TextTable(model, model_id) if table else resolve(model, tokenizer=tokenizer)
         if self.host.generative:
-            name = self.host.name
-            raise UnsupportedHostError(f"{name}: expected an image-text model; a pipeline is evaluated by images")
+            raise UnsupportedHostError(
+                f'got the pipeline {self.host.name}; expected an image-text model. Pipelines have the task "generation"'
+            )
         self.about = dict(about or ({"digest": _digest(model)} if table else {}))
 
     @property
@@ -202,7 +203,7 @@ class Session:
             role = self.texts.host.roles[0]
             by_role = {role: load_edit(path)} if (path / "config.json").is_file() else load_edits(path)
             if role not in by_role:
-                raise InvalidInputError(f"{path}: has edits of {sorted(by_role)}; expected one of {role!r}")
+                raise InvalidInputError(f"{path}: got edits of {sorted(by_role)}; expected one of {role!r}")
             edits[path.resolve().name] = by_role[role]
         return edits
 
@@ -254,7 +255,7 @@ class Session:
                 labels = images.column("split")
                 if spec.split not in labels.names:
                     raise InvalidInputError(
-                        f'{source}: its column "split" has {list(labels.names)}; this task needs {spec.split!r}'
+                        f'{source}: got {list(labels.names)} in the column "split"; expected {spec.split!r} among them'
                     )
                 images = _some(images, labels.codes == labels.names.index(spec.split))
         if limit is None or len(images) <= limit:
@@ -288,7 +289,7 @@ class Session:
         names = [*WORLDS, *list_data()]
         if str(path) not in names:
             raise InvalidInputError(
-                f"images: expected a folder, a file of embeddings or one of {', '.join(names)}, got {str(path)!r}; "
+                f"images: got {str(path)!r}; expected a folder, a file of embeddings or one of {', '.join(names)}; "
                 f"{did_you_mean(path, names)}"
             )
         assert self.encoder  # texts alone are refused before a data set is opened
@@ -302,11 +303,11 @@ def open_split(name: str, root: Path | str | None, split: str | None, options: M
 
     if name in WORLDS:
         if others := sorted(set(options) - {"n", "start"}):
-            raise InvalidInputError(f"{name}: expected options n and start, got {', '.join(others)}")
+            raise InvalidInputError(f"{name}: got the options {', '.join(others)}; expected n and start")
         return open_world(name, split=split or "test", **options)
     opened = open_data(name, root, split, **options)
     if not isinstance(opened, ImageData):
-        raise InvalidInputError(f"{name}: expected images that can be read in any order; open them without streaming")
+        raise InvalidInputError(f"{name}: got a stream; expected images in any order: open them without streaming")
     return opened
 
 
@@ -317,7 +318,7 @@ def _folder(path: Path) -> ImageData:
     known = set(need("PIL.Image").registered_extensions())
     files = sorted(file for file in path.rglob("*") if file.suffix.lower() in known)
     if not files:
-        raise InvalidInputError(f"{path}: no pictures in it; expected files such as .png or .jpg")
+        raise InvalidInputError(f"{path}: got no pictures; expected files such as .png or .jpg")
     names = [file.relative_to(path).as_posix() for file in files]
     folders = Labels.of([name.partition("/")[0] if "/" in name else "" for name in names])
     return file_images(path.name, "all", path, names, {"folder": folders})
@@ -329,9 +330,9 @@ def _from_array(given: Any) -> Embeddings:
         rows = Embeddings.of(given)
     except InvalidInputError as error:
         reason = str(error).removeprefix("features: ")
-        raise InvalidInputError(f"images: a folder, a file, a data set's name or features (n, d): {reason}") from None
+        raise InvalidInputError(f"images (a folder, a file, a data set or features): {reason}") from None
     if not len(rows):
-        raise InvalidInputError(f"images: expected features (n, d) with n > 0, got shape {rows.features.shape}")
+        raise InvalidInputError(f"images: got shape {rows.features.shape}; expected features (n, d) with n > 0")
     held = rows.features if isinstance(rows.features, Shards) else Shards([rows.features])
     return replace(rows, about={"data": "given", "digest": held.digest()})
 

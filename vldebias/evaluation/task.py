@@ -219,7 +219,7 @@ class Task(Strict, ABC):
 
 
 def _mark(value: Any) -> Any:
-    """Return what tells an input from another: a digest of data, or the fingerprint of weights."""
+    """Return what identifies an input: the digest of data, or the fingerprint of weights."""
     if isinstance(value, Embeddings):  # the name of the cache's folder is a hash of encoder and images
         return {**value.about, "source": None, "cache": Path(value.about.get("cache", "")).name}
     if isinstance(value, Path):
@@ -280,7 +280,7 @@ class Suite(Strict):
         names = [task.name for task in self.tasks]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"two tasks are called {twice[0]!r}; give each its own name")
+            raise ValueError(f"got two tasks with the name {twice[0]!r}; give each its own")
         return self
 
     def only(self, names: Collection[str]) -> Suite:
@@ -293,7 +293,7 @@ class Suite(Strict):
         for name in names:
             if name not in there:
                 raise InvalidInputError(
-                    f"{self.name}: no task {name!r}; expected one of {', '.join(there)}; {did_you_mean(name, there)}"
+                    f"{self.name}: got task {name!r}; expected one of {', '.join(there)}; {did_you_mean(name, there)}"
                 )
         return self.model_copy(update={"tasks": tuple(t for t in self.tasks if not names or t.name in names)})
 

@@ -32,7 +32,8 @@ class Registry(Mapping[str, T]):
         accept = self._accept
         if isinstance(accept, type):
             if not (isinstance(given, accept) and hasattr(given, "name")):
-                raise InvalidInputError(f"{self.kind}: got {given!r}; expected a {accept.__name__} with a name")
+                known = f"{accept.__module__.rpartition('.')[0]}.{accept.__name__}"
+                raise InvalidInputError(f"{self.kind}: got {given!r}; expected a {known} with a name")
             name, item = given.name, cast(T, given)
         else:
             name, item = accept(given)

@@ -182,6 +182,17 @@ def test_squares_are_unbiased_for_each_prompt(values):
         np.testing.assert_array_less(np.abs(mean - true), 4 * error + 0.02)
 
 
+def test_more_labels_halve_the_interval_or_there_are_too_few_images():
+    rng = np.random.default_rng(2)
+    truth, said = world(rng, JUDGES["knows nothing"], 50_000)
+    people, _ = sampled(rng, truth, said, 200, stratified=False)
+    found = corrected_shares(said, people, 3)
+    again, _ = sampled(rng, truth, said, 200 + found.more_labels(), stratified=False)
+    narrow, wide = corrected_shares(said, again, 3).interval(MALE), found.interval(MALE)
+    assert (narrow.high - narrow.low) / (wide.high - wide.low) == pytest.approx(0.5, abs=0.05)
+    assert corrected_shares(said[:300], truth[:300], 3).more_labels() is None
+
+
 def test_the_difference_of_two_keeps_the_sides_of_their_intervals():
     after, before = Interval(0.5, 0.4, 0.9, 0.95, 1, 0), Interval(0.2, 0.1, 0.2, 0.95, 1, 0)
     assert independent(after, before) == pytest.approx((0.3, 0.2, 0.3 + np.hypot(0.4, 0.1)))

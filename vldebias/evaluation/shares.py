@@ -149,7 +149,7 @@ def _corrected_block(
         warn(few, SuspectInputWarning)
     if len(left) == len(images):
         return []
-    found, squares = dict[str, tuple[list[Interval], ...]](), dict[str, Floats]()
+    found, squares, more = dict[str, tuple[list[Interval], ...]](), dict[str, Floats](), dict[str, Any]()
     for method in (one for one in images if one not in left):
         prompts, judged, people, weights = images[method]
         one = corrected_shares(judged, people, k + 1, weights=weights)
@@ -157,11 +157,13 @@ def _corrected_block(
         by_judge = squared_discrepancies(counted(prompts, judged, np.ones(len(judged)), prompts.max() + 1, k)[:, :k])
         mended = corrected_squares(prompts, judged, people, k + 1, k, weights=weights)
         squares[method] = np.stack([by_judge, mended], axis=1)
+        more[method] = one.more_labels() or "more than there are images"
     whole = np.all([np.isfinite(one).all(1) for one in squares.values()], axis=0)
     settings = {
         "labelled images": {method: labels[method] for method in found},
         "methods with fewer than 10 labels, left out": sorted(left),
         "prompts without two labels under every method, left out of the squared gap": int((~whole).sum()),
+        "more labels, sampled alike, that halve the interval": more,
     }
     fields = {
         "task": f"{raw.provenance.task} corrected",

@@ -161,12 +161,15 @@ class CorrectedShares:
     Attributes:
         shares: (c,) of all answers; they add up to 1.
         draws: (2, b, c) of their posterior, under each prior.
-        labels: how many images people labelled.
+        labels, images: how many images people labelled, of how many.
+        noise: the part of the draws' variance that is of the images and that no label lowers.
     """
 
     shares: Floats
     draws: Floats
     labels: int
+    images: int
+    noise: float
 
     def interval(self, answer: int) -> Interval:
         """Return the share of an answer with its interval."""
@@ -196,6 +199,13 @@ class CorrectedShares:
         shares, off = self._among(values)
         skew = log_skew(float(shares.max()), self._radius(np.abs(off).max(-1)), values)
         return Interval(*skew, LEVEL, self.labels, self.draws.shape[1])
+
+    def more_labels(self) -> int | None:
+        """Return how many more such labels halve the intervals; None if that takes more images."""
+        whole = float(self.draws.var(axis=1).sum(-1).mean())
+        labels, left = max(whole - self.noise, 0.0), whole / 4 - self.noise
+        needed = np.inf if left <= 0 else self.labels * labels / left
+        return None if needed > self.images else int(np.ceil(needed - self.labels))
 
     def _among(self, values: int) -> tuple[Floats, Floats]:
         """Return shares (values,) of images whose value can be told, and how far the draws (2, b, values) are off."""
@@ -306,7 +316,9 @@ def corrected_shares(
     for drawn, prior in zip(draws, (np.full(answers, 1 / answers), pooled), strict=True):
         for j, seen in enumerate(counts):
             drawn += sizes[:, [j]] * rng.dirichlet(seen + prior, resamples)
-    return CorrectedShares(of @ theta, draws, labels)
+    shares = of @ theta
+    noise = float(((theta**2).T @ of - shares**2).sum()) / len(said)
+    return CorrectedShares(shares, draws, labels, len(said), noise)
 
 
 def _one_hot(codes: Codes, answers: int) -> Floats:

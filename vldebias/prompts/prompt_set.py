@@ -200,9 +200,6 @@ class PromptSet:
         return write_atomically(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 
-# ---- a file --------------------------------------------------------------------------------------------------
-
-
 class _Schema(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 

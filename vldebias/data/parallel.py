@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -114,10 +115,9 @@ class OnRay:
         numbers = data.from_items(list(range(len(parts))), override_num_blocks=max(1, len(parts)))
         try:
             for row in numbers.map_batches(**how).iter_rows():
-                done, found = pickle.loads(row["found"])
-                if not done:
-                    raise found
-                yield found
+                if row["found"].error is not None:
+                    raise row["found"].error
+                yield row["found"].value
         except Exception as error:
             if not type(error).__module__.startswith("ray."):
                 raise
@@ -126,6 +126,14 @@ class OnRay:
                 f"({type(error).__name__}); look for a lack of memory in `ray status` and the logs, or give each "
                 "worker more room by OnRay(cpus=...)"
             ) from None
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Hold what the work returned, or raised: a pass that raises would keep its actors."""
+
+    value: Any = None
+    error: Exception | None = None
 
 
 class _Worker:
@@ -141,11 +149,11 @@ class _Worker:
         return found
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Return (True, result) of each part, or (False, error), pickled: a pass that fails would keep its actors."""
-        found: list[tuple[bool, Any]] = []
-        for i in batch["item"]:
+        """Return what the work found in each part, as Python objects, which Ray carries as they are."""
+        found = np.empty(len(batch["item"]), dtype=object)
+        for place, i in enumerate(batch["item"]):
             try:
-                found.append((True, self.work(need("ray").get(self.parts[int(i)]))))
+                found[place] = _Found(self.work(need("ray").get(self.parts[int(i)])))
             except Exception as error:
-                found.append((False, error))
-        return {"found": list(map(pickle.dumps, found))}
+                found[place] = _Found(error=error)
+        return {"found": found}

@@ -86,6 +86,7 @@ def test_compare(tmp_path: Path) -> None:
     head, figure = run("compare", str(a), str(b)).splitlines()
     assert dict(zip(head.split("\t"), figure.split("\t"), strict=True))["verdict"] == "better"
     assert "model differs" in run("compare", str(tmp_path / "a"), str(tmp_path / "b"), heard=True)
+    assert [one["verdict"] for one in json.loads(run("compare", str(a), str(b), "--json"))["figures"]] == ["better"]
 
 
 def test_data_says_what_is_there() -> None:

@@ -111,3 +111,19 @@ def test_resampled_rows_are_those_of_the_public_bootstrap() -> None:
     assert none.change is None
     assert (x.value, *x.interval) == pytest.approx((own.value, own.low, own.high))
     assert x.change == pytest.approx((paired.value, paired.low, paired.high))
+
+
+def test_parts_are_the_arguments_of_a_metric_frame() -> None:
+    """Those that fairlearn documents: metrics, y_true, y_pred, sensitive_features, sample_params."""
+    part = TaskResult(provenance())
+    part.add("accuracy", "none", 0.5, n={"images": 10}, subset="landbird/water")
+    part.add("accuracy", "none", 0.9, n={"images": 30}, subset="landbird/land")
+    result = Result.of("birds", [part], seconds=1.0)
+    given = result.as_metric_frame("birds", "accuracy", "none")
+    assert set(given) == {"metrics", "y_true", "y_pred", "sensitive_features", "sample_params"}
+    assert given["sensitive_features"] == ["landbird/water", "landbird/land"]
+    overall = given["metrics"]["accuracy"](given["y_true"], given["y_pred"], **given["sample_params"]["accuracy"])
+    assert overall == pytest.approx((10 * 0.5 + 30 * 0.9) / 40)
+    with pytest.raises(InvalidInputError, match="gap"):
+        result.as_metric_frame("birds", "gap", "none")
+    pd.testing.assert_frame_equal(result.to_frame(), result.to_pandas())

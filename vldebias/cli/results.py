@@ -53,21 +53,25 @@ def report(
     say(f"every file is unchanged if {run.MANIFEST} is: its SHA-256 is {digest(path.parent / run.MANIFEST)}")
 
 
-def compare(a: Result, b: Result) -> None:
+def compare(a: Result, b: Result, as_json: Json = False) -> None:
     """Compare two results figure by figure, and warn of everything else that differs between them.
 
     [bold]Examples[/bold]
 
     \b
       vldebias eval compare rn50/result.json vit-l-14/result.json
-      vldebias eval compare before after | cut -f 1-4,12-
+      vldebias eval compare before after --json
     """
     from vldebias.evaluation.comparison import compare
     from vldebias.evaluation.result import Result
 
     comparison = compare(Result.read(_file_of(a)), Result.read(_file_of(b)), (str(a), str(b)))
     frame = comparison.to_pandas()
-    if piped(tuple(map(str, frame)), frame.astype(object).where(frame.notna(), None).itertuples(index=False)):
+    frame = frame.astype(object).where(frame.notna(), None)
+    if as_json:
+        about = {"a": comparison.a, "b": comparison.b, "warnings": comparison.warnings, "only": comparison.only}
+        print_json({**about, "figures": frame.to_dict("records")})
+    elif piped(tuple(map(str, frame)), frame.itertuples(index=False)):
         for text in comparison.warnings:
             say(text, "warning", "yellow")
     else:

@@ -261,6 +261,27 @@ class Result(BaseModel, extra="forbid"):
 
     to_frame = to_pandas
 
+    def as_metric_frame(self, task: str, metric: str, method: str) -> dict[str, Any]:
+        """Return the arguments of a `fairlearn.metrics.MetricFrame` of one metric by group; it has no intervals.
+
+        Its `by_group` are the values of the groups (or queries), its `overall` their mean weighted by n.
+
+        Raises:
+            InvalidInputError: no rows of groups for these names.
+
+        >>> MetricFrame(**result.as_metric_frame("groups", "accuracy", "none")).by_group  # doctest: +SKIP
+        """
+        names = (task, metric, method)
+        rows = [row for row in self.rows if (row.task, row.metric, row.method) == names and row.subset]
+        if not rows:
+            there = sorted({(row.task, row.metric, row.method) for row in self.rows if row.subset})
+            raise InvalidInputError(f"got {names}; expected names of rows by group, one of {there}")
+        values, groups = [row.value for row in rows], [row.subset for row in rows]
+        weights = {metric: {"sample_weight": [next(iter(row.n.values()), 1) for row in rows]}}
+        metrics = {metric: lambda _, values, sample_weight: float(np.average(values, weights=sample_weight))}
+        about = {"metrics": metrics, "sensitive_features": groups, "sample_params": weights}
+        return about | {"y_true": values, "y_pred": values}
+
     def __repr__(self) -> str:
         tasks = ", ".join(dict.fromkeys(row.task for row in self.rows))
         return f"Result({self.name!r}: {len(self.rows)} rows of {tasks or 'no task'}; to_pandas(), plot(), write())"

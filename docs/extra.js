@@ -1,4 +1,4 @@
-// Tables and code that are wider than their place can be reached and moved by keys.
+// Tables and code that are wider than their place can be reached and moved by keys; the search dialog has a name.
 document.addEventListener("DOMContentLoaded", () => {
   const reach = () => {
     for (const one of document.querySelectorAll(".md-typeset__scrollwrap, .md-typeset pre > code"))
@@ -6,5 +6,6 @@ document.addEventListener("DOMContentLoaded", () => {
   };
   new MutationObserver(reach).observe(document.body, { childList: true, subtree: true });
   addEventListener("resize", reach);
+  document.querySelector(".md-search")?.setAttribute("aria-label", "Search");
   reach();
 });

@@ -29,7 +29,6 @@ def cell(picture: Image.Image, row: int, column: int, side: int = 64) -> np.ndar
     return np.asarray(picture.crop((left, top, left + CELL, top + CELL)))[zoom // 2 :: zoom, zoom // 2 :: zoom]
 
 
-@pytest.mark.filterwarnings("ignore::vldebias.errors.WideEditWarning")
 def test_cells_are_what_the_pipeline_generates_under_each_method() -> None:
     pipe, seeds, texts = load_pipeline(), (3, 8), [TEXT, "A photo of a plumber."]
     edit = vldebias.fit_projection(pipe, "professions-gender", method="cali", lam=5.0)

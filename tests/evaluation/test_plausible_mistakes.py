@@ -263,7 +263,7 @@ NUMBERS = [
     Case("method misspelt", lambda: ev(methods=["calii"]), REFUSED, "did you mean 'cali'"),
     Case("shares sum to 1.0000005", lambda: shares(0.5, 0.5000005)),
     Case("shares as percents", lambda: shares(30, 70), REFUSED, "with sum 1"),
-    Case("top as a percent", lambda: shares(0.3, 0.7, top=5), REFUSED, "expected top, a fraction"),
+    Case("top as a percent", lambda: shares(0.3, 0.7, top=5), REFUSED, "expected top, the fraction"),
 ]
 MODELS = [
     Case("prompts in German", german, why="a text tower takes any text: nothing says which languages it was taught"),
@@ -271,7 +271,7 @@ MODELS = [
     Case("edit of another model", lambda: attach(other(one_weight), world().edit), REFUSED, "fitted on other weights"),
     Case("an edit before tuning", lambda: attach(other(all_weights), world().edit), REFUSED, "fitted on other weights"),
     Case("a tokenizer of other ids", lambda: fit(tokenizer=other_tokens()), REFUSED, "open_clip.get_tokenizer"),
-    Case("CLIP's tokenizer", lambda: fit(tokenizer=open_clip.get_tokenizer("ViT-B-32")), REFUSED, "ids go up to 49407"),
+    Case("CLIP's tokenizer", lambda: fit(tokenizer=open_clip.get_tokenizer("ViT-B-32")), REFUSED, "ids up to 49407"),
     Case("a raw edit on any model", raw_edit, WARNED, "which model it was fitted on"),
     Case(
         "fit of pairs that are not normalised",

@@ -49,7 +49,6 @@ def test_small_run_and_a_second_one_that_has_nothing_to_do(tmp_path: Path) -> No
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ReferenceWarning")  # the reference is noise
-@pytest.mark.filterwarnings("ignore::vldebias.errors.WideEditWarning")  # of the paper's settings
 def test_what_is_called_default_is_what_debias_attaches() -> None:
     from vldebias.api import debias, fit_projection, fit_projections
     from vldebias.hosts import resolve

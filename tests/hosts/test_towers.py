@@ -57,6 +57,41 @@ def test_images_are_those_of_the_encoder(found: Towers) -> None:
     assert not torch.allclose(features[0], features[1], atol=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore::vldebias.errors.TruncatedPromptWarning")
+@pytest.mark.parametrize("captions", [CAPTIONS, [CAPTIONS[2], "a photo of the man " * 150]])
+def test_texts_equal_those_with_all_padding(found: Towers, captions: list[str]) -> None:
+    """Values and gradients, in double precision, whether the longest caption is short or cut."""
+    model = found.model.double()
+    tokens = found.tokenize(captions)
+    quick, slow = found.text(tokens), slow_text(model, tokens)
+    exact = 1e-6 if type(model).__name__ == "AlignModel" else 1e-12  # its softmax is always in single precision
+    assert torch.allclose(quick, slow, atol=exact)
+    parameters = [p for p in model.parameters() if p.is_floating_point()]
+    weights = torch.randn_like(slow)
+    one, other = (
+        torch.autograd.grad((features * weights).sum(), parameters, allow_unused=True) for features in (quick, slow)
+    )
+    for left, right in zip(one, other, strict=True):
+        assert (left is None) == (right is None)
+        assert left is None or torch.allclose(left, right, atol=100 * exact)
+
+
+@pytest.mark.parametrize(("own", "most"), [(False, 12), (True, 77)])
+def test_clips_own_tower_skips_padding_unless_a_class_encodes_by_itself(own: bool, most: int) -> None:
+    class Mine(open_clip.CLIP):
+        def encode_text(self, text: Tensor, normalize: bool = False) -> Tensor:
+            return super().encode_text(text, normalize) * 2
+
+    model = Mine(24, open_clip_tiny.VISION, open_clip_tiny.TEXT) if own else open_clip_tiny.make_clip()
+    towers, seen = Towers(model, open_clip_tiny.tokenizer_for(model), test_images.plain()), []
+    model.token_embedding.register_forward_pre_hook(lambda module, args: seen.append(args[0].shape[-1]))
+    tokens = towers.tokenize(CAPTIONS)
+    features = towers.text(tokens)
+    assert seen[0] <= most
+    assert seen[0] == tokens["text"].shape[1] or not own
+    assert torch.allclose(features, slow_text(model, tokens), atol=1e-5)
+
+
 def test_cut_captions_are_told_once(found: Towers) -> None:
     reads = found._host.context_length
     count, words = found.tokenize, ["man"] * (reads - 2)

@@ -69,6 +69,10 @@ class JointHost(Host):
         """Return the text of each row of token ids (b, length)."""
         return [self.decode(tuple(row)) for row in ids.reshape(-1, ids.shape[-1]).tolist()]
 
+    def trained_features(self, tokens: Mapping[str, Tensor]) -> Tensor:
+        """Return `features` for training, where a host may skip padding that has no effect on them."""
+        return self.features(tokens)
+
     def encode(self, prompts: Sequence[str]) -> Tensor:
         """Return (n, d) embeddings of prompts before normalising; raise InvalidInputError for unknown token ids."""
         with TOKENIZING:

@@ -7,6 +7,7 @@ from functools import partial
 from inspect import BoundArguments
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -107,6 +108,23 @@ class OpenClipHost(JointHost):
     def features(self, tokens: Mapping[str, Tensor]) -> Tensor:
         """Return the output of `encode_text`."""
         return cast("Tensor", self.model.encode_text(tokens["text"], normalize=False))
+
+    def trained_features(self, tokens: Mapping[str, Tensor]) -> Tensor:
+        """Return the output of `encode_text`, computed up to the last end token of the batch by CLIP's own tower."""
+        model: Any = self.model
+        clip, ids = need("open_clip").CLIP, tokens["text"]
+        causal = isinstance(model, clip) and type(model).encode_text is clip.encode_text and model.attn_mask is not None
+        if not causal or model.text_pool_type not in ("argmax", "eos") or not hasattr(model.transformer, "batch_first"):
+            return self.features(tokens)
+        last = ids.argmax(-1) if model.text_pool_type == "argmax" else (ids == model.text_eos_id).int().argmax(-1)
+        length, dtype = int(last.max()) + 1, model.transformer.get_cast_dtype()
+        x = model.token_embedding(ids[:, :length]).to(dtype) + model.positional_embedding[:length].to(dtype)
+        x = model.ln_final(model.transformer(x, attn_mask=model.attn_mask[:length, :length]))
+        pooled: Tensor = x[torch.arange(len(ids), device=ids.device), last]
+        head = model.text_projection
+        if head is None:
+            return pooled
+        return cast("Tensor", head(pooled) if isinstance(head, nn.Module) else pooled @ head)
 
     def image_features(self, pixels: Mapping[str, Tensor]) -> Tensor:
         """Return the output of `encode_image` for "pixel_values"."""

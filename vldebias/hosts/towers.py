@@ -94,7 +94,7 @@ class Towers:
     def text(self, tokens: Tokens) -> Tensor:
         """Encode outputs of `tokenize`, on the model's device, to features (b, d), before normalising."""
         with during(BARE):
-            return self._host.features(tokens)
+            return self._host.trained_features(tokens)
 
     def tokenize(self, captions: Sequence[str]) -> dict[str, Tensor]:
         """Convert captions to text tower arguments, (b, length) each, on the CPU; warn once of cut ones."""

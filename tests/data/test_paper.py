@@ -84,7 +84,7 @@ def test_the_estimate_of_a_pipeline_is_linear_in_images_and_steps(monkeypatch: p
 
     monkeypatch.setattr("vldebias.evaluation.paper.time.monotonic", lambda: now[0])
     (run,) = plan(None, ["generation"])
-    run.sizes, (task, *_) = [400], run.tasks
+    run.sizes, (_, task, *_) = [400], run.tasks
     seconds = estimate(run, Loaded(Pipe(), "p"), Options(out=Path()))
     assert seconds == pytest.approx(400 / min(task.batch_size, 4) * (5 + 2 * task.steps))
 

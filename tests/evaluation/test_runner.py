@@ -33,6 +33,7 @@ PORTRAITS: dict[str, Any] = {
     "prompts": {"gender": "fairface-gender"}, "queries": {"of": "fairface-gender"}, "k": 10, "resamples": 20,
     "classes": {"age": {"young": "the young", "old": "the old"}},
 }  # fmt: skip
+TEXTS = {"task": "texts", "name": "pairs", "title": "Pairs", "sets": {"gender": "fairface-gender"}}
 PEOPLE: dict[str, Any] = {"task": "shares", "name": "by people", "title": "P", "attribute": "gender"}
 PEOPLE |= {"values": ["male", "female"]}
 
@@ -175,6 +176,7 @@ def test_the_images_of_a_limit_are_always_the_same(tmp_path: Path, cache: Path) 
 def test_what_a_suite_needs_is_said(run: Any) -> None:
     for task, host, message in (
         (BIRDS, None, "expected an image-text model, got none; this suite needs a brave heart"),
+        (TEXTS, None, "expected a text-to-image pipeline, got none"),
         ({**BIRDS, "data": {"name": "waterbirds"}}, "miniature", "waterbirds: got no root"),
         (PEOPLE, "miniature", "expected labels and the folder of"),
     ):

@@ -11,6 +11,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.evaluation.classifiers import BASELINES
 from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.groups import GroupsTask
+from vldebias.evaluation.pairs import TextsTask
 from vldebias.evaluation.retrieval import RetrievalTask
 from vldebias.evaluation.task import list_suites, load_suite
 from vldebias.files import suite_names
@@ -48,6 +49,8 @@ def test_a_shipped_suite_names_what_exists(name: str) -> None:
                 assert len(column.split(" x ")) == len([load_prompts(one) for one in sets])
         elif isinstance(task, GenerationTask):
             assert all(load_prompts(one).pairs for spec in task.variants.values() for one in spec.prompts)
+        elif isinstance(task, TextsTask):
+            assert all(one.held_out_pairs for one in task.sets.values())
 
 
 def judged(**judge: str) -> dict[str, object]:
@@ -59,7 +62,7 @@ def test_suites_of_the_contract_come_with_the_wheel() -> None:
     assert {"waterbirds", "celeba", "fairface", "generation", "backgrounds", "human", "miniature"} <= set(list_suites())
     (fairface,) = load_suite("fairface").tasks  # as the paper has it
     assert (fairface.k, fairface.prior, fairface.ties, fairface.lam) == ([1000], "uniform", "stable", 1000)
-    generation = load_suite("generation").tasks[0]
+    generation = load_suite("generation").tasks[1]
     assert (generation.images, generation.variants["cali"].lam) == (100, 500)
     packed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert packed["force-include"]["eval/suites"] == "vldebias/_resources/suites"
@@ -76,7 +79,7 @@ def test_suites_of_the_contract_come_with_the_wheel() -> None:
         ),
         (
             with_task(task="group"),
-            r"tasks\.0: expected `task:` with one of (?=.*groups)(?=.*shares).*; got",
+            r"tasks\.0: expected `task:` with one of (?=.*groups)(?=.*shares)(?=.*texts).*; got",
         ),
         (with_task(label=None), r"tasks\.0\.label: missing; add it"),
         ({"tasks": SUITE["tasks"]}, r": title, description, source(, \w+)*: missing; add them"),

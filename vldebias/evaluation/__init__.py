@@ -5,6 +5,7 @@ from vldebias.evaluation.comparison import compare
 from vldebias.evaluation.diagnosis import diagnose
 from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.groups import GroupsTask
+from vldebias.evaluation.pairs import TextsTask
 from vldebias.evaluation.report import render
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
 from vldebias.evaluation.retrieval import RetrievalTask
@@ -31,6 +32,7 @@ __all__ = [
     "TaskProvenance",
     "TaskResult",
     "Texts",
+    "TextsTask",
     "VlmJudge",
     "audit",
     "compare",

@@ -70,7 +70,7 @@ def evaluate(
         unknown: a value of labels that means "not known", such as -1, or several. Every result says how many rows were
             unknown (`n`), and groups leave them out.
         task: a name in `vldebias.evaluation.TASKS`: "retrieval" (skew of the first k results), "groups" (accuracy of
-            the worst group), "generation", or one that was registered.
+            the worst group), "generation", "texts" (distance of prompt pairs), or one that was registered.
         methods: names in `vldebias.methods.METHODS`, methods, edits that were fitted before (also name -> edit), or
             several; by default "none", "default" and the attachment that the model carries ("attached cali"), all at
             its strength. "none" is always measured, without any attachment; changes are differences to it.
@@ -92,6 +92,7 @@ def evaluate(
             - of both: lam, strength, max_loss, side, keep_stated, resamples, seed.
             - of generation: `model` is a pipeline; `judge` reads the images, generated into the folder `images`;
               attributes and the other fields of `GenerationTask`.
+            - of texts: `model` is a model or a pipeline; `method` (one) and lam.
 
     Raises:
         InvalidInputError, PromptSetError, UnsupportedHostError: what does not fit, by name.

@@ -85,8 +85,6 @@ def fairface(root: Path, part: str, rows: Sequence[tuple[str, str, str]], images
     return root
 
 
-# ---- an encoder, and data sets that count what is read ---------------------------------------------------------------
-
 DIM = 6
 
 

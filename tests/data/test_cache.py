@@ -177,9 +177,6 @@ def test_prefetch_keeps_the_order_does_not_run_far_ahead_and_ends_with_the_calle
     assert threading.active_count() == before
 
 
-# ---- many processes --------------------------------------------------------------------------------------------------
-
-
 def test_processes_share_the_shards_and_need_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, options, alone = make_data(14, {4}), {"shard_size": 3, "batch_size": 2}, Counting()
     embed(data, alone, tmp_path / "one", **options)

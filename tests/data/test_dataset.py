@@ -57,9 +57,6 @@ def test_a_fingerprint_is_worked_out_once_and_only_if_asked_and_rows_have_their_
     assert data[[0, 1]].fingerprint == data[:2].fingerprint
 
 
-# ---- files below a folder --------------------------------------------------------------------------------------------
-
-
 def folder(root: Path, n: int = 3) -> tuple[Path, list[str]]:
     files = [f"images/{i}.png" for i in range(n)]
     for i, file in enumerate(files):
@@ -106,9 +103,6 @@ def test_paths_that_lead_out_are_refused(tmp_path: Path, path: str) -> None:
     with pytest.raises(InvalidInputError, match=r"1 paths lead out of .* or are no local files, such as"):
         file_images("own", "test", tmp_path, ["fine.png", path], {})
     assert file_images("own", "test", tmp_path, ["fine.png", path], {}, allow_outside=True).ids[1] == path
-
-
-# ---- what is in a data set -------------------------------------------------------------------------------------------
 
 
 def test_a_description_counts_everything_once() -> None:

@@ -55,8 +55,6 @@ def test_arrays_lists_and_tensors_make_embeddings() -> None:
     assert Embeddings.of([[1.0, 2.0]], ids=[7], about={"model": "m"}).ids == ("7",)
 
 
-# ---- files -----------------------------------------------------------------------------------------------------------
-
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 COLUMN = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
 

@@ -169,9 +169,6 @@ def test_paths_start_from_a_folder_and_stay_below(tmp_path: Path, streaming: boo
         reads_of(opened(outside, "test", streaming=streaming))
 
 
-# ---- tars, in the way of webdataset ----------------------------------------------------------------------------------
-
-
 def write_tar(path: Path, rows: Sequence[tuple[str, Mapping[str, bytes]]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w") as tar:
@@ -184,11 +181,7 @@ def write_tar(path: Path, rows: Sequence[tuple[str, Mapping[str, bytes]]]) -> Pa
 
 
 def parts(number: int) -> dict[str, bytes]:
-    return {
-        "png": as_bytes(picture(number)),
-        "txt": f"text {number}".encode(),
-        "cls": str(number % 2).encode(),
-    }
+    return {"png": as_bytes(picture(number)), "txt": f"text {number}".encode(), "cls": str(number % 2).encode()}
 
 
 def tars(root: Path) -> Path:
@@ -224,9 +217,6 @@ def test_tars_without_captions_and_rows_whose_image_is_broken_or_missing(tmp_pat
     for read, match in ((reads[5], "not a picture"), (reads[6], "the cell is empty")):
         with pytest.raises(OSError, match=match):
             read()
-
-
-# ---- columns that are found, and captions in lists -------------------------------------------------------------------
 
 
 def parquet_of(path: Path, images: Sequence[str] = (), **columns: list[Any]) -> Path:

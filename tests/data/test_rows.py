@@ -99,9 +99,6 @@ def test_a_pattern_finds_files_in_folders_below(tmp_path: Path) -> None:
     assert len(rows.files_of(str(tmp_path / "**" / "rows.npy"))) == 2
 
 
-# ---- rows of unit length ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("which", [SOME["mask"], SOME["in disorder"], torch.tensor([5, 5, 99]), slice(10, 20)])
 def test_some_rows_in_blocks_and_changed_are_those_of_the_whole(which: Any) -> None:
     expected = PLAIN[torch.from_numpy(which.copy()) if isinstance(which, np.ndarray) else which]
@@ -125,9 +122,6 @@ def test_rows_without_a_direction_are_named(tmp_path: Path) -> None:
     some = Embeddings.of(broken, ids=[f"image {i}" for i in range(300)]).unit.some(np.arange(40, 100))
     with pytest.raises(InvalidInputError, match=r"2 rows are .*such as \['image 43', 'image 90'\]"):
         some[:]
-
-
-# ---- files -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_large_file_is_several_parts_and_numbers_sort_as_numbers(
@@ -192,8 +186,6 @@ def test_what_is_no_shard_is_refused_by_name(tmp_path: Path, names: Any) -> None
         (tmp_path / name).write_bytes(b"junk" * 20)
     Shards.open([tmp_path / name for name in names] if isinstance(names, list) else f"{tmp_path}/{names}")[:]
 
-
-# ---- with labels, and whole evaluations ------------------------------------------------------------------------------
 
 CUTS = [1, 3, 400, 401, 1290]
 GENDER = LABELS["retrieval"]["gender"]

@@ -27,9 +27,6 @@ TRAIN = [("0-2", "Male", "White"), ("20-29", "Female", "Middle Eastern")]
 CROPPED = "fairface-img-margin025-trainval"
 
 
-# ---- by name ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "split", "columns", "n"),
     [("waterbirds", "test", ["label", "place"], 8), ("celeba", "test", ["label", "gender", *ATTRIBUTES], 8),
@@ -59,9 +56,6 @@ def test_what_cannot_be_opened_says_why(name: str, root: str | None, options: di
     open_data(name, root, **options)
 
 
-# ---- Waterbirds ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("folder", ["", "waterbird_complete95_forest2water2", "waterbirds_v1.0"])
 def test_waterbirds(tmp_path: Path, folder: str) -> None:
     waterbirds(tmp_path / folder, BIRDS)
@@ -89,9 +83,6 @@ def test_waterbirds_with_another_table(tmp_path: Path, old: str, new: str) -> No
     assert old in table.read_text()
     table.write_text(table.read_text().replace(old, new))
     open_waterbirds(tmp_path)
-
-
-# ---- CelebA ----------------------------------------------------------------------------------------------------------
 
 
 def official(root: Path) -> None:
@@ -131,7 +122,7 @@ def test_every_layout_of_celeba_gives_the_same(tmp_path: Path, layout: str) -> N
 
 @refused(
     ("list_attr_celeba.txt", "000003.jpg", "000003.jpg 1", "a file name and 40 values, got .*000003.jpg 1"),
-    ("list_attr_celeba.txt", " Male ", " Sex ", r"\['Male'\].*'5_o_Clock"),
+    ("list_attr_celeba.txt", " Male ", " Sex ", r"'Male'.*'5_o_Clock"),
     ("list_attr_celeba.txt", "", None, r"list_attr_celeba\.txt: expected"),
     ("list_attr_celeba.txt", "-1", "-2", r"column '.*': expected one of \['-1', '0', '1'\], got \['-2'\]"),
     ("list_eval_partition.txt", "000005.jpg 1\n", "", r"1 images have attributes but no split, such as \['000005"),
@@ -143,9 +134,6 @@ def test_celeba_with_another_table(tmp_path: Path, file: str, old: str, new: str
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new) if new is not None else "")
     open_celeba(tmp_path)
-
-
-# ---- FairFace --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("labels", "images"), [("", ""), ("", CROPPED), ("labels", CROPPED), (CROPPED, CROPPED)])
@@ -163,8 +151,6 @@ def test_fairface(tmp_path: Path, labels: str, images: str) -> None:
     assert data.about == {"root": str(tmp_path / images)}
     assert data.read(2).size == picture().size
 
-
-# ---- a table of one's own --------------------------------------------------------------------------------------------
 
 ROWS = [
     {"image": "a/1.png", "text": "one", "sex": "f", "tone": "3", "part": "train"},

@@ -32,9 +32,6 @@ def back(labels: Labels) -> list[str | None]:
     return [labels.names[code] if code != UNKNOWN else None for code in labels.codes]
 
 
-# ---- labels ----------------------------------------------------------------------------------------------------------
-
-
 @given(values, st.sets(st.sampled_from(NAMES)), st.data())
 def test_values_come_back_counted_picked_and_taken_for_unknown(
     rows: list[str | None], marks: set[str], data: st.DataObject
@@ -142,9 +139,6 @@ def test_columns_that_look_like_a_slip_are_doubted(rows: list, said: list[str]) 
         assert re.search(pattern, one)
 
 
-# ---- tables ----------------------------------------------------------------------------------------------------------
-
-
 @given(cells, st.sampled_from([(), "a", ["b"], ("a", "b")]))
 def test_labels_of_a_table_equal_the_naive_twin(rows: list[str | None], unknown: object) -> None:
     naive = Labels.of([(row or "").strip() for row in rows]).without(unknown)
@@ -247,8 +241,6 @@ def test_a_file_that_does_not_fit_says_why(tmp_path: Path, name: str, content: b
         (tmp_path / name).write_bytes(content)
     read_table(tmp_path / name)
 
-
-# ---- captions --------------------------------------------------------------------------------------------------------
 
 IMAGES = ["a", "b", "a", "c", "b", "a"]
 SAID = ["one", "two", "three", "nan", "", "four"]

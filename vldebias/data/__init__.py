@@ -1,7 +1,7 @@
 """Read data sets with labels and rows of features, and cache embeddings."""
 
 from vldebias.data.cache import embed_images
-from vldebias.data.dataset import ImageData, ImageStream, Record, check_images, describe, file_images
+from vldebias.data.dataset import ImageData, ImageStream, check_images, describe, file_images
 from vldebias.data.embeddings import (
     Embeddings,
     is_features,
@@ -11,20 +11,18 @@ from vldebias.data.embeddings import (
     save_embeddings,
 )
 from vldebias.data.parallel import OnRay, prefetch, processes
-from vldebias.data.rows import BLOCK, Shards, UnitRows, digest_of
+from vldebias.data.rows import Shards, UnitRows, digest_of
 from vldebias.data.sources import list_data, open_data
 from vldebias.data.tables import UNKNOWN, Labels, cross, odd_values, read_table
 from vldebias.pictures import decode
 
 __all__ = [
-    "BLOCK",
     "UNKNOWN",
     "Embeddings",
     "ImageData",
     "ImageStream",
     "Labels",
     "OnRay",
-    "Record",
     "Shards",
     "UnitRows",
     "check_images",

@@ -63,8 +63,7 @@ def embed_images(
         runner: who computes the missing shards: `vldebias.data.OnRay()`; default: this process.
 
     Returns:
-        Features as stored, mapped into memory where they are one shard. `about` says where they come from and which
-        images could not be read: "skipped" ([{"id", "reason"}]) of "images".
+        Features as stored; `about` lists the images that could not be read: "skipped" ([{"id", "reason"}]).
 
     Raises:
         InvalidInputError: no readable image, features that are not finite.
@@ -78,13 +77,9 @@ def embed_images(
         raise InvalidInputError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
     if shard_size < 1 or batch_size < 1 or workers < 0:
         raise InvalidInputError(f"shard_size, batch_size, workers: got {shard_size}, {batch_size}, {workers}")
-    about: dict[str, Any] = {
-        "data": data.name,
-        "split": data.split,
-        "data_fingerprint": data.fingerprint,
-        "model": encoder.name,
-    }
-    about |= {"fingerprint": encoder.fingerprint, "preprocessing": encoder.preprocessing, "dtype": dtype}
+    about: dict[str, Any] = {"data": data.name, "split": data.split, "data_fingerprint": data.fingerprint}
+    about |= {"model": encoder.name, "fingerprint": encoder.fingerprint}
+    about |= {"preprocessing": encoder.preprocessing, "dtype": dtype}
     # Another folder for whatever could change a feature.
     key = [FORMAT, encoder.digest, encoder.preprocessing, data.fingerprint, len(data), dtype, shard_size]
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
@@ -104,9 +99,6 @@ def embed_images(
         raise InvalidInputError(f"{data.name}: expected images, but none of {len(skipped)} can be read {skipped[:1]}")
     source = {"cache": str(folder), "source": json.loads(json.dumps(dict(data.about), default=str))}
     return replace(embeddings, about={**about, **embeddings.about, **source})
-
-
-# ---- shards on disk ----------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -133,8 +125,7 @@ class Shard:
 class ShardStore:
     """Store the shards of one data set under one encoder in one folder, with a readable note of their origin.
 
-    Every file appears under its name by one move of a complete, synced file, so that a reader never sees half of
-    one and several runs in the same folder do no harm: they write the same bytes.
+    A file appears by one move of a complete, synced one, so that several runs in the same folder do no harm.
     """
 
     def __init__(self, folder: Path, shard_size: int, about: Mapping[str, Any]) -> None:
@@ -176,9 +167,6 @@ class ShardStore:
             write_atomically(card, json.dumps(self._about, indent=1, sort_keys=True) + "\n")
         tensors = {"features": shard.features.contiguous(), "rows": shard.rows.contiguous()}
         write_atomically(self.path(index), save(tensors, {_ENTRY: json.dumps(shard.notes(), sort_keys=True)}))
-
-
-# ---- a run over the shards ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -255,7 +243,14 @@ class _Run:
                 rows.append(row)
                 batch.append(pixels)
             if batch and (len(batch) == self.batch_size or row == places[-1]):
-                parts.append(self._features(batch, data.ids[rows[-len(batch)]]))
+                part = self.encoder.embed(batch).to(DTYPES[self.dtype])
+                if not torch.isfinite(part).all():
+                    raise InvalidInputError(
+                        f"{self.encoder.name}: features are not finite as {self.dtype} in the batch from image "
+                        f"{data.ids[rows[-len(batch)]]!r} on; choose dtype 'bfloat16' or 'float32', or run the model "
+                        "in float32"
+                    )
+                parts.append(part)
                 batch.clear()
             advance()
         if len(skipped) >= _MANY and not rows:
@@ -267,13 +262,3 @@ class _Run:
         kept = torch.tensor(rows, dtype=torch.int64)
         self.store.write(index, Shard(features, kept, places.start, len(places), skipped))
         return len(places)
-
-    def _features(self, batch: list[Pixels], first: str) -> Tensor:
-        """Return features (b, d) in the precision of the cache; `first` is the image that the batch begins with."""
-        stored = self.encoder.embed(batch).to(DTYPES[self.dtype])
-        if not torch.isfinite(stored).all():
-            raise InvalidInputError(
-                f"{self.encoder.name}: features are not finite as {self.dtype} in the batch from image {first!r} on; "
-                "choose dtype 'bfloat16' or 'float32', or run the model in float32"
-            )
-        return stored

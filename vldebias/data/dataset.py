@@ -50,12 +50,9 @@ class Columns:
             raise InvalidInputError(f"{self.name}: no column {name!r}; there are {sorted(self.labels)}")
         return self.labels[name]
 
-    def _check_lengths(self, **captions: Sequence[Any]) -> None:
-        columns: dict[str, Any] = {
-            "ids": self.ids,
-            **self.labels,
-            **{name: rows for name, rows in captions.items() if rows},
-        }
+    def _check_lengths(self) -> None:
+        columns: dict[str, Any] = {"ids": self.ids, **self.labels}
+        columns |= {name: rows for name in ("captions", "more_captions") if (rows := getattr(self, name, ()))}
         if wrong := {column: len(rows) for column, rows in columns.items() if len(rows) != len(self)}:
             raise InvalidInputError(f"{self.name}: expected {len(self)} rows in every column, got {wrong}")
 
@@ -100,8 +97,7 @@ class Record:
 class ImageStream:
     """Yield rows one after another, for training; name, split, fingerprint and about are as in ImageData.
 
-    names: column -> names of its labels where known beforehand; rows may bring other columns. shards: how many parts
-    can be read separately.
+    names: column -> names of its labels where known beforehand. shards: how many parts can be read separately.
     """
 
     name: str
@@ -125,12 +121,10 @@ class ImageData(Columns):
         ids: n different names, such as the path below the root.
         read: index -> decoded RGB image; OSError where a file cannot be read.
         labels: column -> Labels of n rows.
-        captions: n texts, or none; the first of a row with several.
-        fingerprint: changes when the images or their order do (not when labels do). Give a text, or a function where
-            it costs reading the images; it is called when somebody first asks.
+        captions, more_captions: n texts, and n tuples of further ones; or none.
+        fingerprint: changes when the images or their order do; a text, or a function that is called when first asked.
         about: facts for a report, such as the root.
         path: index -> path of the image, "" where it is not a file of its own.
-        more_captions: further captions of each row, where rows have lists of them; or none.
 
     Raises:
         InvalidInputError: ids that repeat, columns or captions of another length.
@@ -150,10 +144,10 @@ class ImageData(Columns):
     def __post_init__(self) -> None:
         if repeated := len(self.ids) - len(set(self.ids)):
             raise InvalidInputError(
-                f"{self.name}: {repeated} ids are there more than once; expected n different ones. Rows of one image "
-                "with a caption each are read as one row by open_data(..., caption=...)"
+                f"{self.name}: {repeated} ids are there more than once; expected n different ones "
+                "(open_data(..., caption=...) joins rows of one image)"
             )
-        self._check_lengths(captions=self.captions, more_captions=self.more_captions)
+        self._check_lengths()
 
     def __getitem__(self, rows: ArrayLike | slice) -> ImageData:
         """Return some of the rows, in the given order: a slice, indices or a mask."""
@@ -166,9 +160,6 @@ class ImageData(Columns):
     def __repr__(self) -> str:
         captions = ", captions" if self.captions else ""
         return f"ImageData({self.name} {self.split}, {len(self)} images, columns {list(self.labels)}{captions})"
-
-
-# ---- files below a folder ------------------------------------------------------------------------------------
 
 
 def file_images(
@@ -225,8 +216,7 @@ def fingerprint_of(parts: Sequence[str]) -> str:
 def fingerprint_files(ids: Sequence[str], paths: Sequence[str | os.PathLike[str]]) -> str:
     """Return a hash of ids, file sizes, and the first and last 4 KiB of every file; read in threads, hashed in order.
 
-    It survives copying and touching, and notices files that are replaced, cut, swapped or missing. A change of the
-    same length in the middle of a large file goes unnoticed.
+    It survives copying; a change of the same length in the middle of a large file goes unnoticed.
     """
 
     def ends(path: str | os.PathLike[str]) -> bytes:
@@ -248,9 +238,6 @@ def fingerprint_files(ids: Sequence[str], paths: Sequence[str | os.PathLike[str]
 
     with ThreadPoolExecutor() as pool:
         return hashlib.sha256(b"".join(pool.map(digest, range(0, len(ids), _FILES_AT_ONCE)))).hexdigest()[:24]
-
-
-# ---- what is in a data set, and whether its images can be read -------------------------------------------------
 
 
 def describe(data: ImageData) -> dict[str, Any]:

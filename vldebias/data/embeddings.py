@@ -54,12 +54,11 @@ class Embeddings(Columns):
     """Hold n image embeddings with the ids, labels and captions of their images.
 
     Attributes:
-        features: (n, d) floats as stored, not normalised, perhaps memory-mapped and of half precision; an array, or
-            `Shards`.
+        features: (n, d) floats as stored, not normalised; an array, or `Shards`.
         ids: n names of images; images without names are numbered.
         labels: column -> Labels of n rows.
         captions: n texts, or none.
-        about: where they come from: data set, split, model, fingerprints, preprocessing, images that were skipped.
+        about: where they come from, and which images were skipped.
 
     Raises:
         InvalidInputError: shapes or lengths that do not fit.
@@ -78,7 +77,7 @@ class Embeddings(Columns):
                 f"features: expected floats (n, d), got {self.features.shape} of {self.features.dtype}; give the "
                 "output of the image tower of a model"
             )
-        self._check_lengths(captions=self.captions)
+        self._check_lengths()
 
     @classmethod
     def of(
@@ -93,10 +92,9 @@ class Embeddings(Columns):
         """Return embeddings from arrays: numpy, torch or lists.
 
         Args:
-            features: (n, d) numbers of both signs, or `Shards`; bfloat16 becomes float32, whole numbers float64.
+            features: (n, d) numbers, or `Shards`; bfloat16 becomes float32, whole numbers float64.
             labels: column -> n strings, integers or booleans; see `Labels.of_array`.
             ids: n names; default: "0", "1", ...
-            captions, about: see `Embeddings`.
 
         Raises:
             InvalidInputError: shapes, types or lengths that do not fit; the message names the column.
@@ -159,15 +157,11 @@ def _column(where: str, values: Any, names: Sequence[str] | None = None) -> Labe
         raise InvalidInputError(f"{where}: {str(error).removeprefix('labels: ')}") from None
 
 
-# ---- one file ------------------------------------------------------------------------------------------------
-
-
 def load_embeddings(path: str | Path) -> tuple[Embeddings, Texts]:
     """Read image embeddings of a .npz file, and its text embeddings, prompt -> (d,), if it has some.
 
     Raises:
-        InvalidInputError: no such file, another format, damage, pickled objects, keys that are missing or of other
-            types, lengths or widths that differ, features that are not finite, a prompt with two embeddings.
+        InvalidInputError: a file that is damaged or does not have the keys above, features that are not finite.
     """
     try:
         fields, ignored = _fields(Path(path))
@@ -302,9 +296,6 @@ def _texts(fields: Mapping[str, Array], dim: int) -> Texts:
     return texts
 
 
-# ---- several files, or files without labels inside ------------------------------------------------------------
-
-
 def is_features(path: str | Path) -> bool:
     """Tell whether a path names features: a file by its ending, or files by a pattern."""
     return Path(path).suffix in (".npz", ".npy") or is_pattern(path)
@@ -313,13 +304,10 @@ def is_features(path: str | Path) -> bool:
 def open_embeddings(paths: str | Path, *, table: str | Path | None = None) -> tuple[Embeddings, Texts]:
     """Open embeddings of a file or of several, with labels, and text embeddings where a file has some.
 
-    A .npz file is read by `load_embeddings`. .npy files become `Shards`, which are read on use, with the labels of
-    `table`: its columns "ids" and "captions" are ids and captions; every other column of texts or whole numbers is a
-    label ("label.gender" is "gender"), except columns with too many values.
-
     Args:
-        paths: a file, or a pattern such as "shards/*.npy".
-        table: .csv, .tsv, .parquet or .jsonl with one row for each row of the features, in their order; also a pattern.
+        paths: a .npz file, or .npy files by a pattern such as "shards/*.npy", which become `Shards`.
+        table: for .npy: .csv, .tsv, .parquet or .jsonl with a row for each row of the features; also a pattern. Columns
+            but "ids" and "captions" are labels ("label.gender" is "gender"), except those with too many values.
 
     Raises:
         InvalidInputError: no such file, files that do not fit together, a table of another length.

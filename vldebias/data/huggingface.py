@@ -73,8 +73,14 @@ def open_huggingface(
         InvalidInputError: nothing there that can be opened, no such split or column.
     """
     datasets, folder, where = need("datasets"), Path(root), f"huggingface: {root}"
-    source = source_of(str(root), config, revision)
-    opened = _open(str(root), source, streaming)
+    source, why = source_of(str(root), config, revision), ""
+    try:
+        with asked_once("." if "data_files" in source else root) as why:
+            loaded = datasets.load_dataset(**source, streaming=streaming)
+    except (OSError, ValueError, need("datasets.exceptions").DatasetsError, tarfile.TarError) as error:
+        trouble = f"there is no such file or folder, and {why}" if why else reason(error)
+        raise InvalidInputError(f"{where}: cannot be opened: {trouble}. Expected {LAYOUT}") from error
+    opened = dict(loaded) if isinstance(loaded, dict) else {str(loaded.split or "all"): loaded}
     split = split or (next(iter(opened)) if len(opened) == 1 else "test")
     order = [there for aliases in _ALIASES.values() for there in aliases if there in opened]
     parts = dict.fromkeys((*order, *opened)) if split == "all" else _ALIASES.get(split, (split,))
@@ -115,19 +121,6 @@ def open_huggingface(
     mark = partial(_fingerprint, split, source)
     rows = RowStream(image, caption, columns, classes, base, dataset, name, split, about, mark)
     return rows if streaming else rows.images()
-
-
-def _open(root: str, source: dict[str, Any], streaming: bool) -> dict[str, Any]:
-    """Return split -> data set."""
-    datasets, why = need("datasets"), ""
-    DatasetsError = need("datasets.exceptions").DatasetsError
-    try:
-        with asked_once("." if "data_files" in source else root) as why:
-            opened = datasets.load_dataset(**source, streaming=streaming)
-    except (OSError, ValueError, DatasetsError, tarfile.TarError) as error:
-        trouble = f"there is no such file or folder, and {why}" if why else reason(error)
-        raise InvalidInputError(f"huggingface: cannot open {root!r}: {trouble}. Expected {LAYOUT}") from error
-    return dict(opened) if isinstance(opened, dict) else {str(opened.split or "all"): opened}
 
 
 def source_of(root: str, config: str | None, revision: str | None) -> dict[str, Any]:

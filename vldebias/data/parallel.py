@@ -39,9 +39,6 @@ def prefetch(tasks: Iterable[T], work: Callable[[T], R], workers: int, ahead: in
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-# ---- processes of one launch -----------------------------------------------------------------------------------------
-
-
 class Processes(NamedTuple):
     """Identify this process as number `rank` of `world`.
 
@@ -76,14 +73,10 @@ def processes() -> Processes:
     return Processes(dist.get_rank(), dist.get_world_size(), dist.barrier, share)
 
 
-# ---- passes over parts on Ray ----------------------------------------------------------------------------------------
-
-
 class OnRay:
     """Run work on a Ray cluster, or on the cores of this machine, by Ray Data; the work and its parts are pickled.
 
     Ray does the part of a worker that died again, up to three times. An error of the work itself is raised unchanged.
-    `ray.init` is called unless it was before; $RAY_ADDRESS names a cluster.
 
     Args:
         workers: number of actors, each of which keeps the work, such as a model on a GPU; None: a task for each part.

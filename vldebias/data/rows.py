@@ -1,8 +1,7 @@
 """Read rows of features when they are used, a block at a time, in memory or mapped from files.
 
-`Shards` replaces an array of features. `UnitRows` normalises its rows to length 1, in float32 blocks: nothing as
-large as the whole is made. A pass over the rows (scores of texts, rankings, digests) runs part by part where the runner
-of the shards says, and gives exactly the result for one array.
+`Shards` replaces an array of features; `UnitRows` normalises its rows to length 1, in float32 blocks. A pass over the
+rows runs part by part where the runner of the shards says, and gives exactly the result for one array.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class Shards:
         value: 9.npy before 10.npy.
 
         Raises:
-            InvalidInputError: no such file, another format, shapes that do not fit together; later a file that changed.
+            InvalidInputError: no such file, or shapes that do not fit together; later a file that changed.
         """
         arrays = [part for path in files_of(paths) for part in FileRows.parts(path.absolute())]
         try:
@@ -160,9 +159,6 @@ def _digest(array: Any) -> str:
     for start in range(0, len(array), BLOCK):
         state.update(np.ascontiguousarray(array[start : start + BLOCK]).data)
     return state.hexdigest()
-
-
-# ---- rows of unit length ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,9 +279,6 @@ def _leaders(queries: Tensor, k: int, part: tuple[UnitRows, Index]) -> Leaders:
     """Return the first of one part, at most k of them."""
     rows, place = part
     return leaders(queries, rows, min(k, len(rows)), place)
-
-
-# ---- files: opened when they are read, so that a part costs its path -------------------------------------------------
 
 
 def files_of(paths: str | Path | Iterable[str | Path]) -> list[Path]:

@@ -65,7 +65,7 @@ def _find(data: str, root: Path, names: Sequence[str], folders: Sequence[str]) -
 def open_waterbirds(root: Path, split: str = "test") -> ImageData:
     """Open one split of Waterbirds (Sagawa et al., 2020): `label` (landbird, waterbird) and `place` (land, water).
 
-    root: the folder with metadata.csv, or the one above. Another layout or split, or other values, are refused.
+    root: the folder with metadata.csv, or the one above.
     """
     folders = ("", "waterbird_complete95_forest2water2", "waterbirds_v1.0")  # of group_DRO and of WILDS
     path = _find("waterbirds", root, ["metadata.csv"], folders)
@@ -82,8 +82,7 @@ def open_waterbirds(root: Path, split: str = "test") -> ImageData:
 def open_celeba(root: Path, split: str = "test") -> ImageData:
     """Open one split of CelebA (Liu et al., 2015): `label`, `gender` (female, male) and the 40 attributes (no, yes).
 
-    `label` is blond or dark. Dark is "not blond", as in the paper: grey, red and bald count as dark. Another layout or
-    split, images without a partition, and values that the format lacks are refused.
+    `label` is blond or dark. Dark is "not blond", as in the paper: grey, red and bald count as dark.
     """
     roots = ("", "data", "celeba", "celebA_v1.0")  # data: group_DRO; v1.0: WILDS; Anno, Eval, Img: the release
     stems = ("list_attr_celeba", "list_eval_partition")
@@ -96,15 +95,13 @@ def open_celeba(root: Path, split: str = "test") -> ImageData:
     if lost := [file for file in files if file not in place]:
         raise InvalidInputError(f"{paths[1]}: {len(lost)} images have attributes but no split, such as {lost[:3]}")
     rows = _rows_of("celeba", split, splits[[place[file] for file in files]])
-    codes = {"-1": "no", "0": "no", "1": "yes"}  # absent is written -1, in some copies 0
-    labels = {name: _coded(attributes, name, codes, paths[0])[rows] for name in attributes.column_names[1:]}
-    if missing := [name for name in ("Blond_Hair", "Male") if name not in labels]:
-        raise InvalidInputError(f"{paths[0]}: expected columns {missing}; there are {list(labels)}")
-    named = {
-        "label": Labels(labels["Blond_Hair"].codes, ("dark", "blond")),
-        "gender": Labels(labels["Male"].codes, ("female", "male")),
-    }
-    return file_images("celeba", split, images, [files[i] for i in rows], named | labels)
+
+    def binary(name: str, no: str, yes: str) -> Labels:  # absent is written -1, in some copies 0
+        return _coded(attributes, name, {"-1": no, "0": no, "1": yes}, paths[0])[rows]
+
+    labels = {"label": binary("Blond_Hair", "dark", "blond"), "gender": binary("Male", "female", "male")}
+    labels |= {name: binary(name, "no", "yes") for name in attributes.column_names[1:]}
+    return file_images("celeba", split, images, [files[i] for i in rows], labels)
 
 
 def _read_celeba(path: Path, header: int) -> pa.Table:
@@ -134,8 +131,7 @@ _FAIRFACE_IMAGES = "fairface-img-margin025-trainval"  # the crop of the authors'
 def open_fairface(root: Path, split: str = "val") -> ImageData:
     """Open one split of FairFace (Karkkainen and Joo, 2021): `gender`, `race` and `age`, by the names of the data set.
 
-    root: the folder with the label files; images lie beside them or in "fairface-img-margin025-trainval". There is no
-    test split; the paper measures on val. Another layout or split, or other labels, are refused.
+    Images lie beside the label files or in "fairface-img-margin025-trainval". The paper measures on val.
     """
     parts = ("train", "val") if split == "all" else (split,)
     images = root / _FAIRFACE_IMAGES if (root / _FAIRFACE_IMAGES).exists() else root
@@ -174,8 +170,7 @@ def open_manifest(
         allow_outside: take absolute paths and paths with "..", which are refused otherwise.
 
     Raises:
-        InvalidInputError: a column that is not there (the message lists those that are), a split
-            without rows, an image twice without captions, a path that leads out.
+        InvalidInputError: no such column or split, an image twice without captions, a path that leads out.
     """
     table, path = read_table(root), root
     if split != "all":
@@ -259,8 +254,7 @@ def open_data(
         options: options of the reader, such as those of `vldebias.data.sources.open_manifest`.
 
     Raises:
-        InvalidInputError: unknown name, option or split, or no data there; the message says what the folder should
-            look like and where to get it.
+        InvalidInputError: unknown name, option or split, or no data there; it says where to get the data.
     """
     if name not in _SOURCES:
         raise InvalidInputError(

@@ -89,8 +89,7 @@ class Labels:
     def of_array(cls, values: Any, names: Sequence[str] | None = None) -> Labels:
         """Return labels of a column (n,): a numpy array, a tensor, a list, or a column of pandas.
 
-        Strings are names. Booleans are "no" and "yes". Whole numbers stand for themselves, -1 as well, in the order of
-        numbers. None, NaN and "" are unknown.
+        Booleans are "no" and "yes"; whole numbers stand for themselves, -1 as well. None, NaN and "" are unknown.
 
         names: what the numbers 0 .. k - 1 of the column mean, which are then codes: -1 is unknown.
 
@@ -181,8 +180,7 @@ def cross(*labels: Labels) -> Labels:
 def odd_values(labels: Labels) -> list[str]:
     """List probable slips in a column of groups, each as the value found and a remedy; usually none.
 
-    Values that differ by case or blanks alone, texts and numbers that mean an empty cell, and groups of fewer than five
-    rows and 2 % of all.
+    Values that differ by case or blanks alone, marks of an empty cell, groups of fewer than five rows and 2 % of all.
     """
     rows, alike = {name: n for name, n in labels.counts.items() if n}, defaultdict(list)
     for name in rows:
@@ -208,9 +206,6 @@ def odd_values(labels: Labels) -> list[str]:
             "these rows out, or add images; row numbers and scores cannot be groups"
         )
     return problems
-
-
-# ---- tables --------------------------------------------------------------------------------------------------
 
 
 def read_table(path: Path) -> pa.Table:
@@ -247,10 +242,6 @@ def _read_csv(path: Path, delimiter: str) -> list[list[str]]:
 
     A reader that meets a stray quote takes the rows after it for one cell: such a quote, and rows of another number of
     cells, are refused, and cells with line breaks are warned of.
-
-    Raises:
-        InvalidInputError: no columns, a column twice, control characters, a quote that does not end or ends within a
-            cell, rows of another length; the message names the line.
     """
     content = path.read_bytes()
     if control := _CONTROL.search(content):
@@ -344,9 +335,6 @@ def as_labels(column: pa.Array, names: Names, where: str, unknown: Any = ()) -> 
     return Labels(code[found.codes], tuple(texts))
 
 
-# ---- captions ------------------------------------------------------------------------------------------------
-
-
 def captions_in(cell: Any, where: str) -> tuple[str, tuple[str, ...] | None]:
     """Return the caption of a cell, "" if it has none, and the further captions of a list, without blank ones."""
     texts = cell if isinstance(cell, list) else []
@@ -372,9 +360,9 @@ def one_row_per_image(
     Raises:
         InvalidInputError: a name on several rows without captions to put together, or with different labels.
     """
-    rows: dict[str, list[int]] = {}
+    rows = defaultdict[str, list[int]](list)
     for row, name in enumerate(names):
-        rows.setdefault(name, []).append(row)
+        rows[name].append(row)
     if len(rows) == len(names):
         return np.arange(len(names)), list(captions), list(more)
     if not captions:

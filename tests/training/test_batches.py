@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -142,11 +143,11 @@ def test_a_batch_is_rows_of_the_data(kind: str) -> None:
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("two_views", [False, True])
 def test_batches_are_functions_of_their_number_whatever_the_workers(kind: str, two_views: bool) -> None:
-    make = BOTH[kind]
-    whole = take(make(two_views=two_views), 0, 3 * PER_EPOCH)
+    make = functools.partial(BOTH[kind], **({"tokenize": None} if two_views else {}))
+    whole = take(make(), 0, 3 * PER_EPOCH)
     for workers, first in ((0, 3), (1, 0), (2, 2 * PER_EPOCH + 1)):
         state = torch.random.get_rng_state()
-        found = take(make(two_views=two_views, workers=workers), first, 3)
+        found = take(make(workers=workers), first, 3)
         assert all(same(here, there) for here, there in zip(found, whole[first : first + 3], strict=True))
         assert torch.equal(state, torch.random.get_rng_state()), "the loop's own randomness is left alone"
 
@@ -159,7 +160,7 @@ def test_going_on_decodes_nothing_that_is_passed_over() -> None:
 
 def test_an_image_is_augmented_anew_in_every_epoch_and_view() -> None:
     shifts: dict[int, set[float]] = {}
-    for batch in take(mapped(two_views=True), 0, 15):
+    for batch in take(mapped(tokenize=None), 0, 15):
         assert batch.texts == {}
         for row, image, view in zip(batch.index.tolist(), batch.images, batch.views, strict=True):
             shifts.setdefault(row, set()).update((float(image[2, 0, 0]), float(view[2, 0, 0])))
@@ -168,7 +169,7 @@ def test_an_image_is_augmented_anew_in_every_epoch_and_view() -> None:
 
 
 def test_two_views_of_a_stream_need_no_captions_and_others_are_passed_over() -> None:
-    (batch,) = take(streamed(Stream(N, without_caption=range(N)), two_views=True), 0, 1)
+    (batch,) = take(streamed(Stream(N, without_caption=range(N)), tokenize=None), 0, 1)
     assert not torch.equal(batch.images, batch.views)
     (batch,) = take(streamed(Stream(N, without_caption=(1, 4, 7)), batch_size=20), 0, 1)
     assert sorted(batch.index.tolist()) == [i for i in range(N) if i not in (1, 4, 7)]

@@ -364,7 +364,7 @@ def micro(size: int = 4, two_views: bool = False) -> list[Batch]:
 
 def gradient(made: Trainee, parts: list[Batch], **given: Any) -> tuple[Tensor, dict[str, Tensor]]:
     chosen = LoopSettings(steps=2, batch_size=4, accumulation=MICRO, **given)
-    loss = Run(made, chosen, 2, make_accelerator(cpu=True), None, {}).gradient(0, parts)
+    loss = Run(made, chosen, make_accelerator(cpu=True), None, {"steps": 2}).gradient(0, parts)
     return loss, gradients(made)
 
 

@@ -347,7 +347,7 @@ def test_a_kill_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyP
     expected = features(opened(folder))[1]
     with torch.no_grad():
         found.model.text_projection.mul_(2)
-    monkeypatch.setattr("vldebias.miniature.tokenizer.save_tokenizer", killed)
+    monkeypatch.setattr("vldebias.training.model.save_tokenizer", killed)
     monkeypatch.setattr(module.shutil, "rmtree", lambda *args, **more: None)  # a killed process tidies nothing up
     with pytest.raises(KilledError):
         save_model(found, folder, scope="all", name="miniature")
@@ -375,7 +375,7 @@ def test_a_kill_between_the_moves_loses_nothing_to_the_next_kill(tmp_path: Path)
 def test_a_folder_with_other_things_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("all of it")
     for path in (tmp_path, tmp_path / "thesis.txt"):
-        with pytest.raises(InvalidInputError, match="holds other things than a saved model"):
+        with pytest.raises(InvalidInputError, match="other than a saved model"):
             save_model(make("miniature"), path, scope="all", name="miniature")
     assert (tmp_path / "thesis.txt").read_text() == "all of it"
 

@@ -52,7 +52,7 @@ def test_held_out_data_that_are_learned_from_are_refused_and_some_are_told() -> 
     with pytest.warns(VldebiasWarning, match="5 of 10 images are files to learn from"):
         check_held_out(data(5, "a"), data(0, "b"))
     for held_out in (data(1, "a"), data(100, "b")):
-        with pytest.raises(InvalidInputError, match="they are learned from"):
+        with pytest.raises(InvalidInputError, match="is the training data"):
             check_held_out(held_out, data(0, "b"))
 
 

@@ -55,7 +55,7 @@ def test_scores_are_cosines_whatever_the_batches(batch_size: int, workers: int, 
 
 
 def test_images_that_cannot_be_read_have_no_score() -> None:
-    with pytest.warns(VldebiasWarning, match="2 images cannot be read and have no score, such as id3"):
+    with pytest.warns(VldebiasWarning, match="2 unreadable images have no score, such as id3"):
         found = positive_scores(tiny_towers(), source(broken=(3, 22)))
     assert np.flatnonzero(np.isnan(found)).tolist() == [3, 22]
     rest = [i for i in range(23) if i not in (3, 22)]

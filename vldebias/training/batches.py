@@ -70,8 +70,7 @@ class Batches:
 
     Args:
         batch_size, seed, rank, world: see `vldebias.training.sampling.Sampler`.
-        tokenize: of the towers; not needed for two views.
-        two_views: contrast two augmentations of each image; captions are then not read.
+        tokenize: of the towers; None contrasts two augmentations of each image, and reads no captions.
         workers: number of readers, processes for pairs and threads for a stream; 0 reads between the batches.
     """
 
@@ -85,17 +84,13 @@ class Batches:
         *,
         batch_size: int,
         tokenize: Tokenize | None = None,
-        two_views: bool = False,
         seed: int = 0,
         rank: int | None = None,
         world: int | None = None,
         workers: int = 0,
     ) -> None:
-        if not two_views and tokenize is None:
-            raise InvalidInputError(f"{name}: expected captions and tokenize, or two_views=True")
         self.name, self.augment, self.batch_size, self.seed = name, augment, batch_size, seed
-        self.tokenize = None if two_views else tokenize
-        self.workers = workers
+        self.tokenize, self.workers = tokenize, workers
         self.rank = own_rank() if rank is None else rank
         self.world = world_size() if world is None else world
         self.unreadable: dict[str, str] = {}  # id -> reason
@@ -139,23 +134,19 @@ class Batches:
         return torch.stack([self.augment(image, generator) for generator in each])
 
     def _batch(self, index: Tensor, texts: Sequence[str], views: Tensor, columns: dict[str, Any]) -> Batch:
-        said: dict[str, Any] = {}
-        if self.tokenize is not None:
-            said = {"texts": dict(self.tokenize(texts)), "captions": codes_of(texts)}
-        second = None if self.tokenize is not None else views[:, 1]
-        return Batch(images=views[:, 0], views=second, index=index, **said, **columns)
+        if self.tokenize is None:
+            return Batch(images=views[:, 0], views=views[:, 1], index=index, **columns)
+        said: dict[str, Any] = {"texts": dict(self.tokenize(texts)), "captions": codes_of(texts)}
+        return Batch(images=views[:, 0], index=index, **said, **columns)
 
 
 class MapBatches(Batches, Dataset[dict[str, Any]]):
-    """Read micro-batches of pairs at random; see `Batches` for the options.
-
-    Signals to the process group do not end the workers: the run that they read for finishes its step and ends them.
-    """
+    """Read micro-batches of pairs at random; see `Batches` for the options."""
 
     def __init__(self, pairs: Pairs, augment: Augment, **options: Any) -> None:
         super().__init__(pairs.name, augment, **options)
         if self.tokenize is not None and not pairs.captions:
-            raise InvalidInputError(f"{pairs.name}: expected captions and tokenize, or two_views=True")
+            raise InvalidInputError(f"{pairs.name}: has no captions; expected some, or two views (tokenize=None)")
         self.pairs = pairs
         self.sampler = Sampler(pairs.items, self.batch_size, self.seed, self.rank, self.world)
         self.items, self.per_epoch = pairs.items, self.sampler.per_epoch
@@ -167,7 +158,7 @@ class MapBatches(Batches, Dataset[dict[str, Any]]):
         closing = multiprocessing.RawValue("b", 0)
 
         def outlast_signals(_: int) -> None:
-            # A scheduler signals all processes at once. The loader's own way to end a worker must still end it.
+            # A scheduler signals all at once: the run finishes its step, and ends a worker by the loader's own way.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, lambda *_: os._exit(0) if closing.value else None)
 
@@ -227,13 +218,7 @@ class StreamBatches(Batches):
     """
 
     def __init__(
-        self,
-        stream: ImageStream,
-        augment: Augment,
-        *,
-        label: str | None = None,
-        buffer: int = 1000,
-        **options: Any,
+        self, stream: ImageStream, augment: Augment, *, label: str | None = None, buffer: int = 1000, **options: Any
     ) -> None:
         super().__init__(stream.name, augment, **options)
         if label is not None and label not in stream.names:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError, VldebiasError, need
 from vldebias.files import only_writer, write_atomically
+from vldebias.hosts.towers import Towers
 from vldebias.training.batches import Batch, Batches
 from vldebias.training.objective import Trainee
 from vldebias.training.optim import RHO, Average, climbed, cosine_rate, keep_frozen_still, parameter_groups, still
@@ -31,13 +32,11 @@ from vldebias.training.settings import LoopSettings
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from vldebias.hosts.towers import Towers
-
 STATE, HISTORY = "state.pt", "history.jsonl"
 BETAS = (0.9, 0.98)  # of AdamW, as CLIP was trained
 
 Entry = dict[str, float]  # after a step: step, loss, lr, temperature, seconds, and the monitor's scores where it looked
-Scores = Callable[["Towers"], dict[str, float]]
+Scores = Callable[[Towers], dict[str, float]]
 _TYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -98,11 +97,10 @@ def fit(
 ) -> list[Entry]:
     """Train `trainee` in place and return the history, one entry per step.
 
-    A run that was killed goes on from its last checkpoint. Ctrl-C and SIGTERM let the step finish, write a checkpoint
-    and raise KeyboardInterrupt; a second one does so at once.
+    A killed run goes on from its last checkpoint. Ctrl-C and SIGTERM let the step finish, write a checkpoint and raise
+    KeyboardInterrupt; a second one raises at once.
 
     Args:
-        trainee: model and loss; trained parameters require gradients.
         folder: where the checkpoint and the history, a line per step, are written; None writes none.
         identity: values that a checkpoint must share to be resumed, besides the number of steps.
         monitor: scores of the model, every `eval_every` steps and at the end; with `ema` those of the average.
@@ -115,7 +113,7 @@ def fit(
     steps = steps_of(settings, batches)
     accelerator = accelerator or make_accelerator()
     with nullcontext() if folder is None or not accelerator.is_main_process else only_writer(folder):
-        run = Run(trainee, settings, steps, accelerator, folder, {**(identity or {}), "steps": steps})
+        run = Run(trainee, settings, accelerator, folder, {**(identity or {}), "steps": steps})
         first, saved = run.resume(), time.monotonic()
         # in this order: the workers are forked with the handlers in place, and stop when the run does
         with _signals() as signals, closing(batches.starting(first * settings.accumulation)) as micro:
@@ -129,7 +127,10 @@ def fit(
                     run.module.eval()
                     with nullcontext() if run.average is None else run.average.applied():
                         entry |= monitor(trainee.towers)
-                run.note(entry)
+                run.history.append(entry)
+                if folder is not None and accelerator.is_main_process:
+                    with (folder / HISTORY).open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(entry) + "\n")
                 if on_step is not None:
                     on_step(entry, steps)
                 due, stop = run.agree(time.monotonic() - saved >= settings.save_every * 60, bool(signals))
@@ -169,20 +170,14 @@ class Run:
     """Hold the state that one run needs to step and that its checkpoint stores; see `fit`."""
 
     def __init__(
-        self,
-        trainee: Trainee,
-        settings: LoopSettings,
-        steps: int,
-        accelerator: Accelerator,
-        folder: Path | None,
-        identity: dict[str, Any],
+        self, trainee: Trainee, settings: LoopSettings, accelerator: Accelerator, folder: Path | None, identity: Any
     ) -> None:
-        self.trainee, self.settings, self.steps, self.accelerator = trainee, settings, steps, accelerator
-        self.folder, self.identity = folder, json.loads(json.dumps(identity, default=str))
+        self.trainee, self.settings, self.accelerator, self.folder = trainee, settings, accelerator, folder
+        self.steps, self.identity = int(identity["steps"]), json.loads(json.dumps(identity, default=str))
         groups = parameter_groups(trainee, settings.weight_decay)
         self.optimizer = torch.optim.AdamW(groups, lr=settings.lr, betas=BETAS)
         self.module: nn.Module = accelerator.prepare(trainee)
-        self.precision = settings.mixed_precision
+        self.precision = settings.precision or "no"
         self.scaler = torch.amp.GradScaler(accelerator.device.type, enabled=self.precision == "fp16")
         self.learning = {name: p for name, p in trainee.named_parameters() if p.requires_grad}
         self.average = Average(self.learning, settings.ema) if settings.ema is not None else None
@@ -220,10 +215,9 @@ class Run:
     def gradient(self, step: int, micro: Sequence[Batch]) -> Tensor:
         """Add the gradient of the step's loss to `.grad`, and return the loss ().
 
-        With negatives "micro" the loss of a step is the mean of those of its micro-batches. With "step" it is the loss
-        of all pairs together, in the memory of one micro-batch (GradCache, Gao et al., 2021): features of every one
-        without a graph, the loss of all and its gradient in the features, and then every one again, with that gradient.
-        Both passes have the same dropout and mixing; running statistics and the state of a loss move once.
+        With negatives "micro" the loss of a step is the mean of those of its micro-batches, with "step" that of all
+        pairs together in the memory of one micro-batch (GradCache, Gao et al., 2021): features without a graph, the
+        gradient of the loss of all in them, and every micro-batch again with that gradient, its dropout and its mixing.
         """
         move, device = need("accelerate.utils").send_to_device, self.accelerator.device
         there = [Batch(**move(vars(batch), device, non_blocking=True)) for batch in micro]
@@ -277,13 +271,6 @@ class Run:
         own = torch.tensor(wishes, dtype=torch.float32, device=self.accelerator.device)
         return [bool(wish) for wish in self.accelerator.reduce(own, reduction="sum")]
 
-    def note(self, entry: Entry) -> None:
-        """Append an entry to the history, in the folder too: a line of JSON."""
-        self.history.append(entry)
-        if self.folder is not None and self.accelerator.is_main_process:
-            with (self.folder / HISTORY).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(entry) + "\n")
-
     def _live(self) -> dict[str, Tensor]:
         """Return the tensors that a checkpoint holds of model and loss: trained ones and buffers."""
         kept = set(self.trainee.state_dict())
@@ -304,17 +291,16 @@ class Run:
             write_atomically(self.folder / STATE, lambda partial: torch.save(state, partial))
         self.accelerator.wait_for_everyone()
 
+    @torch.no_grad()
     def resume(self) -> int:
-        """Load the last checkpoint, and return the first step to do."""
+        """Load the last checkpoint, and return the first step to do; the history loses what will be done again."""
         state = None if self.folder is None else read_state(self.folder / STATE)
         if state is not None:
             self._restore(state)
-        if self.folder is not None and self.accelerator.is_main_process:  # without the steps that will be done again
-            lines = "".join(json.dumps(entry) + "\n" for entry in self.history)
-            write_atomically(self.folder / HISTORY, lines)
+        if self.folder is not None and self.accelerator.is_main_process:
+            write_atomically(self.folder / HISTORY, "".join(json.dumps(entry) + "\n" for entry in self.history))
         return len(self.history)
 
-    @torch.no_grad()
     def _restore(self, state: dict[str, Any]) -> None:
         there, here = json.loads(state["identity"]), self.identity
         if names := sorted(name for name in there | here if there.get(name) != here.get(name)):

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from vldebias import __version__
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
 from vldebias.hosts.base import reading
-
-if TYPE_CHECKING:
-    from vldebias.hosts.towers import Towers
+from vldebias.hosts.towers import Towers, check_checkpoint, write_checkpoint
+from vldebias.miniature import Preprocess
+from vldebias.miniature.tokenizer import save_tokenizer
 
 MANIFEST = "vldebias.json"
 _NAME = "default"  # of the adapter in peft
@@ -35,8 +35,8 @@ def tune(
 ) -> list[str]:
     """Set `requires_grad` of all parameters of the model, and return the names of the trained ones.
 
-    Frozen in every scope: the model's own temperature and bias, which belong to its loss, and parameters that reach no
-    feature (CoCa's caption decoder, unused poolers): they have no gradient, and processes would wait for one.
+    Frozen in every scope are temperature and bias, which belong to the loss, and parameters that reach no feature (such
+    as CoCa's caption decoder), for whose gradient processes would wait.
 
     Args:
         scope: "all", "text", "image" (one tower), "heads" (layers into the joint space) or "lora": 2 B A of rank
@@ -47,9 +47,7 @@ def tune(
     """
     model = towers.model
     if hasattr(model, "peft_config"):
-        raise UnsupportedHostError(
-            f"{type(model).__name__}: carries adapters of peft already; merge them (merge_and_unload)"
-        )
+        raise UnsupportedHostError(f"{type(model).__name__}: has peft adapters; merge them first (merge_and_unload)")
     if scope == "lora":
         _add_adapters(towers, lora_rank, seed)
     else:
@@ -185,21 +183,14 @@ def merged(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]
 def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
     """Write the model into `folder`, whole or not at all, and replace a model saved there before.
 
-    Its own library reads it: open_clip as "local-dir:FOLDER", transformers, `vldebias.miniature.load_clip(folder)`.
-    Adapters are merged. vldebias.json records its origin.
-
-    scope: trained part, see `tune`. name: the name that the model was loaded by, see `vldebias.loading.load_host`.
+    Its own library reads it (open_clip as "local-dir:FOLDER"). Adapters are merged, and vldebias.json records `scope`,
+    the trained part, and `name`, by which the model was loaded (see `vldebias.loading.load_host`).
     """
     from safetensors.torch import save_file
 
-    from vldebias.hosts.towers import write_checkpoint
-    from vldebias.miniature import Preprocess
-    from vldebias.miniature.tokenizer import save_tokenizer
-
     refuse_foreign(folder)
     small = isinstance(towers.preprocess, Preprocess)
-    held = {key: tensor.detach().cpu() for key, tensor in towers.model.state_dict().items()}
-    plain = merged(towers.model, held)
+    plain = merged(towers.model, {key: t.detach().cpu() for key, t in towers.model.state_dict().items()})
     with replacing(folder) as beside:
         if small:
             save_file({key: t.clone().contiguous() for key, t in plain.items()}, beside / "clip.safetensors")
@@ -213,9 +204,6 @@ def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
 
 def check_savable(towers: Towers, *, name: str) -> None:
     """Refuse, before hours of training, a model that could not be saved or would be loaded as another one."""
-    from vldebias.hosts.towers import check_checkpoint
-    from vldebias.miniature import Preprocess
-
     if not isinstance(towers.preprocess, Preprocess):
         check_checkpoint(towers, merged(towers.model, towers.model.state_dict()), name=name)
 
@@ -223,9 +211,7 @@ def check_savable(towers: Towers, *, name: str) -> None:
 def refuse_foreign(folder: Path) -> None:
     """Raise InvalidInputError where saving would overwrite anything but a saved model."""
     if folder.exists() and not (folder / MANIFEST).is_file() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InvalidInputError(
-            f"{folder}: holds other things than a saved model, which would be lost; expected a new one"
-        )
+        raise InvalidInputError(f"{folder}: holds files other than a saved model; choose a new folder")
 
 
 @contextmanager

@@ -14,17 +14,16 @@ from torch.nn.functional import normalize
 
 from vldebias.data.dataset import ImageData
 from vldebias.data.parallel import prefetch
+from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, warn
 from vldebias.hosts.base import reading
+from vldebias.hosts.towers import Towers
 from vldebias.metrics.rankings import first_hits
 from vldebias.pictures import why_unreadable
 from vldebias.prompts import check_slots, fill
 
 if TYPE_CHECKING:
     from PIL import Image
-
-    from vldebias.edit import Edit
-    from vldebias.hosts.towers import Towers
 
 BATCH = 64  # images that go through a tower at once
 
@@ -72,10 +71,7 @@ def pixel_batches(
 
 
 def worsened(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, tuple[float, float]]:
-    """Return the scores that got worse, compared at three decimals: (before, after) by name.
-
-    The positive score is left out, since a cosine alone does not measure quality.
-    """
+    """Return the scores, but the cosine, that got worse at three decimals: (before, after) by name."""
     both = {name: (value, after[name]) for name, value in before.items() if name in after and name != "positive_score"}
     return {name: (was, now) for name, (was, now) in both.items() if math.isfinite(was) and not now - was > -0.0005}
 
@@ -107,10 +103,7 @@ class Monitor:
         groups: Tensor | None = None,
     ) -> None:
         if labels is None and not any(caption.strip() for caption in captions):
-            raise InvalidInputError(
-                f"held-out data: {len(images)} images without captions and without labels leave nothing to measure; "
-                "give captions, or labels with class_texts"
-            )
+            raise InvalidInputError("held-out data: expected captions, or labels with class_texts; got neither")
         if groups is not None and not bool((groups >= 0).any()):
             raise InvalidInputError("held-out data: no image has a known group; leave groups out")
         self.images, self.captions, self.class_texts = images, tuple(captions), tuple(class_texts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -11,13 +11,11 @@ from torch import Tensor, nn
 
 from vldebias import losses
 from vldebias.errors import InvalidInputError, warn
+from vldebias.hosts.towers import Towers
 from vldebias.training.augmentation import mix_amplitudes, most_similar
 from vldebias.training.batches import Batch
 from vldebias.training.optim import still
 from vldebias.training.settings import LossSettings
-
-if TYPE_CHECKING:
-    from vldebias.hosts.towers import Towers
 
 MILD = 0.1  # temperature of rince where nobody says one: its pairs weigh e^(q s / t)
 WAITING = 0.2  # share of the steps before nuclr learns popularity
@@ -114,13 +112,10 @@ def build_objective(
         known = ", ".join(sorted(read - {"loss"}))
         raise InvalidInputError(f"{settings.loss} does not read {', '.join(unread)}; it reads {known}")
     options: dict[str, Any] = {theirs: getattr(settings, ours) for ours, theirs in kind.settings.items()}
-    own = max(temperature, MILD) if settings.loss == "rince" else temperature
-    own = settings.temperature or own
+    own = settings.temperature or (max(temperature, MILD) if settings.loss == "rince" else temperature)
     if settings.loss == "rince" and settings.q / own > 20:  # at t = .01, q = .4 a cosine lower by .1 weighs 55 x less
-        warn(
-            f"rince at temperature {own:.3g} and q {settings.q}: pairs that fit best outweigh others by up to "
-            f"e^{settings.q / own:.0f}; temperature 0.1 spreads the weight"
-        )
+        weight = f"up to e^{settings.q / own:.0f} times more"
+        warn(f"rince at temperature {own:.3g} and q {settings.q} weighs close pairs {weight}; raise temperature to 0.1")
     options |= {"temperature": own, "chunk_size": settings.chunk_size, "gather": gather}
     if settings.loss != "sigmoid":
         options["within_view"] = two_views
@@ -131,10 +126,7 @@ def build_objective(
     elif items is not None:
         options["dataset_size"] = items
     else:
-        raise InvalidInputError(
-            f"{settings.loss}: keeps a running average per pair, and a stream does not say how many pairs there are; "
-            "read the data without streaming, or choose another loss"
-        )
+        raise InvalidInputError(f"{settings.loss}: needs the number of pairs; do not stream, or choose another loss")
     weights = None
     if settings.group_dro is not None:
         if groups is None:

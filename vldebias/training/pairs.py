@@ -70,11 +70,7 @@ class Pairs:
             return cls(data.name, data.ids, (), data.read, **rest)
         more = data.more_captions or ((),) * len(data)
         captions = tuple((first, *others) for first, others in zip(data.captions, more, strict=False))
-        if caption_template is not None:
-            if labels is None:
-                raise InvalidInputError(f"{data.name}: caption_template needs label, the column of classes to name")
-            if "{}" not in caption_template:
-                raise InvalidInputError(f"caption_template: expected {{}} for the class, got {caption_template!r}")
+        if caption_template is not None and labels is not None:
             texts = [*(caption_template.replace("{}", one) for one in labels.names), ""]
             captions = tuple((texts[code],) for code in labels.codes)
         if not captions:
@@ -103,8 +99,6 @@ class Pairs:
 
     def with_noise(self, eta: float, seed: int) -> Self:
         """Return pairs with a share eta of the captions replaced by random ones of all; see `mixture_noise`."""
-        if not self.captions:
-            raise InvalidInputError(f"{self.name}: caption noise needs captions, and these pairs have none")
         every = list(chain.from_iterable(self.captions))
         drawn = iter([every[row] for row in mixture_noise(len(every), eta, seed)])
         captions = tuple(tuple(islice(drawn, len(own))) for own in self.captions)
@@ -119,8 +113,6 @@ def mixture_noise(n: int, eta: float, seed: int) -> NDArray[np.int64]:
     chosen uniformly from all n, itself included, so both marginals stay what they were. With a larger eta and the same
     seed the rows that were replaced still are, by the same.
     """
-    if not 0 <= eta <= 1:
-        raise InvalidInputError(f"eta: expected a noise rate in [0, 1], got {eta}")
     generator = numpy_generator("mixture noise", seed)
     replaced, others = generator.random(n) < eta, generator.integers(max(n, 1), size=n)
     return np.where(replaced, others, np.arange(n))
@@ -180,9 +172,7 @@ def check_held_out(held_out: ImageData, learned: ImageData) -> None:
     paths = [{data.path(row) for row in range(len(data))} for data in (held_out, learned)]
     same = len(set.intersection(*paths) - {""})
     if held_out.fingerprint == learned.fingerprint or same >= 0.9 * len(held_out):
-        raise InvalidInputError(
-            f"held-out data {held_out.name} {held_out.split}: they are learned from, so their scores say nothing; "
-            "name another split (val_split) or other data (val_data)"
-        )
+        name = f"{held_out.name} {held_out.split}"
+        raise InvalidInputError(f"held-out data {name}: is the training data; set another val_split or val_data")
     if same:
         warn(f"held-out data {held_out.name}: {same} of {len(held_out)} images are files to learn from: scores flatter")

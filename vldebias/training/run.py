@@ -6,7 +6,7 @@ import json
 import math
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -14,6 +14,7 @@ from vldebias.api import fit_projections
 from vldebias.data.dataset import ImageData, ImageStream
 from vldebias.errors import InvalidInputError, need
 from vldebias.files import only_writer, versions, write_atomically
+from vldebias.hosts.towers import Towers
 from vldebias.loading import load_host
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import load_prompts
@@ -26,9 +27,6 @@ from vldebias.training.objective import Trainee, build_objective
 from vldebias.training.pairs import Pairs, check_held_out, make_pairs, open_images
 from vldebias.training.settings import WORLDS, TrainSettings
 from vldebias.training.suspects import positive_scores, report_pairs
-
-if TYPE_CHECKING:
-    from vldebias.hosts.towers import Towers
 
 SETTINGS, OUTCOME, MODEL, PROJECTION = "settings.yaml", "run.json", "model", "projection"
 _SHOWN = ("zero_shot_accuracy", "recall@1 image->text", "recall@1 text->image")
@@ -101,7 +99,7 @@ def train_model(
         negatives = settings.batch_size * processes * (settings.accumulation if settings.negatives == "step" else 1)
         progress.say(
             f"{settings.model}: {learning:,} parameters learn, from {size}; processes: {processes}; precision "
-            f"{settings.mixed_precision}; loss {settings.loss} at temperature {objective.temperature:.3g}, negatives "
+            f"{settings.precision}; loss {settings.loss} at temperature {objective.temperature:.3g}, negatives "
             f"from {negatives:,}"
         )
         progress.say(f"goes on after step {done} of {steps}" if done else f"{steps} steps")
@@ -122,8 +120,7 @@ def train_model(
         write_atomically(folder / SETTINGS, settings.as_yaml())
         files = {"model": MODEL, "settings": SETTINGS, "history": HISTORY}
         after = {} if monitor is None else monitor(towers)
-        outcome: dict[str, Any] = {"before": before, "after": after, "debiased": {}, "worse": worsened(before, after)}
-        outcome["wrong_pairs"] = None
+        outcome: dict[str, Any] = {"before": before, "after": after, "debiased": {}, "wrong_pairs": None}
         if pairs is not None and pairs.captions and settings.score_pairs:
             scores = positive_scores(towers, pairs, workers=settings.workers, progress=progress)
             more, outcome["wrong_pairs"] = report_pairs(pairs, scores, folder, keep=settings.keep)
@@ -137,6 +134,7 @@ def train_model(
             outcome["debiased"] = {} if monitor is None else monitor(towers, edits["joint"])
         outcome["processes"] = {"number": processes, "kind": str(accelerator.distributed_type.value)}
         outcome |= {"settings": settings.model_dump(), "versions": versions(), "files": files}
+        outcome["worse"] = worsened(before, after)
         write_atomically(folder / OUTCOME, json.dumps(outcome, indent=1, default=str) + "\n")
     return outcome
 
@@ -145,8 +143,6 @@ def list_pairs(
     settings: TrainSettings, folder: Path, *, cpu: bool = False, progress: Progress = SILENT
 ) -> dict[str, Any]:
     """Score every pair by the model as loaded, and write the files of `report_pairs` into `folder`."""
-    from vldebias.hosts.towers import Towers
-
     data = open_images(settings)
     if not isinstance(data, ImageData):
         raise InvalidInputError(f"{settings.data}: expected data that can be read in any order, got a stream")
@@ -169,8 +165,6 @@ def steps_done(folder: Path) -> tuple[int, int]:
 
 def make_towers(settings: TrainSettings) -> Towers:
     """Load the model, and set which parameters are trained."""
-    from vldebias.hosts.towers import Towers
-
     if settings.views == "two" and settings.tune == "text":
         raise InvalidInputError("tune 'text': two views of an image are not read by the text tower; tune another part")
     loaded = load_host(settings.model, settings.pretrained)
@@ -184,10 +178,10 @@ def make_towers(settings: TrainSettings) -> Towers:
 
 def make_batches(data: Pairs | ImageStream, settings: TrainSettings, towers: Towers) -> Batches:
     """Return micro-batches of pairs, or of a stream of them."""
-    looks: Any = {"crop": settings.crop_scale, "flip": settings.flip, "jitter": settings.jitter}
-    augment = Augmentation(towers.size, towers.mean, towers.std, **looks)
+    looks = (settings.crop_scale, settings.flip, settings.jitter)
+    augment = Augmentation(towers.size, towers.mean, towers.std, *looks)
     options: dict[str, Any] = {name: getattr(settings, name) for name in ("batch_size", "seed", "workers")}
-    options |= {"tokenize": towers.tokenize, "two_views": settings.views == "two"}
+    options["tokenize"] = None if settings.views == "two" else towers.tokenize
     if isinstance(data, Pairs):
         return MapBatches(data, augment, **options)
     return StreamBatches(data, augment, label=settings.label, buffer=settings.shuffle_buffer, **options)

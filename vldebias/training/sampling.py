@@ -11,8 +11,6 @@ import torch
 from numpy.typing import NDArray
 
 from vldebias.errors import InvalidInputError
-from vldebias.losses.processes import rank as own_rank
-from vldebias.losses.processes import world_size
 
 
 def _seeds(purpose: str, numbers: tuple[int, ...]) -> np.random.SeedSequence:
@@ -42,22 +40,17 @@ def epoch_order(items: int, seed: int, epoch: int) -> NDArray[np.int64]:
 class Sampler:
     """Choose the rows of the micro-batches of one of `world` processes.
 
-    A joint micro-batch is `batch_size * world` rows that follow each other in the order of the epoch; process `rank`
-    has the rank-th `batch_size` of them. So the joint batches are those that one process with the joint batch size
-    would have. Rows that do not fill a joint batch at the end of an epoch are left out of it.
+    A joint micro-batch is `batch_size * world` rows that follow each other in the order of the epoch, as one process
+    with the joint batch size would have; process `rank` has the rank-th share. An incomplete last batch is left out.
     """
 
-    def __init__(
-        self, items: int, batch_size: int, seed: int = 0, rank: int | None = None, world: int | None = None
-    ) -> None:
-        self.items, self.batch_size, self.seed = items, batch_size, seed
-        self.rank = own_rank() if rank is None else rank
-        self.world = world_size() if world is None else world
-        self.joint_size = batch_size * self.world
+    def __init__(self, items: int, batch_size: int, seed: int = 0, rank: int = 0, world: int = 1) -> None:
+        self.items, self.batch_size, self.seed, self.rank, self.world = items, batch_size, seed, rank, world
+        self.joint_size = batch_size * world
         if items < self.joint_size:
             raise InvalidInputError(
                 f"the data has {items} rows, fewer than the {self.joint_size} of one batch ({batch_size} per process, "
-                f"{self.world} processes); lower batch_size or give more data"
+                f"{world} processes); lower batch_size or give more data"
             )
         self.per_epoch = items // self.joint_size
 

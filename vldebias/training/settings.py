@@ -5,17 +5,16 @@ from __future__ import annotations
 import multiprocessing
 import os
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.files import read_yaml
 
 _WORKERS = 2 if "fork" in multiprocessing.get_all_start_methods() else 0
 Scope = Literal["all", "text", "image", "heads", "lora"]
-Precision = Literal["no", "bf16", "fp16"]
 LossName = Literal["info_nce", "rince", "debiased", "hard_negative", "sogclr", "nuclr", "sigmoid", "spread", "gce"]
 WORLDS = ("birds", "portraits")  # data that come with the miniature
 
@@ -45,7 +44,7 @@ class DataSettings(_Settings):
     image_root: str | None = Field(None, description="Folder that paths of a table start from. Default: the table's.")
     allow_outside: bool = Field(False, description="Also take paths of a table that lead out of its folder.")
     label: str | None = Field(None, description="Column of classes, for zero-shot scores and losses that read them.")
-    caption_template: str | None = Field(None, description="Captions from the label instead: 'a photo of a {}.'")
+    caption_template: str | None = Field(None, pattern=r"\{\}", description="Captions of labels: 'a photo of a {}.'")
     streaming: bool = Field(False, description="Read rows as they come, without a copy on the disk.")
     shuffle_buffer: int = Field(1000, ge=1, description="Rows that a stream is shuffled within.")
     items: int | None = Field(None, ge=1, description="Images of a world of the miniature. Default: all that ship.")
@@ -103,14 +102,14 @@ class LoopSettings(_Settings):
     steps: int | None = Field(None, ge=1, description="Updates of the weights.")
     batch_size: int = Field(256, ge=2, description="Pairs per process and micro-batch; the negatives are of these.")
     accumulation: int = Field(1, ge=1, description="Micro-batches whose gradients make one update.")
-    negatives: Literal["micro", "step"] = Field(
-        "micro", description="Of a micro-batch, or of all of a step (GradCache)."
-    )
+    negatives: Literal["micro", "step"] = Field("micro", description="Of a micro-batch, or all of a step (GradCache).")
     lr: float = Field(1e-5, gt=0, description="Peak learning rate of AdamW.")
     warmup: float = Field(0.1, ge=0, lt=1, description="Share of the steps with rising learning rate.")
     weight_decay: float = Field(0.1, ge=0, description="Decay of weight matrices.")
     clip_norm: float | None = Field(1.0, gt=0, description="Largest norm of the gradient; null switches off.")
-    precision: Precision | None = Field(None, description="Autocast. Default: as `accelerate launch` says, else no.")
+    precision: Literal["no", "bf16", "fp16"] | None = Field(
+        None, validate_default=True, description="Autocast. Default: as `accelerate launch` says, else no."
+    )
     ema: float | None = Field(None, gt=0, lt=1, description="Average the weights with this memory (such as 0.999).")
     wise_ft: float | None = Field(None, gt=0, le=1, description="Share of trained weights to mix with the first ones.")
     sharpness: Literal["none", "sam", "asam"] = Field("none", description="Sharpness-aware updates; twice the cost.")
@@ -122,13 +121,10 @@ class LoopSettings(_Settings):
     seed: int = Field(0, ge=0, description="All randomness follows from it.")
     track: Literal["tensorboard", "wandb", "trackio"] | None = Field(None, description="Also log there.")
 
-    @property
-    def mixed_precision(self) -> str:
-        """Return the precision that was chosen here, or at launch."""
-        name = self.precision or os.environ.get("ACCELERATE_MIXED_PRECISION") or "no"
-        if name not in get_args(Precision):
-            raise InvalidInputError(f"--mixed_precision {name}: expected {', '.join(get_args(Precision))}")
-        return name
+    @field_validator("precision", mode="before")
+    @classmethod
+    def _of_the_launch(cls, given: Any) -> Any:
+        return given or os.environ.get("ACCELERATE_MIXED_PRECISION") or "no"
 
     @model_validator(mode="after")
     def _one_length(self) -> LoopSettings:
@@ -178,7 +174,7 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
         """Return the settings that must agree to resume a run: all but those of speed and monitoring."""
         watching = {"workers", "save_every", "track", "eval_every", "score_pairs", "keep", "debias", "allow_outside"}
         scored = {"val_data", "val_split", "val_items", "group", "epochs", "wise_ft"}  # epochs come to steps
-        return {**self.model_dump(exclude=watching | scored), "precision": self.mixed_precision}
+        return self.model_dump(exclude=watching | scored)
 
 
 GROUPS: dict[str, type[BaseModel]] = {

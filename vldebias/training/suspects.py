@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,22 +16,17 @@ from numpy.typing import NDArray
 from vldebias.data.suspects import Suspects
 from vldebias.errors import InvalidInputError, need, warn
 from vldebias.files import write_atomically
+from vldebias.hosts.towers import Towers
 from vldebias.metrics.classification import auroc
 from vldebias.progress import SILENT, Progress
 from vldebias.training.monitor import BATCH, image_features, pixel_batches, text_features
 from vldebias.training.pairs import Pairs
 
-if TYPE_CHECKING:
-    from vldebias.hosts.towers import Towers
-
 
 def positive_scores(
     towers: Towers, pairs: Pairs, *, batch_size: int = BATCH, workers: int = 4, progress: Progress = SILENT
 ) -> NDArray[np.float32]:
-    """Return the lowest cosine of each image with one of its captions, (n,) in [-1, 1]; NaN if it cannot be read.
-
-    Images are shown whole, by the preprocessing of evaluation, not augmented.
-    """
+    """Return the lowest cosine of each image with one of its captions, (n,) in [-1, 1]; NaN if it cannot be read."""
     if not pairs.items or not pairs.captions:
         raise InvalidInputError(f"{pairs.name}: expected pairs of an image and a caption to score, got none")
     scores, skipped = np.full(pairs.items, np.nan, dtype=np.float32), dict[int, str]()
@@ -50,9 +45,7 @@ def positive_scores(
         raise InvalidInputError(f"{pairs.name}: some features are not finite; has training diverged?")
     if skipped:
         row, reason = min(skipped.items())
-        warn(
-            f"{pairs.name}: {len(skipped)} images cannot be read and have no score, such as {pairs.ids[row]} ({reason})"
-        )
+        warn(f"{pairs.name}: {len(skipped)} unreadable images have no score, such as {pairs.ids[row]} ({reason})")
     return scores
 
 
@@ -87,11 +80,10 @@ def write_kept(path: Path, pairs: Pairs, scores: NDArray[np.float32], rows: NDAr
     several = any(len(texts) > 1 for texts in pairs.captions)
 
     def record(row: int) -> dict[str, Any]:
-        image: dict[str, Any] = {"bytes": None, "path": pairs.path(row) or None}
-        if image["path"] is None:
-            file = io.BytesIO()
+        path, file = pairs.path(row) or None, io.BytesIO()
+        if path is None:
             pairs.read(row).save(file, "PNG")
-            image["bytes"] = file.getvalue()
+        image = {"bytes": None if path else file.getvalue(), "path": path}
         caption: Any = list(pairs.captions[row]) if several else pairs.captions[row][0]
         return {"image": image, "caption": caption, "id": pairs.ids[row], "score": float(scores[row])}
 

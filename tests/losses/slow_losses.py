@@ -100,7 +100,7 @@ def _spread_direction(
     return torch.stack(losses)
 
 
-def sigmoid(x: Tensor, y: Tensor, t: Tensor, bias: float) -> Tensor:
+def sigmoid(x: Tensor, y: Tensor, t: Tensor, bias: Tensor) -> Tensor:
     """SigLIP eq. 1."""
     terms = [
         -torch.log(1 / (1 + torch.exp((1 if i != j else -1) * (x[i] @ y[j] / t + bias))))

@@ -77,9 +77,6 @@ def _features(n: int = 7, d: int = 5, **options: Any) -> tuple[Tensor, Tensor]:
     return x.to(**options).requires_grad_(), y.to(**options).requires_grad_()
 
 
-# Shapes, types, symmetry
-
-
 @cases
 @within
 @pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
@@ -102,9 +99,6 @@ def test_both_directions_count_alike_and_the_order_of_the_rows_does_not(loss: Ca
     torch.testing.assert_close(loss(y, x, **options), value)
     extra = [given[order] for given in loss.extra(7)]
     torch.testing.assert_close(loss.function(x[order], y[order], *extra, **loss.settings, **options), value[order])
-
-
-# Refusals
 
 
 X = unit_rows(4, 3)
@@ -138,9 +132,6 @@ def test_the_share_of_false_negatives_and_the_hardness_have_the_defaults_that_ar
         torch.testing.assert_close(loss.function(x, y, temperature=0.2), stated)
         torch.testing.assert_close(loss.module(temperature=0.2)(x, y), stated)
         assert not torch.allclose(loss.function(x, y, temperature=0.2, **(published | {"tau_plus": 0.25})), stated)
-
-
-# Blocks
 
 
 class LargestTensor(TorchDispatchMode):
@@ -212,9 +203,6 @@ def _held(loss: Case, n: int, chunk_size: int | None) -> int:
     return sum(tensor.untyped_storage().nbytes() // tensor.element_size() for tensor in held.values())
 
 
-# Precision
-
-
 def _pairs(kind: str, n: int = 8) -> tuple[Tensor, Tensor]:
     x, y = unit_rows(n, 16, seed=1), unit_rows(n, 16, seed=2)
     same = x[:1].expand(n, -1).clone()
@@ -257,9 +245,6 @@ def test_autocast_leaves_the_loss_alone(loss: Case, chunk_size: int | None) -> N
         assert torch.equal(value, plain)
         for ours, exact in zip(torch.autograd.grad(value, (x, y)), expected, strict=True):
             torch.testing.assert_close(ours, exact, rtol=1e-5, atol=1e-6)
-
-
-# Modules
 
 
 OPTIONS: dict[str, Any] = {"temperature": 0.2, "reduction": "none", "chunk_size": 4, "within_view": True}

@@ -164,17 +164,13 @@ def popularity_objective(zeta: Tensor, similarity: Tensor, *, temperature: float
     return (zeta - temperature * weights.log()).mean()
 
 
-def test_the_gradient_vanishes_and_no_direction_leads_lower() -> None:
+def test_the_gradient_of_the_convex_objective_vanishes() -> None:
     e = _similarity()
     found = estimate_popularity(e, temperature=TAU)
     zeta = found.zeta.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(popularity_objective(zeta, e, temperature=TAU), zeta)
     assert float(gradient.norm()) <= 2e-12
     assert abs(float(found.zeta.mean())) < 1e-12  # of all constants that could be added
-    best = popularity_objective(found.zeta, e, temperature=TAU)
-    for seed in range(20):
-        step = 0.05 * torch.randn(15, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        assert popularity_objective(found.zeta + step, e, temperature=TAU) > best
 
 
 def test_equation_9_holds_and_its_matrix_is_doubly_stochastic() -> None:

@@ -80,9 +80,6 @@ def test_gce_pushes_no_image_away_from_its_own_words() -> None:
     assert (losses.info_nce(*twice, **options)[:N] > losses.info_nce(X, Y, **options)).all()
 
 
-# ---- rince where q / t is large
-
-
 @pytest.mark.parametrize(
     ("temperature", "q", "dtype", "lost"),
     [
@@ -162,9 +159,6 @@ def test_rince_learns_at_the_temperature_of_clip() -> None:
     assert hits() == 1.0
 
 
-# ---- settings and temperatures
-
-
 def test_a_temperature_comes_back_from_its_minimum() -> None:
     """A clamp in the graph would have no gradient below the bound, and the parameter would stay there."""
     temperature = losses.Temperature(0.02, learnable=True, minimum=0.01)
@@ -205,8 +199,6 @@ def test_q_warms_up_linearly_from_its_start_to_its_end() -> None:
     with pytest.raises(InvalidInputError, match="step"):
         q_warmup(10, 10)
 
-
-# ---- group DRO: Algorithm 1 of Sagawa et al. (2020), and rows whose group is unknown
 
 LOSSES = torch.tensor([1.0, 3.0, 2.0, 5.0, 9.0], dtype=torch.float64)
 GROUPS = torch.tensor([0, 0, 2, 2, -1])

@@ -145,19 +145,16 @@ def test_a_signal_lets_the_step_finish_and_saves_it(number: signal.Signals, tmp_
 
 
 def test_a_kill_while_the_state_is_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class KilledError(BaseException):
-        pass
-
     def killed(state: Any, path: Path) -> None:
         if state["step"] == 4:
             Path(path).write_bytes(b"half, as kill -9 leaves it")
-            raise KilledError
+            raise KeyboardInterrupt
         save(state, path)
 
     whole, resumed, save = trainee(), trainee(), torch.save
     fit(whole, batches(), settings())
     monkeypatch.setattr(torch, "save", killed)
-    with pytest.raises(KilledError):
+    with pytest.raises(KeyboardInterrupt):
         fit(trainee(), batches(), settings(), folder=tmp_path)
     monkeypatch.setattr(torch, "save", save)
     history = fit(resumed, batches(), settings(), folder=tmp_path)

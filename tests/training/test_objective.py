@@ -57,11 +57,6 @@ def test_each_is_the_function_of_its_name(name: str) -> None:
     assert objective.temperature == pytest.approx(T)
 
 
-def test_two_views_count_the_own_view_among_the_negatives() -> None:
-    objective = build_objective(LossSettings(loss="info_nce"), temperature=T, items=N, two_views=True)
-    torch.testing.assert_close(objective(X, Y, BATCH), info_nce(X, Y, temperature=T, within_view=True))
-
-
 def test_the_model_s_temperature_is_taken_where_none_is_given_and_may_be_learned() -> None:
     objective = built("info_nce", learn_temperature=True)
     objective(X, Y, BATCH).backward()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 import torch
@@ -144,9 +145,6 @@ def test_the_state_of_a_global_loss_moves_once() -> None:
     assert losses[0].training
 
 
-# ---- averages
-
-
 def averaged(decay: float) -> tuple[nn.Module, Average]:
     module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).double()
     module[2].requires_grad_(False)
@@ -180,13 +178,9 @@ def test_live_averaged_and_live_again() -> None:
     x, live, by_hand = rows(5, 3), copy.deepcopy(module.state_dict()), copy.deepcopy(module)
     by_hand.load_state_dict({**live, **average.means})
 
-    def fail() -> None:
-        with average.applied():
-            assert torch.equal(module(x), by_hand(x))
-            raise RuntimeError("stop")
-
-    with pytest.raises(RuntimeError, match="stop"):
-        fail()
+    with suppress(RuntimeError), average.applied():
+        assert torch.equal(module(x), by_hand(x))
+        raise RuntimeError
     assert not torch.allclose(by_hand(x), module(x))
     assert all(torch.equal(tensor, live[name]) for name, tensor in module.state_dict().items())
     average.copy_to_live()
@@ -205,9 +199,6 @@ def test_a_mean_of_half_precision_still_moves() -> None:
     assert average.means["weight"].item() == pytest.approx(2 - 0.999**10, rel=1e-5)
     with average.applied():
         assert weight.dtype == torch.bfloat16
-
-
-# ---- rates
 
 
 @given(steps=st.integers(1, 400), warmup=st.floats(0, 0.9))

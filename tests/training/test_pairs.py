@@ -68,9 +68,6 @@ def test_groups_are_crossed_without_what_does_not_occur() -> None:
         make_pairs(one, load_settings(group_dro="kind", data="own"))
 
 
-# ---- opened from files
-
-
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
     folder = tmp_path / "images"
@@ -115,9 +112,6 @@ def test_paths_start_where_they_are_told_to(images: Path, tmp_path: Path) -> Non
     with pytest.raises(InvalidInputError, match="lead out of"):
         opened(data=whole)
     assert opened(data=whole, allow_outside=True).read(0).getpixel((0, 0)) == (120, 0, 0)
-
-
-# ---- noise
 
 
 def test_noise_knows_which_captions_changed_and_follows_its_seed() -> None:

@@ -91,12 +91,10 @@ def test_numbers_are_values_whatever_their_sign_and_may_index_names(column: list
 
 @refused(
     (lambda: Labels(np.zeros((2, 2), int), ("a",)), r"expected integer codes \(n,\), got \(2, 2\)"),
-    (lambda: Labels(np.zeros(2), ("a",)), r"got \(2,\) of float64"),
     (lambda: Labels(np.array([0, 1]), ("a",)), r"-1 \(unknown\) .. 0 for \['a'\], got \[1\]"),
     (lambda: Labels(np.array([-2]), ("a",)), r"got \[-2\]"),
     (lambda: Labels(np.array([0]), ("a", "a")), "expected different names"),
     (lambda: Labels.of_array([0.5, 1.0]), "got float64"),
-    (lambda: Labels.of_array([np.inf]), "got float64"),
     (lambda: Labels.of_array(np.zeros((2, 2))), r"got \(2, 2\) of float64"),
     (lambda: Labels.of_array("female"), r"got \(\)"),
     (lambda: Labels.of_array([b"\xff"]), "bytes of UTF-8, got b'.xff'"),
@@ -122,14 +120,12 @@ def test_what_is_no_label_is_refused(call: Callable[[], object]) -> None:
         (["Male", "male", "f"] * 5, [r"'Male' and 'male' differ by case or blanks alone"]),
         (["a b", "a  b ", "f"] * 5, [r"'a  b ' and 'a b' differ"]),
         (["None", "NaN", "f"] * 5, [r"'NaN' and for 'None'; say unknown='NaN'"]),
-        ([255, 0, 1] * 5, [r"for '255'"]),
         ([-99, 0, 1] * 5, [r"for '-99'"]),
         ([99, 98, 97] * 5, []),  # ages
         (Labels(np.zeros(9, int), ("a", "b")), []),  # a name without a row is no small group
         (["a"] * 5 + ["b"] * 4, []),  # nearly half of a small table
         (["a"] * 500 + list("bcdefgh"), [r"7 of 8 groups have fewer than 5 rows: 'b' \(1\)"]),
         (list(range(100)), [r"100 of 100 groups"]),
-        (["FEMALE", "female"] * 2, ["differ"]),
     ],
 )
 def test_columns_that_look_like_a_slip_are_doubted(rows: list, said: list[str]) -> None:

@@ -156,8 +156,7 @@ class ShardStore:
         aside = path.with_name(f"{path.name}.corrupt")
         with suppress(FileNotFoundError):  # another run was faster
             os.replace(path, aside)
-            told = f"{path}: this shard of the embedding cache is damaged ({damage})"
-            warn(f"{told}; set aside as {aside.name} and computed again")
+            warn(f"{path}: this shard is damaged ({damage}); set aside as {aside.name} and computed again")
         return None
 
     def write(self, index: int, shard: Shard) -> None:

@@ -175,10 +175,7 @@ def file_images(
 ) -> ImageData:
     """Return the images of `files` (paths below `root`, and their ids); none is opened before it is read.
 
-    captions: `captions` and `more_captions`.
-
-    Raises:
-        InvalidInputError: no files, or a path that leads out of `root` and is not allowed to.
+    captions: `captions` and `more_captions`. A path that leads out of `root` is refused unless it is allowed to.
     """
     if not files:
         raise InvalidInputError(f"{name}: no images in split {split!r} of {root}")
@@ -241,10 +238,7 @@ def fingerprint_files(ids: Sequence[str], paths: Sequence[str | os.PathLike[str]
 
 
 def describe(data: ImageData) -> dict[str, Any]:
-    """Count images, labels and captions of a data set, for JSON; no image is opened.
-
-    columns: {column: {"counts": {name: rows}, "unknown": rows}}. captions: rows that have one.
-    """
+    """Count images, labels ({column: {"counts": {name: rows}, "unknown": rows}}) and captions, for JSON."""
     columns = {name: {"counts": one.counts, "unknown": int((~one.known).sum())} for name, one in data.labels.items()}
     facts = {"name": data.name, "split": data.split, "images": len(data), "columns": columns}
     return facts | {"captions": sum(map(bool, data.captions)), "about": dict(data.about)}

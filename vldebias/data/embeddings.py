@@ -106,8 +106,7 @@ class Embeddings(Columns):
             rows: Any = features if isinstance(features, Shards) else np.asarray(features)
             rows = rows.astype(np.float64) if rows.dtype.kind in "iO" else rows
         except (TypeError, ValueError) as error:
-            came = type(features).__name__
-            raise InvalidInputError(f"features: expected numbers (n, d), got {came} ({error})") from None
+            raise InvalidInputError(f"features: expected numbers (n, d), got {type(features)} ({error})") from None
         names = RowNumbers(len(rows) if rows.ndim else 0) if ids is None else tuple(map(str, ids))
         columns = {name: _column(f"labels[{name!r}]", values) for name, values in (labels or {}).items()}
         return cls(rows, names, columns, tuple(captions), dict(about or {}))
@@ -211,8 +210,7 @@ def save_embeddings(path: str | Path, embeddings: Embeddings, texts: Mapping[str
 
     if Path(path).suffix != ".npz" or any("\0" in column for column in embeddings.labels):  # which ends a name there
         raise InvalidInputError(
-            f"{path}: expected a path that ends in .npz and columns without a NUL character, got "
-            f"{list(embeddings.labels)}"
+            f"{path}: expected a path in .npz and columns without a NUL character, got {list(embeddings.labels)}"
         )
     fields = {"features": np.ascontiguousarray(embeddings.features[:])}
     fields |= {"ids": text(list(embeddings.ids)), "about": text(dict(embeddings.about))}
@@ -285,8 +283,7 @@ def _texts(fields: Mapping[str, Array], dim: int) -> Texts:
     prompts, rows = _strings(fields, "prompts"), fields.get("text", np.empty(0))
     if rows.shape != (len(prompts), dim) or rows.dtype.kind != "f" or not prompts:
         raise InvalidInputError(
-            f"'text': expected floats ({len(prompts)}, {dim}), one row for each of 'prompts' and as wide as the "
-            f"features, got {rows.shape} of {rows.dtype}"
+            f"'text': expected floats ({len(prompts)}, {dim}) for 'prompts', got {rows.shape} of {rows.dtype}"
         )
     texts: dict[str, Tensor] = {}
     for prompt, row in zip(prompts, torch.from_numpy(np.array(rows, dtype=np.float32)), strict=True):

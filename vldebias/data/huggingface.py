@@ -62,15 +62,11 @@ def open_huggingface(
         split: "train", "val" (also finds validation, valid, dev), "test", another of the data set, or "all"; by default
             test, or the only one there is. Files and patterns of files have one split, train.
         image: column of images, or of paths below `images`; by default found by its name or type.
-        caption: column of texts or of lists of texts; "auto" finds the first of `CAPTIONS` that is there. By default
-            none, but of tars the one that "auto" would find. Rows of one path become one with several captions.
+        caption: column of texts or of lists of texts; "auto" finds the first of `CAPTIONS`, the default for tars only.
         labels: columns that are labels, as a list or as {name here: name there}; by default those of type ClassLabel.
         images: folder that texts in the image column start from, by default the folder that is opened.
         config, revision: configuration and commit (branch, tag) on the hub.
         streaming: read rows as they come, without a copy on the disk.
-
-    Raises:
-        InvalidInputError: nothing there that can be opened, no such split or column.
     """
     datasets, folder, where = need("datasets"), Path(root), f"huggingface: {root}"
     source, why = source_of(str(root), config, revision), ""
@@ -95,10 +91,8 @@ def open_huggingface(
         named = [name for name in _IMAGES if name in features]
         candidates = named or [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
         if len(candidates) != 1 and named[:1] != ["image"]:
-            came = f"any of {candidates}" if candidates else "no column"
-            raise InvalidInputError(
-                f"{where}: images may be in {came}; name it with image=... There are {list(features)}"
-            )
+            came = f"images may be in any of {candidates}" if candidates else "no column of images"
+            raise InvalidInputError(f"{where}: {came}; name it with image=... There are {list(features)}")
         image = candidates[0]
     if (caption == "auto" and caption not in features) or (caption is None and _TARS in features):
         among = [name for name in CAPTIONS if name in features]

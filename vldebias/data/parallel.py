@@ -74,7 +74,7 @@ def processes() -> Processes:
 
 
 class OnRay:
-    """Run work on a Ray cluster, or on the cores of this machine, by Ray Data; the work and its parts are pickled.
+    """Run pickled work on a Ray cluster ($RAY_ADDRESS, or your `ray.init`), or on this machine, by Ray Data.
 
     Ray does the part of a worker that died again, up to three times. An error of the work itself is raised unchanged.
 
@@ -116,8 +116,7 @@ class OnRay:
                 raise
             raise VldebiasError(
                 f"ray: workers died {RETRIES + 1} times at the same part, or what they held is lost "
-                f"({type(error).__name__}); look for a lack of memory in `ray status` and the logs, or give each "
-                "worker more room by OnRay(cpus=...)"
+                f"({type(error).__name__}); is memory short? Give each worker more room by OnRay(cpus=...)"
             ) from None
 
 
@@ -136,10 +135,9 @@ class _Worker:
         self._work, self.parts = work, parts
 
     @cached_property
-    def work(self) -> Callable[[Any], Any]:
+    def work(self) -> Any:
         """Return the work, unpickled once."""
-        found: Callable[[Any], Any] = need("ray").get(self._work)
-        return found
+        return need("ray").get(self._work)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Return what the work found in each part, as Python objects, which Ray carries as they are."""

@@ -71,9 +71,7 @@ class Shards:
         self.arrays, self.runner, self.index = tuple(arrays), runner, index
         came = sorted({f"{np.dtype(one.dtype)} (n, {', '.join(map(str, one.shape[1:]))})" for one in self.arrays})
         if len(came) != 1 or self.arrays[0].ndim != 2 or np.dtype(self.arrays[0].dtype).kind != "f":
-            raise InvalidInputError(
-                f"features in parts: expected floats (n, d) of one width and type, got {came[:5] or 'no part'}"
-            )
+            raise InvalidInputError(f"features in parts: expected floats (n, d) of one width and type, got {came[:5]}")
         self.starts: Index = np.cumsum([0, *(len(one) for one in self.arrays)], dtype=np.int64)
         self.shape = (int(self.starts[-1]) if index is None else len(index), int(self.arrays[0].shape[1]))
         self.dtype = np.dtype(self.arrays[0].dtype)
@@ -82,8 +80,7 @@ class Shards:
     def open(cls, paths: str | Path | Iterable[str | Path]) -> Shards:
         """Return features from files, read when used: a pattern such as "shards/*.npy", or a list.
 
-        paths: .npy files of one width and type. A pattern finds them in the order of their names, numbers by their
-        value: 9.npy before 10.npy.
+        A pattern finds files in the order of their names, numbers by their value: 9.npy before 10.npy.
 
         Raises:
             InvalidInputError: no such file, or shapes that do not fit together; later a file that changed.
@@ -337,9 +334,7 @@ class FileRows:
         """Return the rows at a slice or at indices, as stored; refuse a file that has changed."""
         array, stamp = _mapped(self.path)
         if stamp != self.stamp:
-            raise InvalidInputError(
-                f"{self.path}: the file has changed since it was first read; run again when nothing writes to it"
-            )
+            raise InvalidInputError(f"{self.path}: the file has changed since it was first read; run again")
         return np.array(array[self.start : self.start + len(self)][rows])
 
 

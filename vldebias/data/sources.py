@@ -157,11 +157,9 @@ def open_manifest(
     images: str | Path | None = None,
     allow_outside: bool = False,
 ) -> ImageData:
-    """Open the rows of your own table whose `split_column` is `split`; all rows for "all".
+    """Open the rows of your own table (csv, tsv, parquet or jsonl) whose `split_column` is `split`; all for "all".
 
     Args:
-        root: the table (csv, tsv, parquet or jsonl).
-        split: a value of `split_column`, or "all".
         image: column of paths, relative to `images`.
         caption: column of texts or of lists of texts. An image on several rows becomes one with several captions.
         labels: columns that are labels, as a list or as {name here: name in the table}; empty cells are unknown.

@@ -1,7 +1,4 @@
-"""List rows in the order of suspicion, as a table and as a page of pictures, to find wrong captions and labels.
-
-`vldebias train --pairs` and `vldebias diagnose` write the same columns: rank, percentile, score, id, ..., path.
-"""
+"""List rows in the order of suspicion, as a table and as a page of pictures, to find wrong captions and labels."""
 
 from __future__ import annotations
 
@@ -41,9 +38,6 @@ class Suspects:
         ids: n names of the rows.
         read: row -> RGB image, OSError where it cannot be read; None where there are no pictures.
         path: row -> path of the picture, "" where it is not a file of its own.
-
-    Raises:
-        InvalidInputError: another number of scores, or none that is finite.
     """
 
     def __init__(
@@ -118,9 +112,6 @@ def pictures_below(folder: Path, ids: Sequence[str]) -> dict[str, Callable[[int]
     """Return `read` and `path` of rows whose id is a picture below a folder: its path, with or without its ending.
 
     Rows without a picture are kept as unreadable. An id never leads out of the folder.
-
-    Raises:
-        InvalidInputError: no folder, or not one of the ids is a picture below it.
     """
     files = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in ENDINGS]
     there = {path.relative_to(folder).as_posix(): path for path in files}

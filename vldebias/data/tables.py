@@ -73,10 +73,7 @@ class Labels:
     def of(cls, values: Iterable[Any], names: Sequence[str] | None = None) -> Labels:
         """Return labels from one value per row; None, NaN and "" are unknown.
 
-        names: the values that may occur, in their order; by default those that occur, sorted.
-
-        Raises:
-            InvalidInputError: a value that is not among `names`.
+        names: the values that may occur, in their order, others are refused; by default those that occur, sorted.
         """
         texts = [text_of(value) for value in values]
         known = tuple(names) if names is not None else tuple(sorted(set(texts) - {""}))
@@ -163,9 +160,6 @@ def cross(*labels: Labels) -> Labels:
     """Return intersections, such as "landbird/water" or "female/black"; unknown where one of the labels is unknown.
 
     The code is row-major: for two labels code = first.code * len(second.names) + second.code.
-
-    Raises:
-        InvalidInputError: none given, or of different lengths.
     """
     if not labels or len({len(one) for one in labels}) > 1:
         raise InvalidInputError(f"cross: expected labels of one length, got lengths {[len(one) for one in labels]}")
@@ -247,8 +241,7 @@ def _read_csv(path: Path, delimiter: str) -> list[list[str]]:
     if control := _CONTROL.search(content):
         line = content.count(b"\n", 0, control.start()) + 1
         raise InvalidInputError(
-            f"{path}: line {line}: got the control character {control.group()!r}; expected a text file in UTF-8: is it "
-            "damaged, or of another encoding?"
+            f"{path}: line {line}: got the control character {control.group()!r}; expected a text file in UTF-8"
         )
     lines = io.StringIO(content.decode("utf-8-sig"), newline="")
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -323,9 +316,7 @@ def as_labels(column: pa.Array, names: Names, where: str, unknown: Any = ()) -> 
     found = Labels.of([text.strip() for text in as_texts(column, where)]).without(unknown)
     if names is None:
         if len(found.names) > max(_MOST_NAMES, len(found) // 2):
-            raise InvalidInputError(
-                f"{where}: {len(found.names)} different values in {len(found)} rows; is that a label?"
-            )
+            raise InvalidInputError(f"{where}: {len(found.names)} values in {len(found)} rows; expected a label")
         return found
     known = {str(k): str(v) for k, v in mapped_columns(names).items()}
     if unnamed := sorted(set(found.names) - set(known)):
@@ -356,9 +347,6 @@ def one_row_per_image(
     """Return the first row of each image, its caption, and further ones: COCO and Flickr have a row per caption.
 
     names: (n,) of the images. captions: n texts, or none; more: the further captions of each row, or none.
-
-    Raises:
-        InvalidInputError: a name on several rows without captions to put together, or with different labels.
     """
     rows = defaultdict[str, list[int]](list)
     for row, name in enumerate(names):
@@ -392,13 +380,7 @@ def says_something(caption: str) -> bool:
 
 
 def check_captions(name: str, captions: Sequence[str], remedy: str) -> None:
-    """Warn of captions that are numbers or file names, with their share.
-
-    remedy: advice, such as naming another column.
-
-    Raises:
-        InvalidInputError: more than half are such, or all captions are the same.
-    """
+    """Warn of captions that are numbers or file names; refuse them if more than half are, or if all are the same."""
     if len(captions) > 1 and len(set(captions)) == 1:
         raise InvalidInputError(
             f"{name}: all {len(captions)} captions say {captions[0]!r}, so none tells images apart. {remedy}"

@@ -78,8 +78,8 @@ def refuse_second(host: Host) -> None:
     standing = _rival(host)
     if standing is not None:
         raise AlreadyAttachedError(
-            f"{host.name} already carries {standing!r}. Projecting twice is another method (P P is not P): call "
-            ".remove() on it first, or pass a list of prompt sets to debias() to solve several attributes jointly"
+            f"{host.name} already carries {standing!r}, and two attachments would be another method: call .remove() on "
+            "it first, or pass a list of prompt sets to debias() to handle several attributes jointly"
         )
 
 

@@ -104,12 +104,15 @@ def sampled(seed: int, number: int, only: str) -> list[Mutant]:
 
 
 def tests_of(file: str) -> list[str]:
-    """Return the tests of a file's room; those beside the folders for a file beside them."""
-    room = file.split("/")[1]
-    if (ROOT / "tests" / room).is_dir():
-        return [f"tests/{room}"]
-    beside = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").glob("test_*.py"))
-    return [*beside, "tests/methods"]
+    """Return the tests of a file's room, or those beside the folders; tests that name the file come first."""
+    tests, path = ROOT / "tests", Path(file)
+    folder = tests / path.parts[1]
+    if folder.is_dir():
+        every = sorted(folder.rglob("test_*.py"))
+    else:
+        every = [*sorted(tests.glob("test_*.py")), *sorted((tests / "methods").glob("test_*.py"))]
+    every.sort(key=lambda test: path.stem not in test.read_text(encoding="utf-8"))
+    return [test.relative_to(ROOT).as_posix() for test in every]
 
 
 def verdict(mutant: Mutant, checkout: Path, seconds: float) -> str:

@@ -52,15 +52,6 @@ def test_what_acts_on_images_shows_in_their_cosine_and_not_in_that_of_queries(re
     assert result.row("retrieval gender", "query_cosine", "bend-vlm").value < 0.99
 
 
-def test_a_side_that_is_asked_for_goes_before_that_of_the_method() -> None:
-    result = measured(side="text", methods=("cali", "roboshot", get_method("sfid")))
-    assert not [row for row in result.rows if row.metric == "image_cosine"]
-    same = [result.row("retrieval gender", "max_skew@20", name).value for name in ("none", "roboshot")]
-    assert same[0] == same[1]  # nothing of it is for texts
-    both = measured(side="both", methods=("cali", "roboshot"))
-    assert {row.method for row in both.rows if row.metric == "image_cosine"} == {"cali+equalise", "roboshot"}
-
-
 def test_groups_take_them_too_and_a_saved_edit_gives_the_same(tmp_path: Path) -> None:
     gallery, reference = part("test"), part("reference")
     problem = Problem.of(texts(), GENDER, reference=reference)

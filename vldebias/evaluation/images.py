@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from math import sqrt
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, PlainSerializer
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -26,7 +26,7 @@ from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.evaluation.result import NONE, TaskProvenance
 from vldebias.evaluation.session import Session, Texts
-from vldebias.evaluation.task import Data, Lam, Number, Share, Task
+from vldebias.evaluation.task import Data, Lam, Share, Task
 from vldebias.hosts.base import IMAGE, SIDES, TEXT
 from vldebias.methods import METHODS, Method, Need, get_method
 from vldebias.methods.diagnostics import spread_along
@@ -47,6 +47,10 @@ def _known(given: Any) -> tuple[Method | str, ...]:
     return tuple({get_method(one).name: one for one in (NONE, *listed)}.values())
 
 
+def _names(methods: Iterable[str | Method]) -> list[str]:
+    return [get_method(one).name for one in methods]
+
+
 @dataclass(frozen=True, eq=False)
 class Fitted:
     """Hold a method as an evaluation measures it; edit None changes nothing.
@@ -63,19 +67,16 @@ class ImageTask(Task):
     """Hold the fields that tasks comparing methods on image embeddings share.
 
     data: what is measured. methods: names in `vldebias.methods.METHODS`; "none" is always measured first.
-    lam, strength, max_loss, keep_stated, side: see `vldebias.debias`; lam is that of the methods that have none of
-        their own, as "default" and "auto" have, and None the paper's; side None is what each method is for.
+    lam, strength: see `vldebias.debias`; lam is that of the methods that have none of their own, as "default" and
+        "auto" have, and None the paper's.
     reference: images for the methods that use some, with labels for those that need them (else the model's own
         zero-shot labels). Images that are measured too are left out of them.
     """
 
     data: Data
-    methods: Annotated[tuple[Any, ...], BeforeValidator(_known)] = PAPER
+    methods: Annotated[tuple[Any, ...], BeforeValidator(_known), PlainSerializer(_names)] = PAPER
     lam: Lam | None = None
     strength: Share = 1.0
-    max_loss: Annotated[float, Field(gt=0, lt=1), Number] | None = None
-    keep_stated: bool = True
-    side: Literal["text", "image", "both"] | None = None
     reference: Data | None = None
 
     @classmethod
@@ -109,7 +110,7 @@ class ImageTask(Task):
         neutral: texts whose change is bounded where the sets have no class prompts of their own.
         """
         kept = () if any(s.classes for s in sets) else tuple(neutral)
-        how: dict[str, Any] = {"reference": reference, "max_loss": self.max_loss, "neutral": kept}
+        how: dict[str, Any] = {"reference": reference, "neutral": kept}
         fitted = {m.name: self.fitted(texts.fit(sets, m, self.lam, **how)) for m in map(get_method, self.methods)}
         for name, edit in (edits or {}).items():
             if name in METHODS:
@@ -133,18 +134,18 @@ class ImageTask(Task):
             "prompts": origin.prompts,
             "prompts_hash": origin.prompts_hash,
         }
-        about |= {"side": self.side or edit.side, "labels": origin.labels, "rank": getattr(edit, "rank", None)}
+        about |= {"side": edit.side, "labels": origin.labels, "rank": getattr(edit, "rank", None)}
         about |= {"choice": origin.choice and origin.choice.to_dict()}
         return Fitted(edit, details, details | {name: value for name, value in about.items() if value is not None})
 
     def rows(self, texts: Texts, prompts: Sequence[str], edit: Edit | None) -> Tensor:
         """Return the normalised rows (n, d) of prompts from a model with the edit."""
-        on_texts = edit if edit is not None and TEXT in SIDES[self.side or edit.side] else None
-        return texts.under(prompts, on_texts, strength=self.strength, keep_stated=self.keep_stated)
+        on_texts = edit if edit is not None and TEXT in SIDES[edit.side] else None
+        return texts.under(prompts, on_texts, strength=self.strength)
 
     def images(self, features: UnitRows, edit: Edit | None) -> UnitRows:
         """Return the unit rows (n, d) of images from a model with the edit; images state no attribute."""
-        if edit is None or IMAGE not in SIDES[self.side or edit.side]:
+        if edit is None or IMAGE not in SIDES[edit.side]:
             return features
         return features.changed(lambda rows: normalize(edit.image(rows, self.strength), dim=1))
 
@@ -179,7 +180,7 @@ class ImageTask(Task):
         sets: Sequence[PromptSet],
         methods: Mapping[str, Mapping[str, Any]],
         *,
-        settings: Mapping[str, Any],
+        settings: Mapping[str, Any] | None = None,
         reference: Embeddings | None = None,
         **fields: Any,
     ) -> TaskProvenance:
@@ -187,7 +188,6 @@ class ImageTask(Task):
         about = images.about
         data = {"images": about, "reference": {} if reference is None else reference.about, "texts": texts.about}
         digests = {part: one.get("digest") or one.get("data_fingerprint") for part, one in data.items()}
-        own = {"side": self.side or "what each method is for", "keep_stated": self.keep_stated}
         return TaskProvenance(
             task=name,
             model=str(about.get("model") or texts.host.model_id or "unnamed model"),
@@ -198,7 +198,7 @@ class ImageTask(Task):
             methods={method: dict(one) for method, one in methods.items()},
             seeds=[self.seed],
             data={part: str(one) for part, one in digests.items() if one},
-            settings={**settings, **own} | ({} if self.max_loss is None else {"max_loss": self.max_loss}),
+            settings=self.settings(settings),
             **fields,
         )
 

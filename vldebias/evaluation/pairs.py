@@ -79,7 +79,7 @@ class TextsTask(Task):
                 methods={NONE: {}, self.method: details},
                 seeds=[self.seed],
                 n={"pairs": len(prompts.pairs), "unseen pairs": len(prompts.held_out_pairs)},
-                settings={"roles": list(encoder.roles), "resamples": self.resamples, "seed": self.seed},
+                settings=self.settings({"roles": list(encoder.roles)}),
             )
             results.append(TaskResult(provenance, details={self.method: details}))
             with progress.step(provenance.task):

@@ -89,7 +89,7 @@ def evaluate(
             - of groups: `label` and `spurious`, columns (by default those that the class prompts and the attribute's
               values name); `train`, `train_labels`, `val`, `val_labels`, further splits for `baselines=` and for the
               reweighted average; lams, group_weights.
-            - of both: lam, strength, max_loss, side, keep_stated, resamples, seed.
+            - of both: lam, strength, resamples, seed.
             - of generation: `model` is a pipeline; `judge` reads the images, generated into the folder `images`;
               attributes and the other fields of `GenerationTask`.
             - of texts: `model` is a model or a pipeline; `method` (one) and lam.

@@ -191,6 +191,12 @@ class Task(Strict, ABC):
         """Return the prompts that an image-text model embeds for the task; a file of embeddings must have them."""
         return ()
 
+    def settings(self, measured: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the settings of a `TaskProvenance`: the task's own fields, and what only measuring knows."""
+        elsewhere = {"task", "name", "title", "methods"}  # in the provenance
+        own = self.model_dump(mode="json", exclude=elsewhere, exclude_none=True, fallback=str)
+        return {**own, **(measured or {})}
+
     def with_options(self, options: Options) -> Self:
         """Return the task with the user's choices in place of its own, where they have the name of a field."""
         names = ("resamples", "methods", "lam", "images", "steps", "seeds", "prompts_file")

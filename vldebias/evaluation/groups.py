@@ -251,14 +251,11 @@ class GroupsTask(ImageTask):
                 weights = {name: float(sizes.get(name, 0)) for name in split.groups.names}
         gate, boot = StatedWords(prompts.stated_words), {"resamples": self.resamples, "seed": self.seed}
         settings = {
-            "label": self.label,
-            "spurious": self.spurious,
             "data": split.facts,
             "train": learn and learn.facts,
             "val": select and select.facts,
             "group_weights": weights,
             "intervals": INTERVALS,
-            **boot,
             "class prompts left alone, they state the attribute": [one for one in prompts.classes if gate.match(one)],
         }
 

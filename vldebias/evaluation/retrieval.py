@@ -196,14 +196,12 @@ class RetrievalTask(SkewOptions, ImageTask):
                 )
                 relevant, named = next(((c, of) for c, of in found if of is not None), (None, None))
                 settings = {
-                    **{name: getattr(self, name) for name in SkewOptions.model_fields},
                     "floor": self.floor or "MaxSkew: none; MinSkew: 1 / (2 k)",
                     "prior shares": dict(zip(held.names, held.prior.tolist(), strict=True)),
                     "groups": labels.counts,
                     "images left out, not readable": len(images.about.get("skipped", ())),
                     "gallery": {key: images.about[key] for key in _ABOUT if key in images.about},
                     "queries": list(queries),
-                    "resample": self.resample,
                     "intervals": f"95 %; {_INTERVALS[self.resample]}; {_RECENTRED}",
                     "random": f"mean of {self.resamples} random rankings, middle 95 % of a mean over the queries",
                     "recall": "a hit is any image with the same caption; images are resampled by caption",

@@ -7,8 +7,8 @@ import pytest
 
 from tests.cli.conftest import call
 from vldebias.errors import VldebiasError
+from vldebias.evaluation import list_suites
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance
-from vldebias.evaluation.task import list_suites
 
 SUITE = """
 title: Small

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 import vldebias
-from vldebias.evaluation.images import prompts_of
 from vldebias.evaluation.result import Measurement
 from vldebias.prompts import load_prompts
 
@@ -22,7 +21,8 @@ def drawn(n: int, seed: int) -> np.ndarray:
 RNG = np.random.default_rng(0)
 FEATURES, REFERENCE = drawn(N, 1), drawn(700, 2)
 REFERENCE[:30] = FEATURES[:30]  # which are left out of it
-TEXTS = {prompt: RNG.normal(size=D) + 2 for prompt in [*prompts_of(["gender", "race", "waterbirds"]), *ASKED]}
+SETS = [load_prompts(name) for name in ("gender", "race", "waterbirds")]
+TEXTS = {prompt: RNG.normal(size=D) + 2 for prompt in [*(text for one in SETS for text in one.texts), *ASKED]}
 GENDER = np.array(["female", "male", ""])[RNG.integers(3, size=N)]  # a third is unknown
 LABELS = {
     "retrieval": {"gender": GENDER, "race": np.array(["asian", "black", "white"])[RNG.integers(3, size=N)]},

@@ -109,8 +109,10 @@ def test_what_to_embed_is_listed_and_all_that_is_missing_is_named(folder: Path) 
         ({"task": "group"}, "task: expected one of .*groups, .*retrieval, .*got 'group'; did you mean 'groups'"),
         ({"priror": "uniform"}, "'priror', which is no option of retrieval; .* did you mean 'prior'"),
         ({"queries": []}, "queries: expected one or more texts"),
+        ({"classes": {"shoes": {"boot": "a boot"}}}, "shoes"),
+        ({"prompts": {"gender": GENDER, "rcae": GENDER}}, "rcae"),
         ({"images": "no-such-data"}, "images: got 'no-such-data'; expected a folder"),
-        ({"images": np.ones(4)}, r"images .*expected floats \(n, d\), got \(4,\) of float64"),
+        ({"images": np.ones(4)}, r"features: expected floats \(n, d\), got \(4,\)"),
         ({"images": "birds"}, "a model without its preprocessing"),
     ],
 )

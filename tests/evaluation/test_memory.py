@@ -14,14 +14,14 @@ import sys, warnings
 from pathlib import Path
 import numpy as np
 import vldebias
-from vldebias.evaluation.images import prompts_of
 from vldebias.prompts import load_prompts
 
 warnings.simplefilter("ignore")
 task, with_reference = sys.argv[1], sys.argv[2] == "with"
 rng = np.random.default_rng(0)
 queries = load_prompts("professions-gender").classes[:10]
-texts = {{p: rng.normal(size=512) for p in [*prompts_of(["gender", "race", "waterbirds"]), *queries]}}
+sets = [load_prompts(name) for name in ("gender", "race", "waterbirds")]
+texts = {{p: rng.normal(size=512) for p in [*(text for one in sets for text in one.texts), *queries]}}
 columns = {{
     "retrieval": {{"gender": ["female", "male"], "race": ["asian", "black", "white"]}},
     "groups": {{"bird": ["landbird", "waterbird"], "place": ["land", "water"]}},

@@ -297,7 +297,6 @@ NOBODY = {**GALLERY.labels, "nobody": Labels(np.full(N, UNKNOWN), ("a", "b"))}
         ({"gallery": Embeddings(np.ones((3, 4)), tuple("abc"), {})}, "width 4, .* 16"),
         ({"queries": ("A photo of a unicorn.",)}, "1 of 1 prompts"),
         ({"classes": {"hair": {"dark": "x"}}}, r"classes\.hair"),
-        ({"classes": {"shoes": {}}}, "'shoes'"),
         (
             {"classes": {"nobody": {"a": "dark hair", "b": "no hat"}}, "gallery": replace(GALLERY, labels=NOBODY)},
             "no image has a label",

@@ -165,7 +165,7 @@ def test_the_images_of_a_limit_are_always_the_same(tmp_path: Path, cache: Path) 
 
     def ids(**limit: int) -> tuple[str, ...]:
         options = Options(out=tmp_path, model="miniature", cache=cache, **limit)
-        return Session(options).embedded(data).ids
+        return Session(options).embedded("images", data).ids
 
     first, second = ids(limit=60), ids(limit=60)
     assert first == second == tuple(sorted(first))
@@ -189,7 +189,7 @@ def test_embeddings_alone_need_no_model(run: Any, tmp_path: Path, cache: Path) -
     task = suite({**BIRDS, "lams": []}).tasks[0]
     wanted = task.texts()
     rows = dict(zip(wanted, session.texts.embed(wanted), strict=True))
-    path = save_embeddings(tmp_path / "mine.npz", session.embedded(task.data), rows)
+    path = save_embeddings(tmp_path / "mine.npz", session.embedded("images", task.data), rows)
     alone, _ = run({**BIRDS, "lams": []}, host=None, embeddings=path, out=tmp_path / "alone")
     with_model, _ = run({**BIRDS, "lams": []}, out=tmp_path / "model")
     for figure in with_model.rows:
@@ -203,15 +203,15 @@ def test_splits_of_an_embeddings_file(tmp_path: Path, cache: Path) -> None:
         tmp_path / "e.npz", Embeddings(np.eye(3, dtype=np.float32), ("a", "b", "c"), {"split": split})
     )
     session = Session(Options(out=tmp_path, embeddings=path))
-    assert session.embedded(Data(name="x", split="test")).ids == ("b", "c")
-    train = session.optional(Data(name="x", split="train"))
+    assert session.embedded("images", Data(name="x", split="test")).ids == ("b", "c")
+    train = session.optional("train", Data(name="x", split="train"))
     assert train is not None
     assert train.ids == ("a",)
-    assert session.optional(Data(name="x", split="val")) is None
+    assert session.optional("train", Data(name="x", split="val")) is None
     few = Session(Options(out=tmp_path, embeddings=path, limit=1))
-    assert len(few.embedded(Data(name="x", split="test"))) == 1
+    assert len(few.embedded("images", Data(name="x", split="test"))) == 1
     with pytest.raises(InvalidInputError, match=r"\['test', 'train'\] in the column \"split\"; expected 'val'"):
-        session.embedded(Data(name="x", split="val"))
+        session.embedded("images", Data(name="x", split="val"))
 
 
 GENERATED: dict[str, Any] = {

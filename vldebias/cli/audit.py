@@ -118,7 +118,12 @@ def diagnose_command(
     data = load_embeddings(features)[0].without(session.options.unknown)
     pictures = {} if images is None else pictures_below(images, data.ids)
     texts = None if prompts is None else session.texts
-    how: dict[str, Any] = {"groups": groups, "prompts": prompts, "methods": names, "reference": session.reference(None)}
+    how: dict[str, Any] = {
+        "groups": groups,
+        "prompts": prompts,
+        "methods": names,
+        "reference": session.optional("reference", None),
+    }
     result = diagnose(data, labels, texts=texts, **how)
     files = {}
     if labels is not None:

@@ -7,41 +7,19 @@ from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.groups import GroupsTask
 from vldebias.evaluation.pairs import TextsTask
 from vldebias.evaluation.report import render
-from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
+from vldebias.evaluation.result import Result, TaskResult
 from vldebias.evaluation.retrieval import RetrievalTask
 from vldebias.evaluation.run import evaluate, run_suite
-from vldebias.evaluation.session import Session, Texts
+from vldebias.evaluation.session import Texts
 from vldebias.evaluation.shares import SharesTask
-from vldebias.evaluation.task import TASKS, Suite, Task, list_suites, load_suite, register_task
+from vldebias.evaluation.task import TASKS, Suite, Task, load_suite, register_task
 from vldebias.evaluation.variants import grid
 from vldebias.evaluation.vlm import VlmJudge
+from vldebias.files import suite_names as list_suites
 from vldebias.options import Options
 
 __all__ = [
-    "TASKS",
-    "GenerationTask",
-    "GroupsTask",
-    "Measurement",
-    "Options",
-    "Result",
-    "RetrievalTask",
-    "Session",
-    "SharesTask",
-    "Suite",
-    "Task",
-    "TaskProvenance",
-    "TaskResult",
-    "Texts",
-    "TextsTask",
-    "VlmJudge",
-    "audit",
-    "compare",
-    "diagnose",
-    "evaluate",
-    "grid",
-    "list_suites",
-    "load_suite",
-    "register_task",
-    "render",
-    "run_suite",
-]
+    "TASKS", "GenerationTask", "GroupsTask", "Options", "Result", "RetrievalTask", "SharesTask", "Suite", "Task",
+    "TaskResult", "Texts", "TextsTask", "VlmJudge", "audit", "compare", "diagnose", "evaluate", "grid", "list_suites",
+    "load_suite", "register_task", "render", "run_suite",
+]  # fmt: skip

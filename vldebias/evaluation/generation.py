@@ -213,7 +213,7 @@ class GenerationTask(Task):
         model = session.options.judge or (own and own.model)
         if model is None:
             raise InvalidInputError(f"{self.name}: no image-text model for the judge or for CLIPScore; give --judge")
-        return session.image_text(model, own.pretrained if own and model == own.model else None)
+        return session.load(model, own.pretrained if own and model == own.model else None)
 
     def _scorer(self, session: Session) -> Loaded | None:
         """The model of CLIPScore and FID, as far as asked for: the user's, else that of the judge."""

@@ -25,13 +25,11 @@ from vldebias.data import Embeddings, Labels, UnitRows, cross
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.classifiers import BASELINES, SOURCES, Examples
 from vldebias.evaluation.images import (
-    IMAGES,
     ImageTask,
     disjoint,
     doubt_chance,
     doubt_labels,
     doubt_space,
-    prompts_of,
     sets_by_column,
     spaced,
 )
@@ -177,25 +175,12 @@ class GroupsTask(ImageTask):
         if len(sets) > 1 or len(next(iter(sets.values()))) > 1:
             raise InvalidInputError("prompts: expected one prompt set")
         ((prompts,),) = sets.values()
-        columns = _columns(session.embedded(IMAGES), prompts, fields.get("label"), fields.get("spurious"))
+        columns = _columns(session.embedded("images"), prompts, fields.get("label"), fields.get("spurious"))
         return super().of_given(session, {**fields, **columns, "prompts": prompts})
 
     def texts(self) -> tuple[str, ...]:
         """Return the class prompts, spurious prompts and pairs."""
-        return prompts_of([self.prompts])
-
-    def fitting(self, session: Session) -> Self:
-        """Return the task without the baselines where the user's embeddings have no training split."""
-        if not self.baselines or session.options.embeddings is None or session.optional(self.train) is not None:
-            return self
-        session.progress.say(
-            f"{self.name}: no training split in the file, so the baselines that need labels are left out"
-        )
-        return self.model_copy(update={"baselines": ()})
-
-    def inputs(self, session: Session) -> dict[str, Any]:
-        """Return the inputs of an image task and the splits that baselines are trained and selected on."""
-        return super().inputs(session) | {"train": session.optional(self.train), "val": session.optional(self.val)}
+        return tuple(self.prompts.texts)
 
     def measure(
         self, images: Embeddings, texts: Texts, *, train: Embeddings | None = None, val: Embeddings | None = None,
@@ -211,9 +196,11 @@ class GroupsTask(ImageTask):
         prompts = load_prompts(self.prompts)
         split = self._split(images, prompts)
         learn, select = (None if one is None else self._split(one, prompts) for one in (train, val))
+        if self.baselines and learn is None:
+            progress.say(f"{self.name}: no training split in the file, so the baselines that need labels are left out")
         self.check_images(images, texts, prompts.classes[0])
         doubt_labels(images, (self.label, self.spurious), [prompts])
-        others, counts = disjoint(reference, images, progress, self.methods)
+        others, counts = disjoint(reference, images, self.methods)
         with progress.step(self.name) as bar:
             fitted = self.fit(texts, [prompts], reference=others, edits=edits)
             about: dict[str, Mapping[str, Any]] = {method: one.about for method, one in fitted.items()}
@@ -226,7 +213,7 @@ class GroupsTask(ImageTask):
             bar.note(f"{len(every)} methods")
             scores = self._scores(split.units, texts, prompts, every)
             right: dict[Key, Mask] = {key: of.argmax(1).numpy() == split.target for key, of in scores.items()}
-            doubt_space(split.units[spaced(len(split.target))], texts, prompts_of([self.prompts]))
+            doubt_space(split.units[spaced(len(split.target))], texts, prompts.texts)
             nearest, what = scores[NONE, None].argmax(1).numpy(), f"{prompts.name}: the class prompts"
             doubt_chance(nearest, split.target, prompts.class_names, what)
             margins: dict[str, NDArray[np.floating]] = {}

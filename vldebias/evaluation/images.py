@@ -1,8 +1,8 @@
 """Share code between tasks on image embeddings: fit methods on texts and a reference, apply them, and warn of mistakes.
 
-A method acts on the texts, on the images, or on both (`side`); whatever it is, its rows are compared with those of
-"none" on the same images. A reference is other images. Inputs that are valid but probably a mistake get
-one warning; these checks look at a thousand rows and at texts that are embedded already, and change no figure.
+A method acts on the texts, on the images, or on both; whatever it is, its rows are compared with those of "none" on the
+same images. A reference is other images. Inputs that are valid but probably a mistake get one warning; these checks
+look at a thousand rows and at texts that are embedded already, and change no figure.
 """
 
 from __future__ import annotations
@@ -31,36 +31,35 @@ from vldebias.hosts.base import IMAGE, SIDES, TEXT
 from vldebias.methods import METHODS, Method, Need, get_method
 from vldebias.methods.diagnostics import spread_along
 from vldebias.methods.reference import place_of
-from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, load_prompts
 
-PAPER = (NONE, "orth", "orth-cali", "cali")  # the rows of the paper's tables
-IMAGES = Data(name="images")  # those that were given to `vldebias.evaluate`
-LOOKED_AT = 1000  # images, to doubt them
 FOREIGN = 3.0  # deviations from images of another space, of their spread and of their mean
 ENOUGH = 10  # images of a value, to say how well texts tell it
 
 
-def _known(given: Any) -> tuple[Method | str, ...]:
+def _methods(given: Any) -> tuple[Method | str, ...]:
     """Read names of the registry and Method objects; "none", the base of every change, comes first."""
-    listed = [given] if isinstance(given, (str, Method)) else list(given)
+    listed = [given] if isinstance(given, (str, Method)) else given
     return tuple({get_method(one).name: one for one in (NONE, *listed)}.values())
 
 
-def _names(methods: Iterable[str | Method]) -> list[str]:
-    return [get_method(one).name for one in methods]
+Methods = Annotated[
+    tuple[Any, ...],
+    BeforeValidator(_methods),
+    PlainSerializer(lambda methods: [get_method(one).name for one in methods]),
+]
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
     """Hold a method as an evaluation measures it; edit None changes nothing.
 
-    details: lam and strength of its rows. about: its entry in the provenance, with what "auto" chose.
+    about: its entry in the provenance, with what "auto" chose. details: lam and strength of its rows.
     """
 
     edit: Edit | None
-    details: Mapping[str, Any]
     about: Mapping[str, Any]
+    details: Mapping[str, Any]
 
 
 class ImageTask(Task):
@@ -74,7 +73,7 @@ class ImageTask(Task):
     """
 
     data: Data
-    methods: Annotated[tuple[Any, ...], BeforeValidator(_known), PlainSerializer(_names)] = PAPER
+    methods: Methods = (NONE, "orth", "orth-cali", "cali")  # the rows of the paper's tables
     lam: Lam | None = None
     strength: Share = 1.0
     reference: Data | None = None
@@ -82,19 +81,15 @@ class ImageTask(Task):
     @classmethod
     def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
         """Return the task for the images given from Python, with a reference and splits where there are some."""
-        names = [name for name in ("reference", "train", "val") if name in session.given]
-        beside: dict[str, Any] = {name: Data(name=name) for name in names}
-        return super().of_given(session, {**beside, **fields, "data": IMAGES})
+        names = {"reference", "train", "val"} & set(session.given) | {"images"}
+        given: dict[str, Any] = {"data" if name == "images" else name: Data(name=name) for name in names}
+        return super().of_given(session, {**fields, **given})
 
     def inputs(self, session: Session) -> dict[str, Any]:
-        """Return images, the texts of the same model, a reference, and edits that were fitted before."""
-        return {
-            "images": session.embedded(self.data),
-            "texts": session.texts,
-            "reference": session.reference(self.reference),
-            "edits": session.edits,
-            "progress": session.progress,
-        }
+        """Return images, the texts of the same model, splits that the task names, and edits that were fitted before."""
+        splits = {name: session.optional(name, getattr(self, name, None)) for name in ("reference", "train", "val")}
+        own = {"images": session.embedded("images", self.data), "texts": session.texts}
+        return own | splits | {"edits": session.edits, "progress": session.progress}
 
     def fit(
         self,
@@ -109,37 +104,29 @@ class ImageTask(Task):
 
         neutral: texts whose change is bounded where the sets have no class prompts of their own.
         """
-        kept = () if any(s.classes for s in sets) else tuple(neutral)
-        how: dict[str, Any] = {"reference": reference, "neutral": kept}
-        fitted = {m.name: self.fitted(texts.fit(sets, m, self.lam, **how)) for m in map(get_method, self.methods)}
+        how = {"reference": reference, "neutral": () if any(one.classes for one in sets) else tuple(neutral)}
+        found = {one.name: texts.fit(sets, one, self.lam, **how) for one in map(get_method, self.methods)}
         for name, edit in (edits or {}).items():
             if name in METHODS:
                 raise InvalidInputError(f"edits: got {name!r}, the name of a method; expected another name")
             texts.host.check(texts.host.roles[0], edit)
-            fitted[name] = self.fitted(edit)
-        return fitted
+            found[name] = edit
+        return {name: self._fitted(edit) for name, edit in found.items()}
 
-    def fitted(self, edit: Edit | None, lam: float | None = None) -> Fitted:
-        """Return an edit with the details of its rows; lam: its value where several are compared."""
+    def _fitted(self, edit: Edit | None) -> Fitted:
         if edit is None:
-            details: dict[str, Any] = {} if lam is None else {"lam": lam, "strength": self.strength}
-            return Fitted(None, details, details)
+            return Fitted(None, {}, {})
         origin = edit.provenance
-        lams = origin.lam if isinstance(origin.lam, tuple) else (origin.lam,)
-        if lam is None and len(set(lams)) == 1 and lams[0] > 0:
-            lam = lams[0]
-        details = {"lam": lam, "strength": self.strength} | ({"uses_labels": True} if origin.labels == "given" else {})
-        about: dict[str, Any] = {
-            "method": origin.method,
-            "prompts": origin.prompts,
-            "prompts_hash": origin.prompts_hash,
-        }
-        about |= {"side": edit.side, "labels": origin.labels, "rank": getattr(edit, "rank", None)}
+        lams = set(origin.lam if isinstance(origin.lam, tuple) else (origin.lam,))
+        details: dict[str, Any] = {"lam": max(lams) if len(lams) == 1 and max(lams) > 0 else None}
+        details |= {"strength": self.strength} | ({"uses_labels": True} if origin.labels == "given" else {})
+        about = {name: getattr(origin, name) for name in ("method", "prompts", "prompts_hash", "labels")}
+        about |= {"side": edit.side, "rank": getattr(edit, "rank", None)}
         about |= {"choice": origin.choice and origin.choice.to_dict()}
-        return Fitted(edit, details, details | {name: value for name, value in about.items() if value is not None})
+        return Fitted(edit, details | {name: one for name, one in about.items() if one is not None}, details)
 
     def rows(self, texts: Texts, prompts: Sequence[str], edit: Edit | None) -> Tensor:
-        """Return the normalised rows (n, d) of prompts from a model with the edit."""
+        """Return the normalised rows (n, d) of prompts from a model with the edit; stated attributes are kept."""
         on_texts = edit if edit is not None and TEXT in SIDES[edit.side] else None
         return texts.under(prompts, on_texts, strength=self.strength)
 
@@ -148,29 +135,6 @@ class ImageTask(Task):
         if edit is None or IMAGE not in SIDES[edit.side]:
             return features
         return features.changed(lambda rows: normalize(edit.image(rows, self.strength), dim=1))
-
-    @staticmethod
-    def check_images(images: Embeddings, texts: Texts, prompt: str) -> None:
-        """Check that features and texts have one width; warn of few different rows, and of no negative entry.
-
-        Raises:
-            InvalidInputError: two widths.
-        """
-        width = texts.embed([prompt]).shape[1]
-        if width != images.dim:
-            raise InvalidInputError(
-                f"images: got features of width {images.dim}, and texts of width {width}; expected both from one model"
-            )
-        sample = images.features[spaced(len(images))]
-        different = len({row.tobytes() for row in sample})
-        if different <= max(1, len(sample) // 10) < len(sample):
-            said = (
-                f"got {different} different rows among {len(sample)}, so that scores are tied and ranked by row number"
-            )
-            warn(f"features: {said}; expected a row of its own for each image", SuspectInputWarning)
-        if not (sample < 0).any():
-            said = "got no number below 0, as in pixels or after a ReLU; expected what the image tower of a model gives"
-            warn(f"features: {said}, numbers of both signs", SuspectInputWarning)
 
     def provenance(
         self,
@@ -184,7 +148,10 @@ class ImageTask(Task):
         reference: Embeddings | None = None,
         **fields: Any,
     ) -> TaskProvenance:
-        """Return what was measured with which model, prompts and images; fields: title, description, n."""
+        """Return what was measured with which model, prompts and images; fields: title, description, n.
+
+        methods: name -> `Fitted.about`. settings: what only measuring knows; the task's own fields are among them.
+        """
         about = images.about
         data = {"images": about, "reference": {} if reference is None else reference.about, "texts": texts.about}
         digests = {part: one.get("digest") or one.get("data_fingerprint") for part, one in data.items()}
@@ -202,6 +169,27 @@ class ImageTask(Task):
             **fields,
         )
 
+    @staticmethod
+    def check_images(images: Embeddings, texts: Texts, prompt: str) -> None:
+        """Check that features and texts have one width; warn of few different rows, and of no negative entry.
+
+        Raises:
+            InvalidInputError: two widths.
+        """
+        width = texts.embed([prompt]).shape[1]
+        if width != images.dim:
+            raise InvalidInputError(
+                f"images: got features of width {images.dim}, and texts of width {width}; expected both from one model"
+            )
+        sample = images.features[spaced(len(images))]
+        different = len({row.tobytes() for row in sample})
+        if different <= max(1, len(sample) // 10) < len(sample):
+            tied = "so that scores are tied and ranked by row number; expected a row of its own for each image"
+            warn(f"features: got {different} different rows among {len(sample)}, {tied}", SuspectInputWarning)
+        if not (sample < 0).any():
+            expected = "expected what the image tower of a model gives, numbers of both signs"
+            warn(f"features: got no number below 0, as in pixels or after a ReLU; {expected}", SuspectInputWarning)
+
 
 def sets_by_column(given: Any) -> dict[str, tuple[PromptSet, ...]]:
     """Return column -> prompt sets from such a mapping; a single set belongs to the column of its name.
@@ -209,33 +197,25 @@ def sets_by_column(given: Any) -> dict[str, tuple[PromptSet, ...]]:
     Raises:
         InvalidInputError: there is none.
     """
-    several = given if isinstance(given, (list, tuple)) else () if given is None else (given,)
-    by_column = given if isinstance(given, Mapping) else {one.name: one for one in map(load_prompts, several)}
-    if not by_column:
+    if not isinstance(given, Mapping):
+        several = given if isinstance(given, (list, tuple)) else () if given is None else (given,)
+        given = {one.name: one for one in map(load_prompts, several)}
+    if not given:
         raise InvalidInputError("prompts: expected a prompt set, by name or as an object")
-    listed = {column: of if isinstance(of, (list, tuple)) else (of,) for column, of in by_column.items()}
-    return {column: tuple(map(load_prompts, of)) for column, of in listed.items()}
-
-
-def prompts_of(sets: Iterable[str | PromptSet]) -> tuple[str, ...]:
-    """Return every text that must be embedded to fit on these prompt sets."""
-    parts = [part for one in map(load_prompts, sets) for part in (one, *one.parts)]
-    return tuple(dict.fromkeys(t for one in parts for t in (*one.classes, *one.spurious, *chain(*one.groups))))
+    return {
+        column: tuple(map(load_prompts, of if isinstance(of, (list, tuple)) else (of,))) for column, of in given.items()
+    }
 
 
 def disjoint(
-    reference: Embeddings | None,
-    images: Embeddings,
-    progress: Progress = SILENT,
-    methods: Iterable[str | Method] | None = None,
+    reference: Embeddings | None, images: Embeddings, methods: Iterable[str | Method] | None = None
 ) -> tuple[Embeddings | None, dict[str, int]]:
     """Return the reference without the images that are measured, and the numbers of reference images kept and removed.
 
     A reference that lies in the gallery as a whole is kept, without its labels: the images of a gallery are available
     when it is searched, so a method without labels learns nothing from them that it could not learn in use.
 
-    progress: where the counts are shown. methods: those that are fitted to it; None: a reference that is measured
-    itself is refused whatever it is for.
+    methods: those that are fitted to it; None: a reference that is measured itself is refused whatever it is for.
 
     Raises:
         InvalidInputError: another width; or nothing is left, and a method would learn from labels of what is measured.
@@ -249,18 +229,15 @@ def disjoint(
     new = ~np.isin(_hashes(reference.unit), _hashes(images.unit))
     left, held = int(new.sum()), int((~new).sum())
     if left:
-        progress.say(f"reference: {left} images; {held} more are measured and therefore left out")
         kept = reference.picked(new) if held else reference
         return kept, {"reference images": left, "left out of the reference, measured too": held}
     learning = [one.name for one in map(get_method, methods or ()) if Need.LABELS in one.needs and reference.labels]
     if methods is None or learning:
+        why = f", so that {', '.join(learning)} would learn from their labels" if learning else ""
         raise InvalidInputError(
-            f"reference: got {held} images, and all of them are measured"
-            + (f", so that {', '.join(learning)} would learn from their labels" if learning else "")
-            + "; expected others, such as those of another split. Or measure every second image: "
-            "evaluate(model, features[1::2], reference=features[::2], ...)"
+            f"reference: got {held} images, and all of them are measured{why}; expected others, such as another split. "
+            "Or measure every second image: evaluate(model, features[1::2], reference=features[::2], ...)"
         )
-    progress.say(f"reference: {held} images of the gallery itself, without labels")
     return replace(reference, labels={}), {"reference images": held, "of the reference, measured too": held}
 
 
@@ -275,7 +252,7 @@ def _hashes(rows: UnitRows) -> NDArray[np.int64]:
 
 def spaced(n: int) -> NDArray[np.int64]:
     """Return at most a thousand indices of n rows, evenly spaced."""
-    return np.unique(np.linspace(0, max(n - 1, 0), min(n, LOOKED_AT)).astype(np.int64)) if n else np.empty(0, np.int64)
+    return np.unique(np.linspace(0, max(n - 1, 0), min(n, 1000)).astype(np.int64))
 
 
 def doubt_labels(images: Embeddings, columns: Sequence[str], sets: Sequence[PromptSet]) -> None:
@@ -305,8 +282,7 @@ def doubt_space(images: Tensor, texts: Texts, prompts: Sequence[str]) -> None:
     mean is no nearer to the mean of the texts than a random direction is. A few queries may differ in directions that
     images do not vary in; the means of one model still share a direction (cosines around .3 in CLIP).
     """
-    role = texts.host.roles[0]
-    read = [prompt for prompt in dict.fromkeys(prompts) if (role, prompt) in texts.host.memory]
+    read = _in_memory(texts, dict.fromkeys(prompts))
     if len(read) < 2 or len(images) < 2 * ENOUGH:
         return
     seen, rows = images[spaced(len(images))].double(), texts.embed(read)
@@ -315,6 +291,11 @@ def doubt_space(images: Tensor, texts: Texts, prompts: Sequence[str]) -> None:
     if spread and deviations < FOREIGN and shared < FOREIGN / sqrt(seen.shape[1]):
         said = f"image and text features look unaligned (variance ratio {spread:.2g}, cosine of means {shared:.2f})"
         warn(f"{said}; are both of the same model? Embed both with one", SuspectInputWarning)
+
+
+def _in_memory(texts: Texts, prompts: Iterable[str]) -> list[str]:
+    """Return the prompts that are embedded already."""
+    return [prompt for prompt in prompts if (texts.host.roles[0], prompt) in texts.host.memory]
 
 
 def doubt_chance(nearest: NDArray[np.integer], own: NDArray[np.integer], values: Sequence[str], what: str) -> None:
@@ -326,34 +307,32 @@ def doubt_chance(nearest: NDArray[np.integer], own: NDArray[np.integer], values:
     """
     k = len(values)
     counts = np.bincount(own * k + nearest, minlength=k * k).reshape(k, k)
-    n = counts.sum(1)
-    shown = np.flatnonzero(n >= ENOUGH)
+    shown = np.flatnonzero(counts.sum(1) >= ENOUGH)
     if len(shown) < 2:
         return
-    recall = counts[shown] / n[shown, None]
+    n = counts.sum(1)[shown]
+    recall = counts[shown] / n[:, None]
     right = float(recall[np.arange(len(shown)), shown].mean())
-    error = sqrt((1 - 1 / k) / k * float((1 / n[shown]).sum())) / len(shown)
+    error = sqrt((1 - 1 / k) / k * float((1 / n).sum())) / len(shown)
     if right > 1 / k + 2 * error:
         return
-    places, others = need("scipy.optimize").linear_sum_assignment(-recall)
-    best = float(recall[places, others].mean())
+    pairs = need("scipy.optimize").linear_sum_assignment(-recall)
+    best = float(recall[pairs].mean())
     reason = "no more than chance: are images, texts and labels of one model, and in one order?"
     if best > max(right, 1 / k) + 4 * error:
-        order = ", ".join(
-            f"{values[a]!r} as {values[b]!r}" for a, b in zip(shown.tolist(), others.tolist(), strict=True)
-        )
+        order = ", ".join(f"{values[a]!r} as {values[b]!r}" for a, b in zip(shown[pairs[0]], pairs[1], strict=True))
         reason = f"and about {best:.0%} with {order}: give the labels by name, or in the order of the texts"
-    warn(f"{what} are right about {right:.0%} of {int(n.sum())} images, {reason}", SuspectInputWarning)
+    warn(f"{what} are right about {right:.0%} of {int(counts.sum())} images, {reason}", SuspectInputWarning)
 
 
 def doubt_values(images: Embeddings, column: str, texts: Texts, prompts: PromptSet) -> None:
     """Apply `doubt_chance` to the texts that name an attribute's values, where a column has these values."""
-    labels, role = images.column(column), texts.host.roles[0]
+    labels = images.column(column)
     places = [place_of(name, prompts) for name in labels.names]
     if not labels.names or None in places or prompts.parts or len(prompts.attributes) < 2:
         return
     for some in (prompts.spurious, chain(*prompts.groups)):
-        by_value = prompts.by_value(text for text in some if (role, text) in texts.host.memory)
+        by_value = prompts.by_value(_in_memory(texts, some))
         if all(by_value.values()):
             rows = np.flatnonzero(labels.known)
             rows = rows[spaced(len(rows))]

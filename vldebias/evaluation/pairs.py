@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, product
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -13,14 +13,13 @@ from pydantic import AfterValidator, Field
 
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.images import prompts_of, sets_by_column
+from vldebias.evaluation.images import sets_by_column
 from vldebias.evaluation.result import NONE, TaskProvenance, TaskResult
 from vldebias.evaluation.session import Session
 from vldebias.evaluation.task import Lam, Prompts, Task, register_task
 from vldebias.hosts import Host, resolve
 from vldebias.methods import Problem, get_method
 from vldebias.progress import SILENT, Progress
-from vldebias.prompts import PromptSet
 
 
 @register_task
@@ -29,12 +28,10 @@ class TextsTask(Task):
 
     All prompts are edited, those that state their attribute too. Resampled over concepts, whose pairs share prompts.
 
-    sets: what the rows are called -> prompt set. host: which of the two on the command line embeds the prompts.
-    method: any that edits embeddings.
+    sets: what the rows are called -> prompt set. method: any that edits embeddings.
     """
 
     task: Literal["texts"] = "texts"
-    host: Literal["model", "pipeline"] = "pipeline"
     sets: Annotated[dict[str, Prompts], Field(min_length=1)]
     method: Annotated[str, AfterValidator(lambda given: get_method(given).name)] = "cali"
     lam: Lam = 500.0
@@ -45,26 +42,18 @@ class TextsTask(Task):
         if "methods" in fields:
             raise InvalidInputError("methods: the task texts measures one method; name it with method=")
         sets = {column: of[0] for column, of in sets_by_column(fields.get("prompts")).items()}
-        if "host" not in fields:
-            own, tokenizer = session.pipeline.host, session.given.get("tokenizer")
-            draws = not isinstance(own, Mapping) and resolve(own, tokenizer=tokenizer).generative
-            fields = {**fields, "host": "pipeline" if draws else "model"}
         return super().of_given(session, {"sets": sets, **fields})
-
-    def texts(self) -> tuple[str, ...]:
-        """Return the prompts of all sets where an image-text model embeds them."""
-        sets = self.sets.values() if self.host == "model" else ()
-        return tuple(dict.fromkeys(text for one in sets for text in (*prompts_of([one]), *chain(*one.held_out_groups))))
 
     def inputs(self, session: Session) -> dict[str, Any]:
         """Return what embeds the prompts, and the name that the user gave it."""
-        encoder = resolve(session.pipeline.host) if self.host == "pipeline" else session.texts.host
-        return {"encoder": encoder, "model": getattr(session.options, self.host), "progress": session.progress}
+        encoder = resolve(session.pipeline.host, tokenizer=session.pipeline.tokenizer)
+        return {"encoder": encoder, "model": session.options.pipeline, "progress": session.progress}
 
     def measure(self, encoder: Host, *, model: str | None = None, progress: Progress = SILENT) -> list[TaskResult]:
         """Measure every set with a host (`vldebias.hosts.resolve`); model: what it is called, by default its name."""
         weights, results = encoder.fingerprint(), []
-        details = {"lam": self.lam if get_method(self.method).has_lam else None, "strength": 1.0}
+        lam = self.lam if get_method(self.method).has_lam else None
+        details = {self.method: {"lam": lam, "strength": 1.0}}
         for name, prompts in self.sets.items():
             provenance = TaskProvenance(
                 task=f"{self.name} {name}",
@@ -76,32 +65,31 @@ class TextsTask(Task):
                 prompts=prompts.name,
                 prompts_hash=prompts.hash,
                 split="texts",
-                methods={NONE: {}, self.method: details},
+                methods={NONE: {}, **details},
                 seeds=[self.seed],
                 n={"pairs": len(prompts.pairs), "unseen pairs": len(prompts.held_out_pairs)},
                 settings=self.settings({"roles": list(encoder.roles)}),
             )
-            results.append(TaskResult(provenance, details={self.method: details}))
+            result, problem = TaskResult(provenance, details=details), Problem.of(encoder, prompts, lam=lam)
+            parts = {"train": prompts.groups} | ({"unseen": prompts.held_out_groups} if prompts.held_out_groups else {})
             with progress.step(provenance.task):
-                for role in encoder.roles:
-                    self._add(results[-1], encoder, role, prompts)
+                edits = {role: problem.fit(self.method, role) for role in encoder.roles}
+                for role, (part, groups) in product(encoder.roles, parts.items()):
+                    own = {NONE: None, self.method: edits[role]}
+                    sums = {method: _sums(encoder, role, groups, edit) for method, edit in own.items()}
+                    result.add_resampled(
+                        "pair_distance",
+                        sums,
+                        n={"concepts": len(groups), "pairs": int(sums[NONE][:, 1].sum())},
+                        statistic=lambda drawn: (
+                            drawn[..., 0].sum(-1) / drawn[..., 1].sum(-1)
+                        ),  # the mean over all pairs
+                        subset=part if len(encoder.roles) == 1 else f"{part}, {role}",
+                        resamples=self.resamples,
+                        seed=self.seed,
+                    )
+            results.append(result)
         return results
-
-    def _add(self, result: TaskResult, host: Host, role: str, prompts: PromptSet) -> None:
-        problem = Problem.of(host, prompts, lam=result.details[self.method]["lam"])
-        edits = {NONE: None, self.method: problem.fit(self.method, role)}
-        for part, groups in (("train", prompts.groups), ("unseen", prompts.held_out_groups)):
-            if groups:
-                sums = {name: _sums(host, role, groups, edit) for name, edit in edits.items()}
-                result.add_resampled(
-                    "pair_distance",
-                    sums,
-                    n={"concepts": len(groups), "pairs": int(sums[NONE][:, 1].sum())},
-                    statistic=lambda drawn: drawn[..., 0].sum(-1) / drawn[..., 1].sum(-1),  # the mean over all pairs
-                    subset=part if len(host.roles) == 1 else f"{part}, {role}",
-                    resamples=self.resamples,
-                    seed=self.seed,
-                )
 
 
 def _sums(host: Host, role: str, groups: Sequence[Sequence[str]], edit: Edit | None) -> NDArray[np.float64]:

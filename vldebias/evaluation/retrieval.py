@@ -28,13 +28,11 @@ from vldebias.data import Embeddings, Labels, UnitRows, cross
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.evaluation.gallery import Gallery, SkewOptions
 from vldebias.evaluation.images import (
-    IMAGES,
     ImageTask,
     disjoint,
     doubt_labels,
     doubt_space,
     doubt_values,
-    prompts_of,
     sets_by_column,
     spaced,
 )
@@ -110,7 +108,7 @@ class RetrievalTask(SkewOptions, ImageTask):
 
         One column and one prompt set belong together, whatever they are called.
         """
-        sets, images = sets_by_column(fields.get("prompts")), session.embedded(IMAGES)
+        sets, images = sets_by_column(fields.get("prompts")), session.embedded("images")
         if len(sets) == len(images.labels) == 1 and not isinstance(fields["prompts"], Mapping):
             sets = dict(zip(images.labels, sets.values(), strict=True))
         asked = fields.get("queries")
@@ -123,6 +121,8 @@ class RetrievalTask(SkewOptions, ImageTask):
             raise InvalidInputError(
                 "queries: expected one or more texts, and the prompt sets have no class prompts; give queries="
             )
+        for column in (*chain(*(attribute.split(" x ") for attribute in sets)), *fields.get("classes", ())):
+            images.column(column.strip())  # an unknown one is refused; a suite leaves it out
         few = max(10, len(images) // 20)
         return super().of_given(session, {"k": few, **fields, "prompts": sets, "queries": asked})
 
@@ -133,30 +133,9 @@ class RetrievalTask(SkewOptions, ImageTask):
     def texts(self) -> tuple[str, ...]:
         """Return the prompts of all sets, the queries and the class prompts; captions are in the data."""
         classes = (prompt for prompts in self.classes.values() for prompt in prompts.values())
-        return tuple(dict.fromkeys((*prompts_of(chain(*self.prompts.values())), *self.asked(), *classes)))
-
-    def fitting(self, session: Session) -> Self:
-        """Return the task with only the attributes and classes that the user's embeddings have labels of.
-
-        Raises:
-            InvalidInputError: there is no attribute of them.
-        """
-        if session.options.embeddings is None:
-            return self
-        there = session.file[0].labels
-        fitting = {name: sets for name, sets in self.prompts.items() if set(name.split(" x ")) <= set(there)}
-        left_out = [name for name in self.prompts if name not in fitting]
-        if not fitting:
-            raise InvalidInputError(
-                f"{self.name}: expected a label column for one of {left_out}, got {list(there)}; "
-                "call it label.COLUMN in the file"
-            )
-        missing = sorted({column for name in left_out for column in name.split(" x ")} - set(there))
-        if missing:
-            listed = f"{', '.join(left_out)} left out: the embeddings have no column {missing}"
-            session.progress.say(f"{self.name}: {listed}")
-        classes = {column: texts for column, texts in self.classes.items() if column in there}
-        return self.model_copy(update={"prompts": fitting, "classes": classes})
+        return tuple(
+            dict.fromkeys((*chain(*(one.texts for one in chain(*self.prompts.values()))), *self.asked(), *classes))
+        )
 
     def measure(
         self, images: Embeddings, texts: Texts, *, reference: Embeddings | None = None,
@@ -172,14 +151,26 @@ class RetrievalTask(SkewOptions, ImageTask):
         queries = self.asked()
         if not queries:
             raise InvalidInputError(f"queries: expected one or more texts, {self.queries!r} has none")
-        for column, prompts in self.classes.items():
+        self.check_images(images, texts, queries[0])
+        there = {name: of for name, of in self.prompts.items() if set(name.split(" x ")) <= set(images.labels)}
+        left_out = [name for name in self.prompts if name not in there]
+        missing = sorted({column for name in left_out for column in name.split(" x ")} - set(images.labels))
+        if not there:
+            raise InvalidInputError(
+                f"{self.name}: expected a label column for one of {left_out}, got {list(images.labels)}; "
+                "call it label.COLUMN in the file"
+            )
+        if left_out:
+            listed = f"{', '.join(left_out)} left out: the embeddings have no column {missing}"
+            progress.say(f"{self.name}: {listed}")
+        asked_of = {column: texts for column, texts in self.classes.items() if column in images.labels}
+        for column, prompts in asked_of.items():
             if set(prompts) != set(names := images.column(column).names):
                 wanted = f"expected a prompt for each of {list(names)}"
                 raise InvalidInputError(f"classes.{column}: {wanted}, got {list(prompts)}")
-        self.check_images(images, texts, queries[0])
-        others, counts = disjoint(reference, images, progress, self.methods)
+        others, counts = disjoint(reference, images, self.methods)
         results = []
-        for attribute, of in self.prompts.items():
+        for attribute, of in there.items():
             sets, name = [load_prompts(one) for one in of], f"{self.name} {attribute}"
             columns = [column.strip() for column in attribute.split(" x ")]
             labels = cross(*map(images.column, columns))
@@ -190,7 +181,7 @@ class RetrievalTask(SkewOptions, ImageTask):
                 fitted = self.fit(texts, sets, neutral=queries, reference=others, edits=edits)
                 bar.note(f"ranking {len(held.codes)} images for {len(queries)} queries")
                 n = {"queries": len(queries), "images": len(held.codes)}
-                classes = {column: texts for column, texts in self.classes.items() if column not in columns}
+                classes = {column: texts for column, texts in asked_of.items() if column not in columns}
                 found = (
                     (c, relevance(images.column(c)[labels.known], queries)) for c in images.labels if c not in columns
                 )
@@ -228,7 +219,7 @@ class RetrievalTask(SkewOptions, ImageTask):
                 self._add_cosines(result, rows, seen, n)
                 self._add_recall(result, images, texts, under, seen)
                 self._add_accuracy(result, images, classes, under, seen)
-                doubt_space(images.unit[spaced(len(images))], texts, [*queries, *prompts_of(sets)])
+                doubt_space(images.unit[spaced(len(images))], texts, [*queries, *chain(*(one.texts for one in sets))])
                 for column, prompt_set in product(columns, sets):
                     doubt_values(images, column, texts, prompt_set)
                 results.append(result)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import time
@@ -18,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from vldebias.data import processes
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, VldebiasWarning, did_you_mean, warn
-from vldebias.evaluation.images import PAPER, ImageTask
+from vldebias.evaluation.images import ImageTask
 from vldebias.evaluation.report import render
 from vldebias.evaluation.result import NONE, Measurement, Result, TaskProvenance, TaskResult
 from vldebias.evaluation.session import Session
@@ -101,47 +100,46 @@ def evaluate(
     >>> evaluate(texts, features, prompts="gender", labels={"gender": gender}, k=50).to_pandas()  # doctest: +SKIP
     """
     kind = TASKS.named(task)
-    inputs = {*inspect.signature(kind.measure).parameters} - {"self"}
-    known = sorted({*kind.model_fields, *inputs, *(name for name in LABELS if name.partition("_")[0] in inputs)})
-    given = {"model": model, "tokenizer": tokenizer, "images": images, "reference": reference}
+    takes, compares = kind.takes(), issubclass(kind, ImageTask)
+    known = sorted({*kind.model_fields, *takes, *(name for name in LABELS if name.partition("_")[0] in takes)})
+    given = {"model": model, "pipeline": model, "tokenizer": tokenizer, "images": images, "reference": reference}
     given |= {"labels": labels, "reference_labels": reference_labels}
     fields: dict[str, Any] = {"name": task, "title": task} | ({} if prompts is None else {"prompts": prompts})
     for name, value in options.items():
         if name not in known:
             expected = f"{', '.join(known)}; {did_you_mean(name, known)}"
             raise InvalidInputError(f"evaluate: got {name!r}, which is no option of {task}; expected one of {expected}")
-        is_field = name in kind.model_fields and (name not in inputs or isinstance(value, (Strict, Mapping)))
+        is_field = name in kind.model_fields and (name not in takes or isinstance(value, (Strict, Mapping)))
         (fields if is_field else given)[name] = value
-    given = {name: value for name, value in given.items() if value is not None}
     column = next(iter(prompts), "") if isinstance(prompts, Mapping) else str(getattr(prompts, "name", prompts))
-    given |= {n: {column: given[n]} for n in LABELS if n in given and not isinstance(given[n], Mapping)}
+    alone = [name for name in LABELS if not isinstance(given.get(name), (Mapping, type(None)))]
+    given |= {name: {column: given[name]} for name in alone}
     shown = progress if isinstance(progress, Progress) else Progress.on() if progress else SILENT
     own = Options(Path(), pretrained=pretrained, device=device, data_root=root, unknown=unknown)
     session = Session(own, f"task {task!r}", shown, given, split)
-    compares, carried = issubclass(kind, ImageTask), None
+    carried = None
     if compares and not isinstance(model, (str, type(None))):
         carried = next(filter(None, map(attachment_of, session.texts.host.exclusive_modules)), None)
     if methods is not None:
         listed: Any = [methods] if isinstance(methods, (str, Method, Edit)) else methods
         pairs = list(methods.items() if isinstance(methods, Mapping) else ((None, one) for one in listed))
-        given["edits"] = {name or f"fitted {one.method}": one for name, one in pairs if isinstance(one, Edit)}
+        session.given["edits"] = {name or f"fitted {one.method}": one for name, one in pairs if isinstance(one, Edit)}
         fields["methods"] = [resolved(one, reference=reference) for _, one in pairs if not isinstance(one, Edit)]
         if carried is not None:
-            warn(
+            said = (
                 "model: got one that carries an attachment, which is not among the methods; expected no methods= (it "
-                "is measured then), or its edit among them",
-                SuspectInputWarning,
             )
-    elif compares and kind.model_fields["methods"].default == PAPER:
-        fields.setdefault("methods", (NONE, resolved(None, reference=reference)))
+            warn(said + "is measured then), or its edit among them", SuspectInputWarning)
+    elif compares:
+        fields["methods"] = (NONE, resolved(None, reference=reference))
         if carried is not None:  # what the user has, at the strength that it has
             edit = carried.projections[session.texts.host.roles[0]]
-            given["edits"] = {f"attached {edit.method}": edit}
+            session.given["edits"] = {f"attached {edit.method}": edit}
             fields.setdefault("strength", carried.strength)
     began = time.monotonic()
     with shown:
         measured = kind.of_given(session, fields)
-        parts = measured.measured({**given, **measured.inputs(session)})
+        parts = measured.measured(session.given | measured.inputs(session))
     return Result.of(task, parts, seconds=round(time.monotonic() - began, 3))
 
 
@@ -190,18 +188,18 @@ def run_suite(
     if suite.host is not None:  # the suite's own weights where the user names none
         model = options.model or (suite.host if options.embeddings is None else None)
         options = replace(options, model=model, pipeline=options.pipeline or suite.host)
-    tasks = [task.with_options(options) for task in suite.tasks]
+    suite = suite.model_copy(update={"tasks": tuple(task.with_options(options) for task in suite.tasks)})
     first = processes().rank == 0  # of several processes it writes
     out, done, result = options.out, list[Finished](), Result.of(suite.name, [], seconds=0.0)
     with progress or Progress.on(console) as shown, only_writer(out, shown.say) if first else nullcontext():
         # Before any is written: processes that share the folder are to decide alike.
-        kept = {task.name: None if options.fresh else _kept(out, task) for task in tasks}
-        session = Session(options, suite.needs, shown, {} if loaded is None else {"model": loaded})
+        kept = {task.name: None if options.fresh else _kept(out, task) for task in suite.tasks}
+        given = {} if loaded is None else {"model": loaded, "pipeline": loaded}
+        session = Session(options, suite.needs, shown, given)
         try:
-            tasks = [task.fitting(session) for task in tasks]
             if session.text_rows is not None:  # all prompts that the user's file lacks are named at once
-                session.texts.embed(list(dict.fromkeys(text for task in tasks for text in task.texts())))
-            for task in tasks:
+                session.texts.embed(suite.texts())
+            for task in suite.tasks:
                 done.append(_finished(session, suite, task, kept[task.name], first))
                 parts = [TaskResult(*part) for one in done for part in one.parts]
                 result = Result.of(suite.name, parts, seconds=round(sum(one.seconds for one in done), 1))
@@ -235,10 +233,10 @@ def _finished(session: Session, suite: Suite, task: Task, kept: Finished | None,
         say(f"{task.name}: reused from an earlier run (--fresh measures it again)")
         return kept
     with _warnings_said(session.progress):
-        parts = task.measured(inputs)
-    pictures, stored = [], []
+        parts = task.measured(session.given | inputs)
+    pictures, stored, pipeline = [], [], session.options.pipeline
     for part in parts:
-        about, pipeline = part.provenance, session.options.pipeline
+        about = part.provenance
         for stem, (caption, plot) in part.pictures.items() if first else ():
             metadata = {"run": suite.name, "task": about.task, "caption": caption}
             pictures.append(save_png(plot, folder / f"{file_slug(stem)}.png", metadata).name)

@@ -42,6 +42,7 @@ from vldebias.metrics.shares import (
     shares_radius,
     squared_discrepancies,
 )
+from vldebias.progress import SILENT, Progress
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -236,19 +237,24 @@ class SharesTask(Task):
             )
         return {"labels": labels, "folder": folder, "plan": folder / "plan.json", "progress": session.progress}
 
-    def measured(self, inputs: Mapping[str, Any]) -> list[TaskResult]:
-        """Measure the table, or people's answers about generated images; without answers there is no block."""
-        if "labels" not in inputs:
-            return super().measured(inputs)
-        results = self.labelled(GeneratedImages.open(inputs["folder"]), inputs["labels"])
-        if not results:
-            inputs["progress"].say(f"{self.name}: nobody labelled {self.attribute}, so it is left out")
-        return results
-
     def measure(
-        self, table: Path | str | Mapping[str, Sequence[Any]], *, drawn: GeneratedImages | None = None
+        self,
+        table: Path | str | Mapping[str, Sequence[Any]] | None = None,
+        *,
+        labels: Sequence[Path] = (),
+        folder: Path | None = None,
+        drawn: GeneratedImages | None = None,
+        progress: Progress = SILENT,
     ) -> list[TaskResult]:
-        """Measure a file, or columns by name such as those of a data frame; drawn: the folder of the images."""
+        """Measure a table, or people's labels of the generated images in a folder; without labels there is no block.
+
+        table: a file, or columns by name such as those of a data frame. drawn: the images of the table.
+        """
+        if table is None:
+            results = self.labelled(GeneratedImages.open(folder or ""), labels)
+            if not results:
+                progress.say(f"{self.name}: nobody labelled {self.attribute}, so it is left out")
+            return results
         pd, where, data = need("pandas"), "table", {}
         if isinstance(table, (str, Path)):
             where, data = str(table), {Path(table).name: digest(table)}

@@ -35,7 +35,7 @@ from vldebias.data import Embeddings, digest_of
 from vldebias.errors import InvalidInputError, did_you_mean, shortened
 from vldebias.evaluation.result import TaskResult
 from vldebias.evaluation.session import Session, Texts
-from vldebias.files import read_yaml, suite_file, suite_names
+from vldebias.files import read_yaml, suite_file
 from vldebias.hosts import Host, resolve
 from vldebias.loading import Loaded
 from vldebias.options import Options
@@ -116,10 +116,8 @@ def named_by(base: type[BaseModel], key: str) -> Callable[[Any], tuple[str, type
     def accept(kind: Any) -> tuple[str, type[Any]]:
         name = kind.model_fields[key].default if isinstance(kind, type) and issubclass(kind, base) else None
         if not isinstance(name, str):
-            raise InvalidInputError(
-                f'{key}: expected a subclass of {base.__module__}.{base.__name__} with a field {key}: Literal["NAME"] '
-                f'= "NAME", got {kind!r}'
-            )
+            known = f'{base.__module__}.{base.__name__} with a field {key}: Literal["NAME"] = "NAME"'
+            raise InvalidInputError(f"{key}: expected a subclass of {known}, got {kind!r}")
         return name, kind
 
     return accept
@@ -136,8 +134,8 @@ def explain(error: ValidationError, place: str = "") -> str:
     if isinstance(inside, ValidationError):
         return explain(inside, where)
     if first["type"] == "missing":
-        lacking = [named(one["loc"]) for one in error.errors() if one["type"] == "missing"]
-        return f"{', '.join(lacking)}: missing; add {'it' if len(lacking) == 1 else 'them'}"
+        lacking = ", ".join(named(one["loc"]) for one in error.errors() if one["type"] == "missing")
+        return f"{lacking}: missing; expected a value"
     came = "" if isinstance(first["input"], Mapping) else f"; got {shortened(repr(first['input']), 80)}"
     return f"{where}: ".removeprefix(": ") + first["msg"].removeprefix("Value error, ") + (came if where else "")
 
@@ -173,14 +171,18 @@ class Task(Strict, ABC):
     def measure(self, *args: Any, **inputs: Any) -> list[TaskResult]:
         """Measure inputs, by name; several results if the task has several blocks, such as one per attribute."""
 
-    @abstractmethod
-    def inputs(self, session: Session) -> dict[str, Any]:
-        """Return the arguments of `measure`, opened by a session; others only count for the `key`, such as files."""
-
     def measured(self, inputs: Mapping[str, Any]) -> list[TaskResult]:
         """Return the result of `measure` on those of the inputs that it takes."""
-        names = inspect.signature(self.measure).parameters
-        return self.measure(**{name: one for name, one in inputs.items() if name in names})
+        return self.measure(**{name: inputs[name] for name in self.takes() if name in inputs})
+
+    @classmethod
+    def takes(cls) -> list[str]:
+        """Return the names of the inputs of `measure`."""
+        return [name for name in inspect.signature(cls.measure).parameters if name != "self"]
+
+    def inputs(self, session: Session) -> dict[str, Any]:
+        """Return the inputs that a session opens, beside those that it was given; all of them count for the `key`."""
+        return {}
 
     @classmethod
     def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
@@ -201,12 +203,7 @@ class Task(Strict, ABC):
         """Return the task with the user's choices in place of its own, where they have the name of a field."""
         names = ("resamples", "methods", "lam", "images", "steps", "seeds", "prompts_file")
         chosen = {name: getattr(options, name) for name in names if name in type(self).model_fields}
-        chosen = {name: value for name, value in chosen.items() if value not in (None, ())}
-        return type(self).build({**dict(self), **chosen}) if chosen else self
-
-    def fitting(self, session: Session) -> Self:
-        """Return the part of the task that the user's data can answer; all of it if it has no parts."""
-        return self
+        return type(self).build({**dict(self), **{name: one for name, one in chosen.items() if one not in (None, ())}})
 
     def key(self, options: Options, inputs: Mapping[str, Any]) -> str:
         """Return a hash of what figures depend on; a restarted run reuses what a run before has measured with it."""
@@ -214,14 +211,9 @@ class Task(Strict, ABC):
 
         saved = [file for folder in options.projections for file in sorted(folder.rglob("*.safetensors"))]
         files = [options.table, options.texts, options.reference, *options.labels, *saved]
-        content = {
-            "task": self.model_dump(mode="json"),
-            "inputs": {name: _mark(value) for name, value in inputs.items()},
-            "files": [file and digest_of(file) for file in files],
-            "options": [options.limit, options.unknown],
-            "version": __version__,
-        }
-        return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+        digests = [file and digest_of(file) for file in files]
+        content = [self.model_dump(mode="json"), inputs, digests, options.limit, options.unknown, __version__]
+        return hashlib.sha256(json.dumps(content, sort_keys=True, default=_mark).encode()).hexdigest()
 
 
 def _mark(value: Any) -> Any:
@@ -230,8 +222,6 @@ def _mark(value: Any) -> Any:
         return {**value.about, "source": None, "cache": Path(value.about.get("cache", "")).name}
     if isinstance(value, Path):
         return digest_of(value) if value.is_file() else None
-    if isinstance(value, Mapping):
-        return {name: _mark(one) for name, one in value.items()}
     if isinstance(value, Loaded):
         value = resolve(value.host, tokenizer=value.tokenizer)
     if isinstance(value, Host):
@@ -239,7 +229,7 @@ def _mark(value: Any) -> Any:
         return weights and weights.to_dict()
     if isinstance(value, Texts):
         return value.fingerprint or value.about
-    return value if isinstance(value, (str, int, float, tuple)) else getattr(value, "fingerprint", None)
+    return getattr(value, "fingerprint", None)
 
 
 def file_slug(text: str) -> str:
@@ -251,9 +241,7 @@ TASKS: Registry[type[Task]] = Registry("task", "vldebias.tasks", named_by(Task, 
 
 
 def register_task(kind: type[T]) -> type[T]:
-    """Register a kind of task by its name, for `vldebias.evaluate`, suites and every command of this process.
-
-    Returns the class, so that it can be used as a decorator.
+    """Register a kind of task by its name, for `vldebias.evaluate` and suites, and return it, as a decorator does.
 
     Raises:
         InvalidInputError: no task with a name, or another one has the name.
@@ -284,8 +272,7 @@ class Suite(Strict):
     @model_validator(mode="after")
     def _different_names(self) -> Suite:
         names = [task.name for task in self.tasks]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
+        if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"got two tasks with the name {twice[0]!r}; give each its own")
         return self
 
@@ -298,17 +285,13 @@ class Suite(Strict):
         there = [task.name for task in self.tasks]
         for name in names:
             if name not in there:
-                raise InvalidInputError(
-                    f"{self.name}: got task {name!r}; expected one of {', '.join(there)}; {did_you_mean(name, there)}"
-                )
+                expected = f"expected one of {', '.join(there)}; {did_you_mean(name, there)}"
+                raise InvalidInputError(f"{self.name}: got task {name!r}; {expected}")
         return self.model_copy(update={"tasks": tuple(t for t in self.tasks if not names or t.name in names)})
 
     def texts(self) -> tuple[str, ...]:
         """Return every prompt that an image-text model embeds for the suite."""
         return tuple(dict.fromkeys(text for task in self.tasks for text in task.texts()))
-
-
-list_suites = suite_names  # that come with the package
 
 
 def load_suite(name_or_path: str | Path) -> Suite:

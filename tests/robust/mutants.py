@@ -1,13 +1,10 @@
 """Break the package in one place at a time and run the tests of that room: would they notice?
 
     python -m tests.robust.mutants --seed 4 --number 60              # as many places, by chance
-    python -m tests.robust.mutants --seed 4 --only vldebias/methods  # of one room
-    python -m tests.robust.mutants --seed 4 --list                   # what would be changed
+    python -m tests.robust.mutants --seed 4 --only vldebias/methods  # of one room; --list: what would be changed
 
-Places are sampled from all files of the package, a line as likely as another. A change swaps an operator, negates a
-condition, shifts a number or drops a call or a `raise`; texts, annotations and messages are left alone. It happens in a
-copy of the checkout. A survivor is a test that is missing, or a change that makes no difference; the list says which
-place it was. Results go to `--out` as they come, and places that it has are not tried again.
+Places are sampled from all files of the package, a line as likely as another, and changed in a copy of the checkout.
+A survivor is a missing test, or a change that makes no difference. `--out` keeps results, which are not tried again.
 """
 
 from __future__ import annotations

@@ -118,13 +118,8 @@ def diagnose_command(
     data = load_embeddings(features)[0].without(session.options.unknown)
     pictures = {} if images is None else pictures_below(images, data.ids)
     texts = None if prompts is None else session.texts
-    how: dict[str, Any] = {
-        "groups": groups,
-        "prompts": prompts,
-        "methods": names,
-        "reference": session.optional("reference", None),
-    }
-    result = diagnose(data, labels, texts=texts, **how)
+    how: dict[str, Any] = {"groups": groups, "prompts": prompts, "methods": names}
+    result = diagnose(data, labels, texts=texts, reference=session.optional("reference", None), **how)
     files = {}
     if labels is not None:
         listed = wrong_labels(data.features, data.column(labels)).set_index("row")

@@ -119,7 +119,7 @@ def diagnose_command(
     pictures = {} if images is None else pictures_below(images, data.ids)
     texts = None if prompts is None else session.texts
     how: dict[str, Any] = {"groups": groups, "prompts": prompts, "methods": names}
-    result = diagnose(data, labels, texts=texts, reference=session.optional("reference", None), **how)
+    result = diagnose(data, labels, texts=texts, reference=session.embedded("reference"), **how)
     files = {}
     if labels is not None:
         listed = wrong_labels(data.features, data.column(labels)).set_index("row")

@@ -31,7 +31,6 @@ from vldebias.evaluation.images import (
     doubt_labels,
     doubt_space,
     sets_by_column,
-    spaced,
 )
 from vldebias.evaluation.result import NONE, TaskResult
 from vldebias.evaluation.session import Session, Texts
@@ -213,7 +212,7 @@ class GroupsTask(ImageTask):
             bar.note(f"{len(every)} methods")
             scores = self._scores(split.units, texts, prompts, every)
             right: dict[Key, Mask] = {key: of.argmax(1).numpy() == split.target for key, of in scores.items()}
-            doubt_space(split.units[spaced(len(split.target))], texts, prompts.texts)
+            doubt_space(split.units, texts, prompts.texts)
             nearest, what = scores[NONE, None].argmax(1).numpy(), f"{prompts.name}: the class prompts"
             doubt_chance(nearest, split.target, prompts.class_names, what)
             margins: dict[str, NDArray[np.floating]] = {}

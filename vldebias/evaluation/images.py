@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from math import sqrt
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -50,16 +50,15 @@ Methods = Annotated[
 ]
 
 
-@dataclass(frozen=True, eq=False)
-class Fitted:
+class Fitted(NamedTuple):
     """Hold a method as an evaluation measures it; edit None changes nothing.
 
     about: its entry in the provenance, with what "auto" chose. details: lam and strength of its rows.
     """
 
     edit: Edit | None
-    about: Mapping[str, Any]
-    details: Mapping[str, Any]
+    about: dict[str, Any]
+    details: dict[str, Any]
 
 
 class ImageTask(Task):
@@ -87,19 +86,14 @@ class ImageTask(Task):
 
     def inputs(self, session: Session) -> dict[str, Any]:
         """Return images, the texts of the same model, splits that the task names, and edits that were fitted before."""
-        splits = {name: session.optional(name, getattr(self, name, None)) for name in ("reference", "train", "val")}
-        own = {"images": session.embedded("images", self.data), "texts": session.texts}
-        return own | splits | {"edits": session.edits, "progress": session.progress}
+        specs = {"images": self.data} | {name: getattr(self, name, None) for name in ("reference", "train", "val")}
+        splits = {name: session.embedded(name, spec) for name, spec in specs.items()}
+        return splits | {"texts": session.texts, "edits": session.edits, "progress": session.progress}
 
     def fit(
-        self,
-        texts: Texts,
-        sets: Sequence[PromptSet],
-        *,
-        neutral: Sequence[str] = (),
-        reference: Any = None,
+        self, texts: Texts, sets: Sequence[PromptSet], *, neutral: Sequence[str] = (), reference: Any = None,
         edits: Mapping[str, Edit] | None = None,
-    ) -> dict[str, Fitted]:
+    ) -> dict[str, Fitted]:  # fmt: skip
         """Fit every method of the task and return name -> Fitted: "none" first, then the given edits.
 
         neutral: texts whose change is bounded where the sets have no class prompts of their own.
@@ -111,11 +105,9 @@ class ImageTask(Task):
                 raise InvalidInputError(f"edits: got {name!r}, the name of a method; expected another name")
             texts.host.check(texts.host.roles[0], edit)
             found[name] = edit
-        return {name: self._fitted(edit) for name, edit in found.items()}
+        return {name: Fitted(None, {}, {}) if edit is None else self._fitted(edit) for name, edit in found.items()}
 
-    def _fitted(self, edit: Edit | None) -> Fitted:
-        if edit is None:
-            return Fitted(None, {}, {})
+    def _fitted(self, edit: Edit) -> Fitted:
         origin = edit.provenance
         lams = set(origin.lam if isinstance(origin.lam, tuple) else (origin.lam,))
         details: dict[str, Any] = {"lam": max(lams) if len(lams) == 1 and max(lams) > 0 else None}
@@ -137,17 +129,10 @@ class ImageTask(Task):
         return features.changed(lambda rows: normalize(edit.image(rows, self.strength), dim=1))
 
     def provenance(
-        self,
-        name: str,
-        images: Embeddings,
-        texts: Texts,
-        sets: Sequence[PromptSet],
-        methods: Mapping[str, Mapping[str, Any]],
-        *,
-        settings: Mapping[str, Any] | None = None,
-        reference: Embeddings | None = None,
-        **fields: Any,
-    ) -> TaskProvenance:
+        self, name: str, images: Embeddings, texts: Texts, sets: Sequence[PromptSet],
+        methods: Mapping[str, Mapping[str, Any]], *, settings: Mapping[str, Any] | None = None,
+        reference: Embeddings | None = None, **fields: Any,
+    ) -> TaskProvenance:  # fmt: skip
         """Return what was measured with which model, prompts and images; fields: title, description, n.
 
         methods: name -> `Fitted.about`. settings: what only measuring knows; the task's own fields are among them.
@@ -181,7 +166,7 @@ class ImageTask(Task):
             raise InvalidInputError(
                 f"images: got features of width {images.dim}, and texts of width {width}; expected both from one model"
             )
-        sample = images.features[spaced(len(images))]
+        sample = images.features[_spaced(len(images))]
         different = len({row.tobytes() for row in sample})
         if different <= max(1, len(sample) // 10) < len(sample):
             tied = "so that scores are tied and ranked by row number; expected a row of its own for each image"
@@ -250,7 +235,7 @@ def _hashes(rows: UnitRows) -> NDArray[np.int64]:
 # ---- do images, texts and labels belong together? ------------------------------------------------------------
 
 
-def spaced(n: int) -> NDArray[np.int64]:
+def _spaced(n: int) -> NDArray[np.int64]:
     """Return at most a thousand indices of n rows, evenly spaced."""
     return np.unique(np.linspace(0, max(n - 1, 0), min(n, 1000)).astype(np.int64))
 
@@ -275,8 +260,8 @@ def doubt_labels(images: Embeddings, columns: Sequence[str], sets: Sequence[Prom
             warn(f"labels {what}: " + "; also ".join(problems), SuspectInputWarning)
 
 
-def doubt_space(images: Tensor, texts: Texts, prompts: Sequence[str]) -> None:
-    """Warn where unit rows (n, d) and texts look unaligned, as those of different models do.
+def doubt_space(images: UnitRows, texts: Texts, prompts: Sequence[str]) -> None:
+    """Warn where images and texts look unaligned, as those of different models do.
 
     Two signs have to agree: images vary along the differences of the texts no more than along any direction, and their
     mean is no nearer to the mean of the texts than a random direction is. A few queries may differ in directions that
@@ -285,7 +270,7 @@ def doubt_space(images: Tensor, texts: Texts, prompts: Sequence[str]) -> None:
     read = _in_memory(texts, dict.fromkeys(prompts))
     if len(read) < 2 or len(images) < 2 * ENOUGH:
         return
-    seen, rows = images[spaced(len(images))].double(), texts.embed(read)
+    seen, rows = images[_spaced(len(images))].double(), texts.embed(read)
     spread, deviations = spread_along(seen, rows)
     shared = abs(float(normalize(seen.mean(0), dim=0) @ normalize(rows.mean(0), dim=0)))
     if spread and deviations < FOREIGN and shared < FOREIGN / sqrt(seen.shape[1]):
@@ -335,7 +320,7 @@ def doubt_values(images: Embeddings, column: str, texts: Texts, prompts: PromptS
         by_value = prompts.by_value(_in_memory(texts, some))
         if all(by_value.values()):
             rows = np.flatnonzero(labels.known)
-            rows = rows[spaced(len(rows))]
+            rows = rows[_spaced(len(rows))]
             means = torch.stack([texts.embed(own).mean(0) for own in by_value.values()])
             nearest = (images[rows].unit[:].double() @ normalize(means, dim=1).T).argmax(1).numpy()
             own = np.array(places)[labels.codes[rows]]

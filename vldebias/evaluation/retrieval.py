@@ -34,7 +34,6 @@ from vldebias.evaluation.images import (
     doubt_space,
     doubt_values,
     sets_by_column,
-    spaced,
 )
 from vldebias.evaluation.result import CHANCE, NONE, TaskResult
 from vldebias.evaluation.session import Session, Texts
@@ -219,7 +218,7 @@ class RetrievalTask(SkewOptions, ImageTask):
                 self._add_cosines(result, rows, seen, n)
                 self._add_recall(result, images, texts, under, seen)
                 self._add_accuracy(result, images, classes, under, seen)
-                doubt_space(images.unit[spaced(len(images))], texts, [*queries, *chain(*(one.texts for one in sets))])
+                doubt_space(images.unit, texts, [*queries, *chain(*(one.texts for one in sets))])
                 for column, prompt_set in product(columns, sets):
                     doubt_values(images, column, texts, prompt_set)
                 results.append(result)

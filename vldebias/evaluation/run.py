@@ -7,7 +7,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,14 +58,13 @@ def evaluate(
     Args:
         model: an open_clip or transformers model (with `tokenizer` where it cannot be found), a name that
             `vldebias.load_host` opens (with `pretrained`), or a mapping from prompt to embedding (d,).
-        images: features (n, d), as an array, a tensor or a list; in files (.npz, .npy, or a
-            pattern such as "shards/*.npy") or `vldebias.data.Shards`; a folder of images or the name of a data set
-            (`vldebias eval data`), which the model embeds; or `Embeddings`.
+        images: features (n, d), as an array, a tensor or a list; in files (.npz, .npy, or a pattern such as
+            "shards/*.npy") or `vldebias.data.Shards`; `Embeddings`; or a folder of images or the name of a data set
+            (`vldebias eval data`), which the model embeds.
         prompts: a prompt set, by name or as an object. For retrieval also column -> set, where a column has another
             name than the attribute of its set, or for several columns.
-        labels: column -> values of the n images: strings or integers, as an array, a tensor or a list; None, NaN and ""
-            are unknown, every number is a value. One column may be given as it is. None: those that come with the
-            images.
+        labels: column -> values of the n images, or one column alone: strings or integers; None, NaN and "" are
+            unknown. None: those that come with the images.
         unknown: a value of labels that means "not known", such as -1, or several. Every result says how many rows were
             unknown (`n`), and groups leave them out.
         task: a name in `vldebias.evaluation.TASKS`: "retrieval" (skew of the first k results), "groups" (accuracy of
@@ -75,8 +74,8 @@ def evaluate(
             its strength. "none" is always measured, without any attachment; changes are differences to it.
         reference: image features (m, d), or whatever `images` may be. Methods are then what `vldebias.debias` attaches
             with these images: a closed form such as "cali" is equalised against them ("cali+equalise").
-        reference_labels: column -> values of these m images, for the methods that need labels. None: those that come
-            with the reference, else what the model's texts say (`vldebias.methods.labelled`).
+        reference_labels: as labels, of these m images, for the methods that need labels. None: those that come with the
+            reference, else what the model's texts say.
         split, root: of a data set: which part of it, and the folder that it lies in.
         tokenizer, pretrained, device: of the model.
         progress: True to show it on stderr.
@@ -84,7 +83,7 @@ def evaluate(
 
             - of retrieval: `queries`, texts, or a prompt set whose class prompts are asked for (default: the class
               prompts); `k`, one or several (default: a twentieth of the images, at least 10); prior, floor, ties,
-              resample, utility.
+              resample.
             - of groups: `label` and `spurious`, columns (by default those that the class prompts and the attribute's
               values name); `train`, `train_labels`, `val`, `val_labels`, further splits for `baselines=` and for the
               reweighted average; lams, group_weights.
@@ -126,10 +125,8 @@ def evaluate(
         session.given["edits"] = {name or f"fitted {one.method}": one for name, one in pairs if isinstance(one, Edit)}
         fields["methods"] = [resolved(one, reference=reference) for _, one in pairs if not isinstance(one, Edit)]
         if carried is not None:
-            said = (
-                "model: got one that carries an attachment, which is not among the methods; expected no methods= (it "
-            )
-            warn(said + "is measured then), or its edit among them", SuspectInputWarning)
+            expected = "expected no methods= (it is measured then), or its edit among them"
+            warn(f"model: got one with an attachment, which is not among the methods; {expected}", SuspectInputWarning)
     elif compares:
         fields["methods"] = (NONE, resolved(None, reference=reference))
         if carried is not None:  # what the user has, at the strength that it has
@@ -147,11 +144,10 @@ def evaluate(
 
 
 class Finished(BaseModel, extra="forbid"):
-    """Hold what one task gave, as stored in <out>/tasks/. key: see `Task.key`; pictures: file names."""
+    """Hold what one task gave, as stored in <out>/tasks/; key: see `Task.key`."""
 
     key: str
     parts: list[tuple[TaskProvenance, list[Measurement]]]
-    pictures: list[str]
     seconds: float
 
 
@@ -192,15 +188,13 @@ def run_suite(
     first = processes().rank == 0  # of several processes it writes
     out, done, result = options.out, list[Finished](), Result.of(suite.name, [], seconds=0.0)
     with progress or Progress.on(console) as shown, only_writer(out, shown.say) if first else nullcontext():
-        # Before any is written: processes that share the folder are to decide alike.
-        kept = {task.name: None if options.fresh else _kept(out, task) for task in suite.tasks}
         given = {} if loaded is None else {"model": loaded, "pipeline": loaded}
         session = Session(options, suite.needs, shown, given)
         try:
             if session.text_rows is not None:  # all prompts that the user's file lacks are named at once
                 session.texts.embed(suite.texts())
             for task in suite.tasks:
-                done.append(_finished(session, suite, task, kept[task.name], first))
+                done.append(_finished(session, suite, task, first))
                 parts = [TaskResult(*part) for one in done for part in one.parts]
                 result = Result.of(suite.name, parts, seconds=round(sum(one.seconds for one in done), 1))
                 if first:
@@ -212,42 +206,32 @@ def run_suite(
     return result
 
 
-def _path(out: Path, task: Task) -> Path:
-    return out / "tasks" / f"{file_slug(task.name)}.json"
-
-
-def _kept(out: Path, task: Task) -> Finished | None:
-    """Return what a run before has finished; None if there is no such file, or if it is of another version."""
-    try:
-        return Finished.model_validate_json(_path(out, task).read_bytes())
-    except (FileNotFoundError, ValidationError):
-        return None
-
-
-def _finished(session: Session, suite: Suite, task: Task, kept: Finished | None, first: bool) -> Finished:
+def _finished(session: Session, suite: Suite, task: Task, first: bool) -> Finished:
     """Return what a run before has finished, if nothing it depends on has changed; else measure now."""
     started, folder, say = time.monotonic(), session.options.out, session.progress.say
-    inputs = task.inputs(session)
+    inputs, path = task.inputs(session), folder / "tasks" / f"{file_slug(task.name)}.json"
     key = task.key(session.options, inputs)
-    if kept is not None and kept.key == key and all((folder / name).is_file() for name in kept.pictures):
-        say(f"{task.name}: reused from an earlier run (--fresh measures it again)")
-        return kept
+    with suppress(FileNotFoundError, ValidationError):  # not measured yet, or by another version
+        kept = Finished.model_validate_json(path.read_bytes())
+        if kept.key == key and not session.options.fresh:
+            say(f"{task.name}: reused from an earlier run (--fresh measures it again)")
+            return kept
     with _warnings_said(session.progress):
         parts = task.measured(session.given | inputs)
-    pictures, stored, pipeline = [], [], session.options.pipeline
+    stored, pipeline = [], session.options.pipeline
     for part in parts:
         about = part.provenance
         for stem, (caption, plot) in part.pictures.items() if first else ():
             metadata = {"run": suite.name, "task": about.task, "caption": caption}
-            pictures.append(save_png(plot, folder / f"{file_slug(stem)}.png", metadata).name)
+            save_png(plot, folder / f"{file_slug(stem)}.png", metadata)
         drawn = about.split == "generated" and pipeline is not None and pipeline not in about.model
         model = f"{pipeline} ({about.model})" if drawn else about.model  # as the user named it
         title = f"{task.title}: {about.title}" if about.title else task.title
         stored.append((about.model_copy(update={"title": title, "model": model}), part.rows))
-    finished = Finished(key=key, parts=stored, pictures=pictures, seconds=round(time.monotonic() - started, 1))
+    finished = Finished(key=key, parts=stored, seconds=round(time.monotonic() - started, 1))
     content = finished.model_dump_json(indent=1) + "\n"
     if first:
-        write_atomically(_path(folder, task), content)
+        write_atomically(path, content)
     say(f"{task.name}: done in {finished.seconds:.0f} s")
     return Finished.model_validate_json(content)  # as a later run will read it: tuples in settings become lists
 
@@ -272,10 +256,9 @@ def _warnings_said(progress: Progress) -> Iterator[None]:
 
 def _digests(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of the files of a run; not of cached features, which are checked where they are read."""
-    own = (folder / MANIFEST, folder / LOCK)
-    inside = sorted(path for path in folder.rglob("*") if path.is_file() and path not in own)
-    names = {path.relative_to(folder): path for path in inside}
-    return {name.as_posix(): digest(path) for name, path in names.items() if name.parts[0] != "cache"}
+    files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    own = [name for name in files if name.parts[0] != "cache" and name not in (Path(MANIFEST), Path(LOCK))]
+    return {name.as_posix(): digest(folder / name) for name in own}
 
 
 def write_manifest(folder: Path) -> Path:
@@ -292,17 +275,11 @@ def verify(result: str | Path) -> dict[str, list[str]]:
     Raises:
         InvalidInputError: no such folder, or no manifest in it.
     """
-    place = Path(result)
-    folder = place if place.is_dir() else place.parent
-    manifest = read_json(folder / MANIFEST) if place.exists() and (folder / MANIFEST).is_file() else None
-    files = manifest.get("files") if isinstance(manifest, dict) else None
-    if not isinstance(files, dict):
-        raise InvalidInputError(
-            f"{place}: got no {MANIFEST}; expected the whole folder of a run: ask for it, or run the suite again"
-        )
-    there = _digests(folder)
-    return {
-        "changed": [name for name, one in there.items() if name in files and one != files[name]],
-        "missing": sorted(set(files) - set(there)),
-        "added": [name for name in there if name not in files],
-    }
+    folder = Path(result) if Path(result).is_dir() else Path(result).parent
+    there = Path(result).exists() and (folder / MANIFEST).is_file()
+    manifest = read_json(folder / MANIFEST) if there else None
+    if not isinstance(manifest, dict) or not isinstance(files := manifest.get("files"), dict):
+        raise InvalidInputError(f"{result}: got no {MANIFEST}; expected the whole folder of a run: run the suite again")
+    now = _digests(folder)
+    changed = [name for name, one in now.items() if name in files and one != files[name]]
+    return {"changed": changed, "missing": sorted(set(files) - set(now)), "added": sorted(set(now) - set(files))}

@@ -38,7 +38,6 @@ from vldebias.prompts import PromptSet
 
 if TYPE_CHECKING:
     from vldebias.evaluation.task import Data
-    from vldebias.hosts.images import ImageEncoder
 
 WORLDS = ("birds", "portraits")  # shipped with the package, not read from a folder
 
@@ -128,7 +127,7 @@ class Session:
     given: dict[str, Any] = field(default_factory=dict)
     split: str = "test"
     _loaded: dict[Any, Loaded] = field(default_factory=dict)
-    _embedded: dict[Any, Embeddings] = field(default_factory=dict)
+    _embedded: dict[Any, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         named = {name: getattr(self.options, name) for name in ("model", "pipeline", "reference")}
@@ -139,21 +138,20 @@ class Session:
     @property
     def model(self) -> Loaded:
         """Return the image-text model; raise InvalidInputError where there is none."""
-        return self._host("model", "an image-text model", self.options.pretrained)
+        return self._host("model", self.options.pretrained)
 
     @cached_property
     def pipeline(self) -> Loaded:
         """Return the text-to-image pipeline; raise InvalidInputError where there is none."""
-        loaded = self._host("pipeline", "a text-to-image pipeline")
-        named = isinstance(self.given["pipeline"], (str, Loaded))
+        loaded, named = self._host("pipeline"), isinstance(self.given["pipeline"], (str, Loaded))
         if named and self.options.device == "cpu" and hasattr(loaded.host, "unet"):
             loaded.host.unet.to(memory_format=torch.channels_last)  # convolutions run faster so on a CPU
         return loaded
 
-    def _host(self, kind: str, noun: str, pretrained: str | None = None) -> Loaded:
+    def _host(self, kind: str, pretrained: str | None = None) -> Loaded:
         own = self.given.get(kind)
         if own is None:
-            raise InvalidInputError(f"expected {noun}, got none; this suite needs {self.needs}")
+            raise InvalidInputError(f"{kind}: expected one, got none; this suite needs {self.needs}")
         if isinstance(own, str):
             return self.load(own, pretrained, kind)
         return own if isinstance(own, Loaded) else Loaded(own, "", self.given.get("tokenizer"))
@@ -196,86 +194,71 @@ class Session:
 
     # ---- image features ------------------------------------------------------------------------------------------
 
-    def embedded(self, name: str, spec: Data | None = None) -> Embeddings:
-        """Return the features of an input, embedded once, with its labels and the user's unknown values.
+    def embedded(self, name: str, spec: Data | None = None) -> Any:
+        """Return the `Embeddings` of an input, embedded once, with its labels and the user's unknown values.
+
+        None where nothing names it, and of "train" and "val" where the user's file lacks the split.
 
         name: "images", "reference", "train" or "val"; what was given by that name goes before spec, the split that a
         task names. The user's file of features has all splits, or the one that is measured.
         """
         key = name, spec and spec.model_dump_json()
         if key not in self._embedded:
-            rows = self._open(name, spec)
+            rows: Any = self._open(name, spec)
             if isinstance(rows, ImageData):
-                rows = embed_images(rows, self._encoder(), self.options.cache, progress=self.progress)
-            if skipped := [str(one) for one in rows.about.get("skipped") or ()]:
-                first = "; ".join(skipped[:3])
-                self.progress.say(f"{name}: {len(skipped)} images cannot be read and are left out, such as {first}")
-            labels = self.given.get("labels" if name == "images" else f"{name}_labels", {})
-            rows = replace(rows, labels={**rows.labels, **Embeddings.of(rows.features, labels).labels})
-            self._embedded[key] = rows.without(self.options.unknown)
+                rows = self._embed(rows)
+                if skipped := [str(one) for one in rows.about.get("skipped") or ()]:
+                    said = f"{len(skipped)} images cannot be read and are left out, such as {'; '.join(skipped[:3])}"
+                    self.progress.say(f"{name}: {said}")
+            if rows is not None:
+                labels = self.given.get("labels" if name == "images" else f"{name}_labels", {})
+                rows = replace(rows, labels={**rows.labels, **Embeddings.of(rows.features, labels).labels})
+                rows = rows.without(self.options.unknown)
+            self._embedded[key] = rows
         return self._embedded[key]
 
-    def optional(self, name: str, spec: Data | None) -> Embeddings | None:
-        """Return such features; None where nothing names them, or where the user's file lacks the split."""
-        if name in self.given:
-            return self.embedded(name)
-        if spec is not None and self.options.embeddings is not None:
-            splits = self._file[0].labels.get("split")
-            spec = spec if splits is not None and spec.split in splits.names else None
-        return None if spec is None else self.embedded(name, spec)
-
-    def _open(self, name: str, spec: Data | None) -> Embeddings | ImageData:
-        given, options = self.given.get(name), self.options
-        if given is None and spec is not None:
-            with self.progress.step(f"opening {spec.name} {spec.split}"):
-                rows = (
-                    self._part(spec.split)
-                    if options.embeddings is not None
-                    else open_split(spec.name, spec.root or options.data_root, spec.split, spec.options)
-                )
-            few = np.random.default_rng(0).permutation(len(rows))[: options.limit]
-            return rows if len(few) == len(rows) else _some(rows, np.sort(few))
-        if isinstance(given, (str, Path)):
-            return self._named(Path(given), "train" if name == "train" else self.split)
+    def _open(self, name: str, spec: Data | None) -> Embeddings | ImageData | None:
+        """Return what was given by a name: objects, arrays, a file, a folder or a data set; else a split."""
+        given = self.given.get(name)
+        if given is None and spec is None and name == "images":
+            raise InvalidInputError("images: expected features (n, d), a file, a folder or a data set, got none")
+        if given is None:
+            return None if spec is None else self._split(spec, optional=name in ("train", "val"))
         if isinstance(given, (Embeddings, ImageData)):
             return given
-        found = Embeddings.of([] if given is None else given)
+        if isinstance(given, (str, Path)) and (is_features(given) or Path(given).is_dir()):
+            return _of_file(Path(given))[0] if is_features(given) else _folder(Path(given))
+        if isinstance(given, (str, Path)):
+            if str(given) not in (names := [*WORLDS, *list_data()]):
+                expected = f"a folder, a file of features or one of {', '.join(names)}; {did_you_mean(given, names)}"
+                raise InvalidInputError(f"{name}: got {str(given)!r}; expected {expected}")
+            return open_split(str(given), self.options.data_root, "train" if name == "train" else self.split, {})
+        found = Embeddings.of(given)
         if not len(found):
             raise InvalidInputError(f"{name}: got shape {found.features.shape}; expected features (n, d) with n > 0")
         held = found.features if isinstance(found.features, Shards) else Shards([found.features])
         return replace(found, about={"data": "given", "digest": held.digest()})
 
-    def _named(self, path: Path, split: str) -> Embeddings | ImageData:
-        """Open a file of embeddings, a folder of pictures, or a data set by name."""
-        if is_features(path):
-            return _of_file(path)[0]
-        if path.is_dir():
-            return _folder(path)
-        names = [*WORLDS, *list_data()]
-        if str(path) not in names:
-            expected = f"a folder, a file of features or one of {', '.join(names)}; {did_you_mean(path, names)}"
-            raise InvalidInputError(f"images: got {str(path)!r}; expected {expected}")
-        return open_split(str(path), self.options.data_root, split, {})
+    def _split(self, spec: Data, *, optional: bool) -> Embeddings | ImageData | None:
+        """Return a split of the user's file or of a data set, at most as many images as the user's limit."""
+        rows: Any
+        if self.options.embeddings is None:
+            with self.progress.step(f"opening {spec.name} {spec.split}"):
+                rows = open_split(spec.name, spec.root or self.options.data_root, spec.split, spec.options)
+        else:
+            rows = self._file[0]
+            splits = rows.labels.get("split")
+            if optional and (splits is None or spec.split not in splits.names):
+                return None
+            if splits is not None:  # without this column the file is what is measured
+                if spec.split not in splits.names:
+                    came = f'got {list(splits.names)} in the column "split"'
+                    raise InvalidInputError(f"{self.options.embeddings}: {came}; expected {spec.split!r} among them")
+                rows = rows.picked(splits.codes == splits.names.index(spec.split))
+        few = np.random.default_rng(0).permutation(len(rows))[: self.options.limit]
+        return rows if len(few) == len(rows) else getattr(rows, "picked", rows.__getitem__)(np.sort(few))
 
-    @cached_property
-    def _file(self) -> tuple[Embeddings, dict[str, Any] | None]:
-        """The embeddings of the user's file, and text embeddings where the file has them."""
-        assert self.options.embeddings is not None
-        return _of_file(self.options.embeddings, self.options.table)
-
-    def _part(self, split: str) -> Embeddings:
-        """Return a split of the user's file; without a column "split" the file is the split that is measured."""
-        images = self._file[0]
-        if "split" not in images.labels:
-            return images
-        labels = images.column("split")
-        if split not in labels.names:
-            came = f'got {list(labels.names)} in the column "split"'
-            raise InvalidInputError(f"{self.options.embeddings}: {came}; expected {split!r} among them")
-        found: Embeddings = _some(images, labels.codes == labels.names.index(split))
-        return found
-
-    def _encoder(self) -> ImageEncoder:
+    def _embed(self, data: ImageData) -> Embeddings:
         from vldebias.hosts.images import image_encoder
 
         if self.model.preprocess is None:
@@ -283,7 +266,14 @@ class Session:
                 "images: got a folder or a data set and a model without its preprocessing; give the model by name, or "
                 "from `vldebias.load_host`, or give features (n, d)"
             )
-        return image_encoder(self.model.host, self.model.preprocess, name=self.model.name)
+        encoder = image_encoder(self.model.host, self.model.preprocess, name=self.model.name)
+        return embed_images(data, encoder, self.options.cache, progress=self.progress)
+
+    @cached_property
+    def _file(self) -> tuple[Embeddings, dict[str, Any] | None]:
+        """The embeddings of the user's file, and text embeddings where the file has them."""
+        assert self.options.embeddings is not None
+        return _of_file(self.options.embeddings, self.options.table)
 
 
 def open_split(name: str, root: Path | str | None, split: str | None, options: Mapping[str, Any]) -> ImageData:
@@ -309,11 +299,6 @@ def _folder(path: Path) -> ImageData:
     names = [file.relative_to(path).as_posix() for file in files]
     folders = Labels.of([name.partition("/")[0] if "/" in name else "" for name in names])
     return file_images(path.name, "all", path, names, {"folder": folders})
-
-
-def _some(images: Any, rows: Any) -> Any:
-    """Return some of the rows, of shards without a copy."""
-    return images.picked(rows) if isinstance(getattr(images, "features", None), Shards) else images[rows]
 
 
 def _of_file(path: Path, table: Path | None = None) -> tuple[Embeddings, dict[str, Any] | None]:

@@ -14,7 +14,6 @@ from vldebias.errors import (
     AlreadyAttachedError,
     ClassSignalWarning,
     InvalidInputError,
-    PromptSetError,
     UnsupportedHostError,
 )
 from vldebias.hosts import Host, custom
@@ -144,8 +143,8 @@ def test_lost_class_signal_is_said_with_its_numbers() -> None:
     [
         ({"method": "svd"}, InvalidInputError, "method: expected one of none, orth, .*, target-shares, .*got 'svd'"),
         ({"prompts": []}, InvalidInputError, "at least one prompt set, got an empty list"),
-        ({"prompts": "gendre"}, PromptSetError, "gender"),
-        ({"prompts": None}, PromptSetError, "prompts: got None"),
+        ({"prompts": "gendre"}, InvalidInputError, "gender"),
+        ({"prompts": None}, InvalidInputError, "prompts: got None"),
         ({"method": "cali", "lam": [1.0, 2.0]}, InvalidInputError, "one value or one per attribute"),
         ({"method": "cali", "lam": -1.0}, InvalidInputError, ">= 0"),
         ({"prompts": vldebias.fit_projection(Words(), GENDER), "lam": 1.0}, InvalidInputError, "leave them out"),

@@ -54,7 +54,7 @@ def debias(
         An Attachment: `.remove()`, `.disabled()`, with-statement, `.strength`, `.projections`, `.merge()`.
 
     Raises:
-        AlreadyAttachedError, UnsupportedHostError, PromptSetError, ProjectionMismatchError, InvalidInputError.
+        AlreadyAttachedError, UnsupportedHostError, ProjectionMismatchError, InvalidInputError.
 
     Warns:
         AutoDeclinedWarning: texts predict no improvement by the default, so nothing is changed.
@@ -189,7 +189,7 @@ def fit_shares(
         tokenizer: where it cannot be found from the model.
 
     Raises:
-        InvalidInputError, PromptSetError, UnsupportedHostError.
+        InvalidInputError, UnsupportedHostError.
 
     >>> move = fit_shares(model, "gender", {"male": 0.3, "female": 0.7}, reference=x, top=0.05)  # doctest: +SKIP
     """

@@ -31,11 +31,7 @@ class VldebiasError(Exception):
 
 
 class InvalidInputError(VldebiasError, ValueError):
-    """Report a value of the wrong shape, type or range."""
-
-
-class PromptSetError(VldebiasError, ValueError):
-    """Report a prompt set that is unknown, unreadable or does not follow the schema."""
+    """Report a value of the wrong shape, type or range, a file that cannot be read, or an unknown name."""
 
 
 class ProjectionMismatchError(VldebiasError, ValueError):

@@ -17,8 +17,7 @@ from vldebias.data import decode
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON
 from vldebias.evaluation.plan import PLAN, GeneratedImages, PlannedImage
-from vldebias.files import prompt_names
-from vldebias.prompts import load_prompts
+from vldebias.prompts import list_prompts, load_prompts
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp"}
 LARGEST = 1024  # pixels of the longer side: more than a page shows
@@ -213,13 +212,13 @@ def questions_of(
 
 
 def _values(attribute: str, choices: str, prompt_set: str | None) -> tuple[str, ...]:
-    if choices and choices not in prompt_names():
+    if choices and choices not in list_prompts():
         return tuple(value.strip() for value in choices.split(","))
-    drawn_with = prompt_set if prompt_set in prompt_names() and prompt_set.endswith(attribute) else None
+    drawn_with = prompt_set if prompt_set in list_prompts() and prompt_set.endswith(attribute) else None
     for name in (choices, attribute, drawn_with):
-        if name and name in prompt_names() and (values := tuple(load_prompts(name).attributes)):
+        if name and name in list_prompts() and (values := tuple(load_prompts(name).attributes)):
             return values
-    known = [name for name in prompt_names() if load_prompts(name).attributes]
+    known = [name for name in list_prompts() if load_prompts(name).attributes]
     raise InvalidInputError(
         f"--attribute {attribute}: its values are not known; list them, as in --choices small,large, "
         f"or name one of the prompt sets {', '.join(known)}"

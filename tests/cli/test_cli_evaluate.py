@@ -7,8 +7,8 @@ import pytest
 
 from tests.cli.conftest import call
 from vldebias.errors import VldebiasError
-from vldebias.evaluation import list_suites
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance
+from vldebias.files import packaged
 
 SUITE = """
 title: Small
@@ -36,10 +36,10 @@ def write_result(path: Path, value: float, model: str = "A") -> Path:
 
 def test_list() -> None:
     listed = json.loads(run("list", "--json"))
-    assert [s["name"] for s in listed] == list_suites()
+    assert [s["name"] for s in listed] == list(packaged("suites"))
     assert listed[0]["tasks"]
     text = run("list")
-    assert all(name in text for name in list_suites())
+    assert all(name in text for name in packaged("suites"))
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")

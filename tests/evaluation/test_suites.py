@@ -14,7 +14,7 @@ from vldebias.evaluation.groups import GroupsTask
 from vldebias.evaluation.pairs import TextsTask
 from vldebias.evaluation.retrieval import RetrievalTask
 from vldebias.evaluation.task import load_suite
-from vldebias.files import suite_names
+from vldebias.files import packaged
 from vldebias.prompts import load_prompts
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ def with_task(**changed: object) -> dict[str, object]:
     return {**SUITE, "tasks": [{k: v for k, v in {**GROUPS, **changed}.items() if v is not None}]}
 
 
-@pytest.mark.parametrize("name", suite_names())
+@pytest.mark.parametrize("name", packaged("suites"))
 def test_a_shipped_suite_names_what_exists(name: str) -> None:
     suite = load_suite(name)
     assert suite.name == name
@@ -59,7 +59,9 @@ def judged(**judge: str) -> dict[str, object]:
 
 
 def test_suites_of_the_contract_come_with_the_wheel() -> None:
-    assert {"waterbirds", "celeba", "fairface", "generation", "backgrounds", "human", "miniature"} <= set(suite_names())
+    assert {"waterbirds", "celeba", "fairface", "generation", "backgrounds", "human", "miniature"} <= set(
+        packaged("suites")
+    )
     (fairface,) = load_suite("fairface").tasks  # as the paper has it
     assert (fairface.k, fairface.prior, fairface.ties, fairface.lam) == ([1000], "uniform", "stable", 1000)
     generation = load_suite("generation").tasks[1]

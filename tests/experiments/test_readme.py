@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from eval.notebooks import alike
 from vldebias.cli import app
 from vldebias.data import list_data
-from vldebias.evaluation import list_suites
+from vldebias.files import packaged
 
 ROOT = Path(__file__).parents[2]
 FILES = [ROOT / "README.md", ROOT / "eval" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -76,7 +76,7 @@ def known(words: list[str]) -> click.Command:
     return command
 
 
-@pytest.mark.parametrize("name", [*list_suites(), *list_data()])
+@pytest.mark.parametrize("name", [*packaged("suites"), *list_data()])
 def test_suites_and_data_sets_are_documented(name: str) -> None:
     assert f"`{name}`" in (ROOT / "eval" / "README.md").read_text(encoding="utf-8")
 

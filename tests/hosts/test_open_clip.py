@@ -29,8 +29,7 @@ from vldebias.errors import (
     UnsupportedHostError,
 )
 from vldebias.hosts.open_clip import OpenClipHost
-from vldebias.prompts import PromptSet
-from vldebias.prompts.words import StatedWords
+from vldebias.prompts import PromptSet, StatedWords
 
 
 @pytest.fixture(params=MODELS)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from vldebias.errors import InvalidInputError, PromptSetError
+from vldebias.errors import InvalidInputError
 from vldebias.prompts import Balancer, balance_prompts, can_balance, load_prompts, make_prompt_set
 
 SPEC = yaml.safe_load((Path(__file__).parent / "balance_spec.yaml").read_text(encoding="utf-8"))
@@ -178,7 +178,7 @@ def test_sets_that_are_not_about_persons_are_refused():
     hats = make_prompt_set("hats", {"hat": ["wearing a hat"], "none": ["without a hat"]}, ["cook", "nurse"])
     for prompts in (load_prompts("waterbirds"), load_prompts("backgrounds"), hats):
         assert not can_balance(prompts)
-        with pytest.raises(PromptSetError, match=prompts.name):
+        with pytest.raises(InvalidInputError, match=prompts.name):
             balance_prompts("a nurse", prompts)
     assert all(can_balance(load_prompts(name)) for name in ("gender", "race", "age", "skin-tone", "celeba"))
 

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Callable
-from itertools import combinations, pairwise
+from itertools import chain, combinations, pairwise
 from math import comb
 from pathlib import Path
 from textwrap import dedent
@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
-from vldebias.errors import PromptSetError
-from vldebias.prompts import PromptSet, list_prompts, load_prompts, make_prompt_set
-from vldebias.prompts.prompt_set import MAX_PAIRS, Recipe, StatedWords
+from vldebias.errors import InvalidInputError
+from vldebias.prompts import PromptSet, StatedWords, list_prompts, load_prompts, make_prompt_set
+from vldebias.prompts.prompt_set import MAX_PAIRS, Recipe
 
 README = Path(__file__).parents[2].joinpath("prompts/README.md").read_text()
 GENDER = {"male": ["male", "man"], "female": ["female", "woman"]}
@@ -67,7 +68,7 @@ def test_pairs_are_all_pairs_of_each_group() -> None:
 def test_pairs_are_stated_and_queries_are_not() -> None:
     def law(prompts: PromptSet) -> bool:
         stated = StatedWords(prompts.stated_words)
-        told = all(stated.match(p) for group in prompts.groups for p in group) or not prompts.words
+        told = all(stated.match(prompt) for group in prompts.groups for prompt in group)
         return told and not any(stated.match(prompt) for prompt in (*prompts.classes, *prompts.held_out_classes))
 
     assert failing(law) == []
@@ -75,7 +76,8 @@ def test_pairs_are_stated_and_queries_are_not() -> None:
 
 def test_articles_fit() -> None:
     def law(prompts: PromptSet) -> bool:
-        words = [pair for text in prompts.texts for pair in pairwise(text.lower().rstrip(".").split())]
+        texts = chain(prompts.classes, prompts.held_out_classes, *prompts.groups, *prompts.held_out_groups)
+        words = [pair for text in texts for pair in pairwise(text.lower().rstrip(".").split())]
         wrong = {"a": "aeio", "an": "bcdfghjklmnpqrstvwxyz"}
         return not any(second[0] in wrong.get(first, "") for first, second in words)
 
@@ -128,7 +130,7 @@ def test_fairface_is_made_of_its_parts() -> None:
     by_value = prompts.by_value(prompts.spurious)
     assert list(by_value) == [value for part in prompts.parts for value in part.attributes]
     assert all(part.by_value() == {value: by_value[value] for value in part.attributes} for part in prompts.parts)
-    with pytest.raises(PromptSetError, match="3 attributes"):
+    with pytest.raises(InvalidInputError, match="3 attributes"):
         prompts.by_value()
     assert not prompts.names_values
 
@@ -168,11 +170,10 @@ def test_a_path_is_read(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_lists_what_there_is() -> None:
-    with pytest.raises(PromptSetError, match=r"'gendr'; expected one of age, .*did you mean 'gender'"):
+    with pytest.raises(InvalidInputError, match=r"'gendr'; expected one of age, .*did you mean 'gender'"):
         load_prompts("gendr")
-    for value in (None, 3, ["gender"]):
-        with pytest.raises(PromptSetError, match=r"a PromptSet, a mapping .*age"):
-            load_prompts(value)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match=r"\['gender'\]"):
+        load_prompts(["gender"])  # type: ignore[arg-type]
 
 
 def test_a_made_set_from_a_file(tmp_path: Path) -> None:
@@ -188,56 +189,55 @@ def test_a_made_set_from_a_file(tmp_path: Path) -> None:
     assert prompts.spurious == ()
     assert load_prompts({"name": "mine", **MADE}) == prompts
     assert load_prompts(LISTED).name == "custom"
+    assert load_prompts(MADE | {"stated_words": []}).stated_words == ()
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "told"),
     [
-        ("description: !!python/object/apply:os.system ['true']", r"os\.system.* line 1"),
-        (LISTED | {"group": []}, "group: .*did you mean 'groups'"),
-        (MADE | {"concepts": {"trian": ["a"]}}, r"concepts.trian: "),
-        (LISTED | {"groups": [["a", False]]}, r"groups\[0\]\[1\]: "),
-        (LISTED | {"groups": [["a"]]}, r"groups\[0\]: "),
-        (LISTED | {"groups": [["a", "a"]]}, r"groups\[0\]: "),
-        (LISTED | {"groups": [["a", "b"], ["b", "a"]]}, r"groups: "),
-        (LISTED | {"groups": [["a", " b"]]}, r"groups\[0\]\[1\]: "),
+        ("description: !!python/object/apply:os.system ['true']", "os.system"),
+        (LISTED | {"group": []}, "did you mean 'groups'"),
+        (MADE | {"concepts": {"trian": ["a"]}}, "concepts.trian: "),
+        (LISTED | {"groups": [["a", False]]}, "groups.0.1: "),
+        (LISTED | {"groups": [["a"]]}, "groups.0: "),
+        (LISTED | {"groups": [["a", "a"]]}, "groups[0]: "),
+        (LISTED | {"groups": [["a", "b"], ["b", "a"]]}, "groups: "),
+        (LISTED | {"groups": [["a", " "]]}, "groups.0.1: "),
         (LISTED | {"spurious": ["x", "x"]}, "spurious: "),
-        (LISTED | {"spurious": ["{attribute}"]}, r"spurious\[0\]: "),
+        (LISTED | {"spurious": ["{attribute}"]}, "'{attribute}'"),
         (LISTED | {"classes": {"x": "same", "y": "same"}}, "classes: "),
-        (LISTED | {"templates": ["x"]}, "pairs: "),
-        *(({k: v for k, v in MADE.items() if k != key}, f"{key}: ") for key in ("attribute", "templates", "concepts")),
-        ({"description": "d"}, "pairs: "),
-        (MADE | {"attribute": {"m": ["x"], "f": []}}, r"attribute.f: "),
+        (LISTED | {"templates": ["x"]}, "pairs: got groups and templates"),
+        *(({k: v for k, v in MADE.items() if k != key}, "pairs: ") for key in ("attribute", "templates", "concepts")),
+        ({"description": "d"}, "pairs: got none"),
+        (MADE | {"attribute": {"m": ["x"], "f": []}}, "attribute.f: "),
+        (MADE | {"attribute": {"m": ["x"]}}, "attribute: "),
         (MADE | {"attribute": {"m": ["x"], "f": ["x"]}}, "attribute: "),
         (MADE | {"attribute": {"m": ["x", "y"], "f": ["z"]}}, "attribute: "),
-        (MADE | {"templates": ["a {concept}"]}, r"templates\[0\]: "),
-        (MADE | {"class_template": "a photo"}, r"class_template: "),
-        (MADE | {"spurious": ["{concept}"]}, r"spurious\[0\]: "),
-        (MADE | {"concepts": {"test": ["x"]}}, r"concepts: "),
-        (MADE | {"concepts": {"train": ["x"], "test": ["x"]}}, "concepts: "),
-        (MADE | {"concepts": {"like": "profesions-gender"}}, "'profesions-gender'.*did you mean"),
+        (MADE | {"templates": ["a {concept}"]}, "'a {concept}'; expected {attribute} and {concept}"),
+        (MADE | {"class_template": "a photo"}, "'a photo'; expected {concept}"),
+        (MADE | {"spurious": ["{concept}"]}, "'{concept}'; expected {attribute}"),
+        (MADE | {"concepts": {"test": ["x"]}}, "concepts"),
+        (MADE | {"concepts": {"train": ["x"], "test": ["x"]}}, "held_out_groups: "),
+        (MADE | {"concepts": {"like": "profesions-gender"}}, "'profesions-gender'"),
         ({"description": "d", "parts": ["nowhere"]}, "got the prompt set 'nowhere'; expected one of"),
-        ("? [a, b]\n: c", "as a key"),
-        ("null: 2", "Keys"),
-        ("{description: 2020-13-45}", "pairs: "),
-        ("{groups: [[2020-01-01, 99999999999999999999999]]}", r"groups\[0\]\[1\]: "),
         ("{parts: ['../gender']}", "got the prompt set"),
-        ("{attribute: {a: [x], b: [y]}, groups: [[.inf, .nan]]}", r"groups\[0\]\[0\]: "),
+        ("null: 2", "None"),
+        ("{groups: [[2020-01-01, a]]}", "groups.0.0: "),
+        ({"groups": [[f"p{i}" for i in range(700)]]}, "244,650 pairs; expected at most 200,000"),
     ],
 )
-def test_an_error_names_file_and_key(tmp_path: Path, content: object, message: str) -> None:
+def test_an_error_names_file_and_key(tmp_path: Path, content: object, told: str) -> None:
     path = write(tmp_path, content)
-    with pytest.raises(PromptSetError, match=message) as caught:
+    with pytest.raises(InvalidInputError, match=re.escape(told)) as caught:
         load_prompts(path)
     assert str(caught.value).startswith(f"{path}: ")
-    assert "expected" in str(caught.value)
 
 
-def test_a_set_that_would_explode_is_refused_before_it_is_made(tmp_path: Path) -> None:
-    with pytest.raises(PromptSetError, match=r"244,650 pairs; expected at most 200,000"):
-        load_prompts(write(tmp_path, {"groups": [[f"p{i}" for i in range(700)]]}))
-    with pytest.raises(PromptSetError, match=r"200,001 pairs; expected at most 200,000"):
-        make_prompt_set("big", {"a": ["x"], "b": ["y"]}, [f"c{i}" for i in range(MAX_PAIRS + 1)])
+def test_a_set_that_would_explode_is_refused_before_it_is_made() -> None:
+    words = {"a": ["x", "v"], "b": ["y", "w"], "c": ["z", "u"]}
+    assert len(make_prompt_set("large", words, [f"c{i}" for i in range(10)]).pairs) == 10 * 2 * 3
+    with pytest.raises(InvalidInputError, match=r"200,004 pairs; expected at most 200,000"):
+        make_prompt_set("big", words, [f"c{i}" for i in range(MAX_PAIRS // 6)], test_concepts=["d"])
 
 
 # ---- making and writing
@@ -261,10 +261,10 @@ def test_a_set_comes_back_from_its_file(tmp_path: Path) -> None:
 
 
 def test_writing_is_refused_where_it_would_lose_something(tmp_path: Path) -> None:
-    with pytest.raises(PromptSetError, match=r"path: got '.*mine.txt'"):
+    with pytest.raises(InvalidInputError, match=r"mine\.txt"):
         load_prompts("gender").to_yaml(tmp_path / "mine.txt")
     for prompts in (small(), dataclasses.replace(load_prompts("fairface"), spurious=())):
-        with pytest.raises(PromptSetError, match="by hand or changed"):
+        with pytest.raises(InvalidInputError, match="by hand or changed"):
             prompts.to_yaml(tmp_path / "mine.yaml")
 
 
@@ -300,20 +300,20 @@ def test_the_hash_is_over_prompts_and_not_over_prose_or_formatting(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "told"),
     [
-        ({"groups": ()}, "groups: "),
-        ({"groups": (("a",),)}, r"groups\[0\]: "),
-        ({"groups": ("ab",)}, r"groups\[0\]: "),
-        ({"spurious": "abc"}, "spurious: "),
-        ({"spurious": ("",)}, r"spurious\[0\]: "),
+        ({"groups": ()}, "groups"),
+        ({"groups": ("ab",)}, "groups.0"),
+        ({"spurious": "abc"}, "spurious"),
         ({"classes": ("x",)}, "class_names: "),
+        ({"held_out_class_names": ("x",)}, "held_out_class_names: "),
+        ({"held_out_groups": (("x", "y"), ("y", "x"))}, "groups: "),
         ({"held_out_groups": (("a", "x"),)}, "held_out_groups: got 'a'"),
-        ({"attributes": {"x": "x", "y": "y"}}, r"attributes.x: "),
+        ({"attributes": {"x": "x", "y": "y"}}, "attributes.x"),
     ],
 )
-def test_a_set_made_by_hand_is_checked(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(PromptSetError, match=f"^prompt set 'small': {message}"):
+def test_a_set_made_by_hand_is_checked(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(told)):
         small(**fields)
 
 
@@ -346,7 +346,7 @@ def test_spurious_prompts_come_first_and_pairs_serve_where_they_leave_a_value_ou
 
 def test_a_value_without_a_prompt_of_its_own_is_named() -> None:
     mixed = small(groups=(("a man and a woman", "a man"),), attributes={"m": ("man",), "w": ("woman",)})
-    with pytest.raises(PromptSetError, match=r"no prompt for \['w'\]"):
+    with pytest.raises(InvalidInputError, match=r"no prompt for \['w'\]"):
         mixed.by_value()
     assert not mixed.names_values
 

@@ -1,4 +1,4 @@
-"""Words that state an attribute, and words in templates."""
+"""Words that state an attribute in a text, and words in the slots of templates."""
 
 import re
 import unicodedata
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vldebias.errors import InvalidInputError, PromptSetError
-from vldebias.prompts.words import StatedWords, article, check_slots, fill
+from vldebias.errors import InvalidInputError
+from vldebias.prompts import StatedWords, fill
 
 WORDS = ("man", "woman", "African American", "dark-skinned", "white woman", "year old")
 
@@ -55,7 +55,8 @@ def test_the_longest_phrase_counts_and_the_order_is_that_of_the_text() -> None:
     assert stated.find("a year old man, a year ago") == ("year old", "man", "year")
     assert StatedWords(["Dark skinned", "dark-skinned"]).find("dark-skinned") == ("Dark skinned",)
     assert StatedWords(()).find("a man") == ()
-    assert not StatedWords(()).match("a man")
+    with pytest.raises(InvalidInputError, match="'--'"):
+        StatedWords(["man", "--"])
 
 
 def test_han_and_kana_need_no_spaces() -> None:
@@ -86,13 +87,6 @@ def test_clip_ids_tell_the_same_as_the_text(text: str) -> None:
     assert stated.find(decoded) == stated.find(text) != ()
 
 
-def test_bad_entries_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match=r"got the text 'man'; expected several; write \['man'\]"):
-        StatedWords("man")
-    with pytest.raises(InvalidInputError, match="got '--'; expected letters or digits"):
-        StatedWords(["man", "--"])
-
-
 # ---- templates
 
 AN = (
@@ -106,29 +100,22 @@ A = (
 
 
 def test_the_article_is_that_of_the_sound() -> None:
-    assert [word for words, said in ((AN, "an"), (A, "a")) for word in words.split() if article(word) != said] == []
+    filled = [fill("an {x}", x=word) for word in A.split()] + [fill("a {x}", x=word) for word in AN.split()]
+    assert filled == [f"a {word}" for word in A.split()] + [f"an {word}" for word in AN.split()]
 
 
 @pytest.mark.parametrize(
     ("template", "filled"),
     [
-        ("A photo of an {attribute} {concept}.", "A photo of an Asian doctor."),
-        ("An {concept} and a {attribute}", "A doctor and an Asian"),
-        ("a apple, {concept}", "a apple, doctor"),  # not before a slot: verbatim
-        ("banana {concept}{attribute}", "banana doctorAsian"),
+        ("A photo of an {attribute} {concept}.", "A photo of an Asian type a."),
+        ("An {concept} and a {attribute}", "A type a and an Asian"),
+        ("a apple, {concept} {attribute}", "a apple, type a Asian"),  # not before a slot: verbatim
+        ("banana {concept}{attribute}", "banana type aAsian"),
     ],
 )
 def test_fill(template: str, filled: str) -> None:
-    assert fill(template, attribute="Asian", concept="doctor") == filled
-    assert fill("see {attribute}", attribute=r"{concept} \1", concept="x") == r"see {concept} \1"
-
-
-def test_check_slots() -> None:
-    check_slots("key", "a {a} of {b}", ("a", "b"))
-    check_slots("key", "nothing", optional=("a",))
-    check_slots("key", "a {a}", optional=("a",))
-    for template in ("{a}", "{a} {b} {c}", "{a} {b", "}{a}{b}", "{a}{b}{}", "{a}{{b}}"):
-        with pytest.raises(PromptSetError, match=r"key: got '.*'; expected \{a\} and \{b\}"):
-            check_slots("key", template, ("a", "b"))
-    with pytest.raises(PromptSetError, match="key"):
-        check_slots("key", "{a}")
+    assert fill(template, attribute="Asian", concept="type a") == filled
+    assert fill("see {attribute}", attribute=r"{concept} \1") == r"see {concept} \1"
+    for wrong in ("{a}", "{a} {b} {c}", "{a} {b", "}{a}{b}", "{a}{b}{}", "{a}{{b}}", "none"):
+        with pytest.raises(InvalidInputError, match=r"expected \{a\} and \{b\}"):
+            fill(wrong, a="x", b="y")

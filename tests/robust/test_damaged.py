@@ -32,7 +32,7 @@ from vldebias.errors import InvalidInputError, VldebiasError, VldebiasWarning
 from vldebias.evaluation.answers import AnnotationLog
 from vldebias.evaluation.result import Result
 from vldebias.evaluation.run import verify, write_manifest
-from vldebias.files import prompt_file
+from vldebias.files import packaged
 from vldebias.training import loop
 
 COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "quickstart.json"
@@ -80,7 +80,7 @@ def read_edit(path: Path) -> Any:
 # ---- texts that people write -----------------------------------------------------------------------------------------
 
 SEX = ("male", "female")
-PROMPTS = prompt_file("professions-gender").read_bytes()
+PROMPTS = packaged("prompts")["professions-gender"].read_bytes()
 CSV = "image,gender,age,text\n" + "".join(f"img{i}.png,{SEX[i % 2]},{i % 5},caption {i}\n" for i in range(40))
 
 

@@ -67,10 +67,15 @@ def split_pair(text: str, option: str, example: str) -> tuple[str, str]:
 
 def parse_pairs(texts: Iterable[str], option: str, example: str) -> dict[str, Any]:
     """Return the values of an option name=value that may be repeated; they are read as YAML."""
-    from vldebias.files import parse_yaml
+    import yaml
 
-    pairs = (split_pair(text, option, example) for text in texts)
-    return {name: parse_yaml(value, f"{option} {name}") for name, value in pairs}
+    values = {}
+    for name, value in (split_pair(text, option, example) for text in texts):
+        try:
+            values[name] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise InvalidInputError(f"{option} {name}: got {value!r}; expected a value in YAML") from None
+    return values
 
 
 def device_of(name: str) -> str:

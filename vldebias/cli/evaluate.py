@@ -159,11 +159,11 @@ def list_all(as_json: Json = False) -> None:
       vldebias eval list
       vldebias eval list --json
     """
-    from vldebias.files import read_yaml, suite_file, suite_names
+    from vldebias.files import packaged, read_yaml
 
     suites = []
-    for name in suite_names():  # read, not validated, which would take torch; a test does that
-        written = read_yaml(suite_file(name))
+    for name, file in packaged("suites").items():  # read, not validated, which would take torch; a test does that
+        written = read_yaml(file)
         entry = {"name": name, **{key: written[key] for key in ("title", "description", "source", "needs")}}
         suites.append(entry | {"tasks": [task["name"] for task in written["tasks"]]})
     if as_json:

@@ -44,11 +44,11 @@ def show(name: Annotated[str, typer.Argument(metavar="SET", help="Name of a set 
     \b
       vldebias prompts show waterbirds
     """
-    from vldebias.files import prompt_file
+    from vldebias.files import packaged
     from vldebias.prompts import load_prompts
 
     load_prompts(name)  # which refuses what is none
-    path = Path(name) if Path(name).is_file() else prompt_file(name)
+    path = Path(name) if Path(name).is_file() else packaged("prompts")[name]
     typer.echo(path.read_text(encoding="utf-8"), nl=False)
 
 

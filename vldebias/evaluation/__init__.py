@@ -15,11 +15,10 @@ from vldebias.evaluation.shares import SharesTask
 from vldebias.evaluation.task import TASKS, Suite, Task, load_suite, register_task
 from vldebias.evaluation.variants import grid
 from vldebias.evaluation.vlm import VlmJudge
-from vldebias.files import suite_names as list_suites
 from vldebias.options import Options
 
 __all__ = [
     "TASKS", "GenerationTask", "GroupsTask", "Options", "Result", "RetrievalTask", "SharesTask", "Suite", "Task",
-    "TaskResult", "Texts", "TextsTask", "VlmJudge", "audit", "compare", "diagnose", "evaluate", "grid", "list_suites",
+    "TaskResult", "Texts", "TextsTask", "VlmJudge", "audit", "compare", "diagnose", "evaluate", "grid",
     "load_suite", "register_task", "render", "run_suite",
 ]  # fmt: skip

@@ -93,7 +93,7 @@ def evaluate(
             - of texts: `model` is a model or a pipeline; `method` (one) and lam.
 
     Raises:
-        InvalidInputError, PromptSetError, UnsupportedHostError: what does not fit, by name.
+        InvalidInputError, UnsupportedHostError: what does not fit, by name.
 
     >>> texts = {prompt: model.encode(prompt) for prompt in prompts_to_embed}  # doctest: +SKIP
     >>> evaluate(texts, features, prompts="gender", labels={"gender": gender}, k=50).to_pandas()  # doctest: +SKIP

@@ -35,7 +35,7 @@ from vldebias.data import Embeddings, digest_of
 from vldebias.errors import InvalidInputError, did_you_mean, shortened
 from vldebias.evaluation.result import TaskResult
 from vldebias.evaluation.session import Session, Texts
-from vldebias.files import read_yaml, suite_file
+from vldebias.files import packaged, read_yaml
 from vldebias.hosts import Host, resolve
 from vldebias.loading import Loaded
 from vldebias.options import Options
@@ -313,4 +313,7 @@ def suite_path(name_or_path: str | Path) -> Path:
     path = Path(name_or_path)
     if isinstance(name_or_path, Path) or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         return path.expanduser()
-    return suite_file(str(name_or_path))
+    if name_or_path not in (files := packaged("suites")):
+        known, hint = ", ".join(files), did_you_mean(name_or_path, files)
+        raise InvalidInputError(f"got the suite {name_or_path!r}; expected one of {known}, or a .yaml file; {hint}")
+    return files[name_or_path]

@@ -75,7 +75,7 @@ class Method(ABC):
         """Refuse a problem with the wrong kind of host or without required inputs, before anything is embedded.
 
         Raises:
-            UnsupportedHostError, InvalidInputError, PromptSetError: the message says what to do.
+            UnsupportedHostError, InvalidInputError: the message says what to do.
         """
         host, sets = problem.host, problem.attributes
         if not (self.pipelines if host.generative else self.models):
@@ -244,7 +244,7 @@ class Problem:
         """Fit the edit of `method` for `role` within the bound, and record its provenance.
 
         Raises:
-            InvalidInputError, PromptSetError, UnsupportedHostError: the method refuses the problem, or a bound is set
+            InvalidInputError, UnsupportedHostError: the method refuses the problem, or a bound is set
                 and the edit is not a projection.
 
         Warns:

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vldebias.errors import InvalidInputError, PromptSetError
+from vldebias.errors import InvalidInputError
 from vldebias.prompts.english import adjective, classes, gendered, lists, person
-from vldebias.prompts.prompt_set import PromptSet, StatedWords, load_prompts
+from vldebias.prompts.prompt_set import PromptSet, StatedWords, append_word, load_prompts
 from vldebias.prompts.subject import Subject, find_subject
-from vldebias.prompts.words import article
 
 _ORDER = ("size", "age", "skin", "origin", "gender")  # of adjectives in English, from left to right
 _KINDS = ("", "age", "skin_tone", "race", "gender")  # what placeholders call them
@@ -70,8 +69,7 @@ def balance_prompts(
     Placeholders are filled in place: "{gender}" in "A photo of a {gender} CEO", "{age}", "{race}", "{skin_tone}".
 
     Raises:
-        PromptSetError: an unknown set, or one that is not about persons.
-        InvalidInputError: shares that do not sum to 1, or of values that no set has.
+        InvalidInputError: an unknown set, or one that is not about persons; shares that do not sum to 1.
 
     >>> balance_prompts(["A CEO", "a lady editor"], "gender", shares={"female": 1, "male": 0})
     BalancedPrompts(prompts=['A female CEO', 'a lady editor'], values=['female', None], reasons=[None, 'stated'])
@@ -93,7 +91,7 @@ class Balancer:
     [0, 1]; it may be set between calls.
 
     Raises:
-        PromptSetError, InvalidInputError: as `balance_prompts`.
+        InvalidInputError: as `balance_prompts`.
     """
 
     sets: Sets
@@ -202,7 +200,7 @@ class _Attribute:
 
     def __init__(self, prompts: PromptSet) -> None:
         if not can_balance(prompts):
-            raise PromptSetError(
+            raise InvalidInputError(
                 f"prompt set {prompts.name!r}: got {dict(prompts.attributes) or 'no words'}; expected an adjective for "
                 "each value that describes persons, such as 'female'; choose a set about persons"
             )
@@ -250,8 +248,6 @@ def _rank(word: str) -> int:
 def _insert(prompt: str, place: int, stated: str) -> str:
     """Write words before the text at `place`, with the article and the capital letter that fit."""
     left, right = prompt[:place], prompt[place:]
-    if before := re.search(r"\b(a)n? $", left, re.IGNORECASE):
-        left = f"{left[: before.start()]}{before[1]}{article(stated)[1:]} "
     if not left.strip() and re.match(r"[A-Z][a-z]", right):
         stated, right = stated[0].upper() + stated[1:], right[0].lower() + right[1:]
-    return f"{left}{stated} {right}"
+    return f"{append_word(left, stated)} {right}"

@@ -1,25 +1,28 @@
-"""Load and make prompt sets: class prompts, spurious prompts, and groups that should have the same embedding."""
+"""Load and make prompt sets, and find the words by which a text states an attribute."""
 
 import hashlib
 import json
+import re
+import unicodedata
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
 from functools import cache, cached_property
 from itertools import chain, combinations, product
+from math import comb
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, ValidationError
+from pydantic.dataclasses import dataclass
 
-from vldebias.errors import InvalidInputError, PromptSetError, did_you_mean, shortened
-from vldebias.files import prompt_file, prompt_names, read_yaml, write_atomically
-from vldebias.prompts.words import StatedWords, check_slots, fill
+from vldebias.errors import InvalidInputError, did_you_mean, shortened
+from vldebias.files import packaged, read_yaml, write_atomically
 
 MAX_PAIRS = 200_000
-_HASHED = ("classes", "class_names", "spurious", "held_out_classes", "held_out_class_names", "stated_words")
+_LISTS = ("spurious", "classes", "class_names", "held_out_classes", "held_out_class_names", "stated_words")
+_PROSE = ("description", "source", "limits", "note", "templates")
 # A colour before one of these nouns says something about a person; professions are added.
 _PEOPLE = """
     person people human humans adult adults individual man men woman women boy boys girl girls child children kid
@@ -28,41 +31,85 @@ _PEOPLE = """
     patient patients citizen citizens parent parents father mother husband wife son daughter celebrity celebrities
     male female young old elderly middle-aged
 """
+# A word is a run of letters and digits; Han and kana, written without spaces, are one word per character.
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W_\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
+# English goes by sound: "yoo" and "won" take "a" though written with a vowel, a silent h takes "an".
+_CONSONANT_SOUND = re.compile(
+    r"uni(?![mn]|d(?!i))|unanim|us[aeiu]|ut[aeio]|ur[aeiou]|ubiq|uk[ru]|ugand|uygh|eu|ewe|onc?e\b", re.IGNORECASE
+)
+_VOWEL_SOUND = re.compile(r"[aeiou]|hour|honest|honou?r|heir", re.IGNORECASE)
+
+_Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+_Texts = tuple[_Text, ...]
+_Groups = tuple[Annotated[_Texts, Field(min_length=2)], ...]
 
 
-def _once(items: Sequence[Hashable]) -> Any:
-    if repeated := [item for item, count in Counter(items).items() if count > 1]:
-        raise ValueError(f"each entry once, not {repeated[0]!r} twice")
-    return items
+class StatedWords:
+    """Find the words of a prompt set in a text.
+
+    Whole words are matched, ignoring case: "man" is found in "Man," and "man's", not in "manager". Whatever is not a
+    letter or digit only separates words, so "dark-skinned" is "dark skinned", also as a tokenizer decodes it ("dark -
+    skinned"), and "male" is found in "male-dominated": the safe error, since such a prompt is left alone.
+    """
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self._entries: dict[tuple[str, ...], str] = {}
+        for word in words:
+            self._entries.setdefault(_split(word), word)
+        if () in self._entries:
+            raise InvalidInputError(f"stated words: got {self._entries[()]!r}; expected letters or digits")
+        self._longest = max(map(len, self._entries), default=0)
+
+    def match(self, text: str) -> bool:
+        """Return whether `text` contains at least one of the words."""
+        return bool(self.find(text))
+
+    def find(self, text: str) -> tuple[str, ...]:
+        """Return the words that `text` contains, spelled as given, once each, in order of appearance.
+
+        Matches run from left to right, the longest first, without overlap: "white woman" is one phrase.
+        """
+        words, found, start = _split(text), dict[str, None](), 0
+        while start < len(words):
+            stops = range(min(start + self._longest, len(words)), start, -1)
+            stop = next((stop for stop in stops if words[start:stop] in self._entries), None)
+            if stop is not None:
+                found[self._entries[words[start:stop]]] = None
+            start = stop or start + 1
+        return tuple(found)
 
 
-def _pairs_once(groups: Sequence[Sequence[str]]) -> Any:
-    _check_size(groups)
-    _once([tuple(sorted(pair)) for group in groups for pair in combinations(group, 2)])
-    return groups
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))  # full-width letters are plain ones
 
 
-def _check_size(groups: Sequence[Sequence[str]], times: int = 1) -> None:
-    pairs = times * sum(len(group) * (len(group) - 1) // 2 for group in groups)
-    if pairs > MAX_PAIRS:
-        raise PromptSetError(f"pairs: got {pairs:,} pairs; expected at most {MAX_PAIRS:,}.")
+def append_word(text: str, word: str) -> str:
+    """Append a word to a text; an "a" or "an" at the end of the text is changed to the one that fits the word.
+
+    >>> [append_word("a ", word) for word in ("Asian", "doctor", "university", "hour")]
+    ['an Asian', 'a doctor', 'a university', 'an hour']
+    """
+    n = "n" if _VOWEL_SOUND.match(word) and not _CONSONANT_SOUND.match(word) else ""
+    return re.sub(r"\b(a)n? $", rf"\g<1>{n} ", text, flags=re.IGNORECASE) + word
 
 
-def _trimmed(text: str) -> str:
-    if not text or text != text.strip():
-        raise ValueError("text without spaces at either end")
-    return text
+def fill(template: str, **words: str) -> str:
+    """Fill the slots of a template, which have to be those of `words`; an "a" or "an" before one is made to fit.
 
-
-_Text = Annotated[str, AfterValidator(_trimmed)]
-_Texts = Annotated[tuple[_Text, ...], AfterValidator(_once)]
-_Some = Annotated[_Texts, Field(min_length=1)]
-_Groups = Annotated[tuple[Annotated[_Texts, Field(min_length=2)], ...], AfterValidator(_pairs_once)]
+    >>> fill("A photo of a {attribute} {concept}.", attribute="Asian", concept="architect")
+    'A photo of an Asian architect.'
+    """
+    *parts, end = re.split(r"\{([^{}]*)\}", template)
+    texts, slots = parts[::2], parts[1::2]
+    if set(slots) != words.keys() or set("{}").intersection("".join([*texts, end])):
+        expected = " and ".join(f"{{{slot}}}" for slot in words) or "no {slot}"
+        raise InvalidInputError(f"template: got {template!r}; expected {expected}")
+    return "".join(append_word(text, words[slot]) for text, slot in zip(texts, slots, strict=True)) + end
 
 
 @dataclass(frozen=True)
 class PromptSet:
-    """Hold the prompts about one spurious attribute, on which predictions of the classes should not depend.
+    """Hold the prompts about an attribute on which predictions of the classes should not depend.
 
     Attributes:
         name: stem of the YAML file it comes from, or the name it was made with.
@@ -78,7 +125,7 @@ class PromptSet:
         description, source, limits, note: purpose, origin, limitations and anything else to know.
 
     Raises:
-        PromptSetError: values other than texts, a group of one, a repeated prompt, or classes without names.
+        pydantic.ValidationError: other values than texts, a group of one, a repeated prompt, or classes without names.
     """
 
     name: str
@@ -89,7 +136,7 @@ class PromptSet:
     held_out_groups: _Groups = ()
     held_out_classes: _Texts = ()
     held_out_class_names: _Texts = ()
-    attributes: Annotated[dict[_Text, _Texts], Field()] = field(default_factory=dict, hash=False)
+    attributes: dict[_Text, _Texts] = field(default_factory=dict, hash=False)
     templates: _Texts = ()
     stated_words: _Texts = ()
     parts: tuple["PromptSet", ...] = ()
@@ -97,20 +144,19 @@ class PromptSet:
     source: str = ""
     limits: str = ""
     note: str = ""
-    _recipe: Any = field(default=None, init=False, repr=False, compare=False)  # dataclasses.replace leaves it out
 
     def __post_init__(self) -> None:
-        with _naming(f"prompt set {self.name!r}"):
-            content = _Content.model_validate({key: getattr(self, key) for key in _Content.model_fields})
-            for key, value in content:
-                object.__setattr__(self, key, value)
-            names, counts = (self.class_names, self.held_out_class_names), (self.classes, self.held_out_classes)
-            if list(map(len, names)) != list(map(len, counts)):
-                raise PromptSetError(f"class_names: got {names}; expected one name for each class and held-out class.")
-            if seen := {*chain(*self.groups)}.intersection(chain(*self.held_out_groups)):
-                raise PromptSetError(
-                    f"held_out_groups: got {min(seen)!r} of groups; expected other prompts than there."
-                )
+        groups = (*self.groups, *self.held_out_groups)
+        once: dict[str, Sequence[object]] = {key: getattr(self, key) for key in _LISTS}
+        once |= {f"groups[{i}]": group for i, group in enumerate(groups)}
+        once["held_out_groups"] = (*{*chain(*self.groups)}, *{*chain(*self.held_out_groups)})
+        once["groups"] = [pair for group in groups for pair in combinations(sorted(group), 2)]
+        for key, entries in once.items():
+            if len(set(entries)) < len(entries):
+                raise ValueError(f"{key}: got {Counter(entries).most_common(1)[0][0]!r} twice; expected it once")
+        for names, classes in (("class_names", self.classes), ("held_out_class_names", self.held_out_classes)):
+            if len(own := getattr(self, names)) != len(classes):
+                raise ValueError(f"{names}: got {len(own)} names; expected one for each of {len(classes)} classes")
 
     @cached_property
     def pairs(self) -> tuple[tuple[str, str], ...]:
@@ -124,23 +170,20 @@ class PromptSet:
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
-        """Return every text that is embedded, without repetition: classes, spurious prompts and the pairs."""
-        own = (*self.classes, *self.held_out_classes, *self.spurious)
-        return tuple(dict.fromkeys(chain(own, *self.groups, *self.held_out_groups, *(p.texts for p in self.parts))))
+        """Return every text that is embedded, without repetition: classes, spurious prompts and the groups."""
+        own = chain(self.classes, self.held_out_classes, self.spurious, *self.groups, *self.held_out_groups)
+        return tuple(dict.fromkeys(chain(own, *(part.texts for part in self.parts))))
 
     @cached_property
     def hash(self) -> str:
         """Return the SHA-256 of prompts, words and their order, without name, prose and file formatting."""
-        content: dict[str, Any] = {key: getattr(self, key) for key in (*_HASHED, "groups", "held_out_groups")}
+        content: dict[str, Any] = {key: getattr(self, key) for key in (*_LISTS, "groups", "held_out_groups")}
         content |= {"attributes": list(self.attributes.items()), "parts": [part.hash for part in self.parts]}
         text = json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def values_in(self, text: str) -> tuple[str, ...]:
-        """Return the values of the attribute (of all attributes, where the set has parts) that a text names, in order.
-
-        The longest phrase counts (`StatedWords`): "an East Asian man" does not name "Asian" as well.
-        """
+        """Return the values that a text names, in order; "an East Asian man" does not name "Asian" as well."""
         words, values = self._owners
         named = set(words.find(text))
         return tuple(value for value, own in values.items() if own & named)
@@ -158,14 +201,14 @@ class PromptSet:
         """Return attribute value -> the texts that name it and no other, as for a zero-shot classifier.
 
         texts: to choose from. None: the spurious prompts if they cover every value, else the groups; then
-        PromptSetError is raised unless `names_values`.
+        InvalidInputError is raised unless `names_values`.
         """
         if texts is not None:
             named = [(text, self.values_in(text)) for text in dict.fromkeys(texts)]
             return {value: tuple(text for text, hit in named if hit == (value,)) for value in self._owners[1]}
         if not self.names_values:
             empty = [value for value, own in self._by_value.items() if not own]
-            raise PromptSetError(
+            raise InvalidInputError(
                 f"prompt set {self.name!r}: got {max(1, len(self.parts))} attributes and no prompt for {empty}; "
                 "expected one attribute, and for each value a prompt that names it alone, such as one of `spurious`"
             )
@@ -189,43 +232,30 @@ class PromptSet:
         """Write a YAML file that `load_prompts` can read (its stem becomes the name) and return its path.
 
         Raises:
-            PromptSetError: the path does not end in .yaml, or the set was made by hand or changed.
+            InvalidInputError: the path does not end in .yaml, or the set was made by hand or changed.
         """
-        path = Path(path)
+        path, recipe = Path(path), vars(self).get("recipe")
         if path.suffix != ".yaml":
-            raise PromptSetError(f"path: got {str(path)!r}; expected a name that ends in .yaml.")
-        if self._recipe is None:
-            raise PromptSetError(f"{self.name!r}: got a set made by hand or changed; expected one of make_prompt_set.")
-        content = self._recipe.model_dump(mode="json", exclude_unset=True)
+            raise InvalidInputError(f"path: got {str(path)!r}; expected a name that ends in .yaml")
+        if recipe is None:
+            raise InvalidInputError(f"{self!r}: got a set made by hand or changed; expected one of make_prompt_set")
+        content = recipe.model_dump(mode="json", exclude_unset=True)
         return write_atomically(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 
-class _Schema(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-_HINTS = get_type_hints(PromptSet, include_extras=True)
-_CHECKED: Any = {name: (kind, ...) for name, kind in _HINTS.items() if hasattr(kind, "__metadata__")}
-_Content = create_model("_Content", __base__=_Schema, **_CHECKED)
-
-
-def _list_as(key: str) -> BeforeValidator:
-    return BeforeValidator(lambda value: {key: value} if isinstance(value, (list, tuple)) else value)
-
-
-class _Concepts(_Schema):  # `like` adds those of another set
+class _Concepts(BaseModel, extra="forbid"):  # `like` adds those of another set
     like: _Text = ""
-    train: _Some = ()
-    test: _Some = ()
+    train: _Texts = ()
+    test: _Texts = ()
 
 
-class _Stated(_Schema):  # those in `before_person` state the attribute only before a word for a person
+class _Stated(BaseModel, extra="forbid"):  # those in `before_person` state it only before a word for a person
     like: _Text = ""
     words: _Texts = ()
-    before_person: _Some = ()
+    before_person: _Texts = ()
 
 
-class Recipe(_Schema):
+class Recipe(BaseModel, extra="forbid"):
     """Define the schema of a file of prompts/; prompts/README.md describes its keys."""
 
     description: _Text = ""
@@ -233,140 +263,111 @@ class Recipe(_Schema):
     limits: _Text = ""
     note: _Text = ""
     classes: dict[_Text, _Text] = {}
-    spurious: _Some = ()
-    groups: _Groups = ()
-    attribute: Annotated[dict[_Text, _Some], Field(min_length=2)] = {}
-    templates: _Some = ()
+    spurious: _Texts = ()
+    groups: tuple[_Texts, ...] = ()
+    attribute: Annotated[dict[_Text, Annotated[_Texts, Field(min_length=1)]], Field(min_length=2)] = {}
+    templates: _Texts = ()
     class_template: _Text = "A photo of a {concept}."
-    concepts: Annotated[_Concepts, _list_as("train")] = _Concepts()
-    stated_words: Annotated[_Stated | None, _list_as("words")] = None
-    parts: _Some = ()
+    concepts: Annotated[_Concepts, BeforeValidator(lambda x: x if isinstance(x, dict) else {"train": x})] = _Concepts()
+    stated_words: Annotated[_Stated, BeforeValidator(lambda x: x if isinstance(x, dict) else {"words": x})] = _Stated()
+    parts: _Texts = ()
 
 
-@contextmanager
-def _naming(where: str) -> Iterator[None]:
-    """Raise errors of a file or a schema as a PromptSetError that names the file or the set, and the wrong key."""
-    try:
-        yield
-    except (InvalidInputError, PromptSetError) as error:
-        raise PromptSetError(str(error) if str(error).startswith(where) else f"{where}: {error}") from None
-    except ValidationError as error:
-        raise PromptSetError(f"{where}: {_of_key(error.errors()[0])}") from None
-
-
-def _of_key(first: Any) -> str:
-    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
-    expected, came = str(first["msg"]).removeprefix("Value error, "), shortened(repr(first["input"]), 60)
-    if first["type"] == "extra_forbidden":
-        expected = f"a known key; {did_you_mean(first['loc'][-1], Recipe.model_fields, 'take it out')}"
-    elif first["type"] == "string_type":
-        expected = "text, in quotes where YAML reads it as something else"
-    return f"{key or 'file'}: got {came}; expected {expected}; see prompts/README.md."
-
-
-def _check_keys(keys: set[str]) -> None:
-    """Refuse pairs that are written in no way or in two: made from words, listed, or taken from parts."""
-    made = ("attribute", "templates", "concepts")
-    ways = [keys.intersection(way) for way in (made[1:], ("groups",), ("parts",))]
-    if sum(map(bool, ways)) != 1:
-        came = " and ".join(sorted(set().union(*ways))) or "none"
-        raise PromptSetError(f"pairs: got {came}; expected attribute, templates and concepts; or groups; or parts.")
-    for key in set(made) - keys if ways[0] else ():
-        raise PromptSetError(f"{key}: got none; expected {', '.join(made)} together.")
-
-
-def _build(content: Any, name: str) -> PromptSet:
-    """Return the set that the content of a file describes."""
+def _build(content: Mapping[str, Any], name: str) -> PromptSet:
+    """Return the set that the content of a file describes; ValueError says what is wrong."""
     recipe = Recipe.model_validate(content)
-    _check_keys(recipe.model_fields_set)
-    attribute, words = recipe.attribute, tuple(chain(*recipe.attribute.values()))
-    for i, template in enumerate(recipe.spurious):
-        check_slots(f"spurious[{i}]", template, optional=("attribute",) if words else ())
-    for i, template in enumerate(recipe.templates):
-        check_slots(f"templates[{i}]", template, ("attribute", "concept"))
-    check_slots("class_template", recipe.class_template, ("concept",))
-    if len(set(words)) < len(words) or (recipe.templates and len(set(map(len, attribute.values()))) > 1):
-        raise PromptSetError(f"attribute: got {attribute}; expected each word once, and equally many for each value.")
-    train, test = recipe.concepts.train, recipe.concepts.test
-    if recipe.concepts.like:
-        like = _packaged(recipe.concepts.like)
+    attribute, templates, concepts = recipe.attribute, recipe.templates, recipe.concepts
+    train, test, words = concepts.train, concepts.test, tuple(chain(*attribute.values()))
+    if concepts.like:
+        like = _packaged(concepts.like)
         train, test = (*train, *like.class_names), (*test, *like.held_out_class_names)
-    if {*train}.intersection(test) or (recipe.templates and not train):
-        raise PromptSetError("concepts: expected at least one under 'train:', and each once, in train or in test.")
-    rows = list(zip(*attribute.values(), strict=True)) if recipe.templates else []
-    _check_size(rows, len(recipe.templates) * len(train + test))  # few lines can stand for billions of pairs
-
-    def groups(concepts: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-        slots = product(concepts, recipe.templates, rows)
-        return tuple(tuple(fill(text, attribute=w, concept=concept) for w in row) for concept, text, row in slots)
-
+    came = recipe.model_fields_set & {"templates", "concepts", "groups", "parts"}
+    if came not in ({"templates", "concepts"}, {"groups"}, {"parts"}) or (templates and not (attribute and train)):
+        said = " and ".join(sorted(came)) or "none"
+        raise ValueError(f"pairs: got {said}; expected attribute, templates and concepts to train on; groups; or parts")
+    if len(set(words)) < len(words) or (templates and len(set(map(len, attribute.values()))) > 1):
+        raise ValueError(f"attribute: got {attribute}; expected each word once, and equally many for each value")
+    rows = list(zip(*attribute.values(), strict=True)) if templates else []
+    pairs = len(templates) * len(train + test) * len(rows) * comb(len(attribute), 2)
+    pairs += sum(comb(len(group), 2) for group in recipe.groups)  # counted before they are made
+    if pairs > MAX_PAIRS:
+        raise ValueError(f"pairs: got {pairs:,} pairs; expected at most {MAX_PAIRS:,}")
     classes = recipe.classes or {one: fill(recipe.class_template, concept=one) for one in train}
-    spurious = [(text, words if "{" in text else ("",)) for text in recipe.spurious]
+    texts = [[fill(t, attribute=w) for w in words] if words and "{" in t else [fill(t)] for t in recipe.spurious]
+    stated = recipe.stated_words
+    known = stated.words if "stated_words" in recipe.model_fields_set else words
+    known += _packaged(stated.like).stated_words if stated.like else ()
+    if stated.before_person:  # "white" states a race in "a white doctor", not in "a doctor in a white coat"
+        jobs = _packaged("professions-gender")
+        nouns = [form for job in (*jobs.class_names, *jobs.held_out_class_names) for form in (job, f"{job}s")]
+        known += tuple(map(" ".join, product(stated.before_person, (*_PEOPLE.split(), *nouns))))
+    made = [
+        tuple(tuple(fill(t, attribute=w, concept=one) for w in row) for one, t, row in product(own, templates, rows))
+        for own in (train, test)
+    ]
     fields: dict[str, Any] = {
-        "groups": recipe.groups or groups(train),
+        "groups": recipe.groups + made[0],
         "classes": tuple(classes.values()),
         "class_names": tuple(classes),
-        "held_out_groups": groups(test),
+        "held_out_groups": made[1],
         "held_out_classes": tuple(fill(recipe.class_template, concept=one) for one in test),
         "held_out_class_names": test,
-        "spurious": tuple(fill(text, attribute=word) for text, own in spurious for word in own),
-        "stated_words": words if recipe.stated_words is None else _stated(recipe.stated_words),
+        "spurious": tuple(chain(*texts)),
+        "stated_words": tuple(dict.fromkeys(known)),
     }
     parts = tuple(own for part in map(_packaged, recipe.parts) for own in part.parts or (part,))
     for key in fields if parts else ():
         fields[key] = tuple(dict.fromkeys(chain(fields[key], *(getattr(part, key) for part in parts))))
-    fields |= {key: getattr(recipe, key) for key in ("description", "source", "limits", "note", "templates")}
-    made = PromptSet(name=name, parts=parts, attributes=attribute, **fields)
-    object.__setattr__(made, "_recipe", recipe)
-    return made
-
-
-def _stated(own: _Stated) -> tuple[str, ...]:
-    words = (*own.words, *(_packaged(own.like).stated_words if own.like else ()))
-    if own.before_person:  # "white" states a race in "a white doctor", not in "a doctor in a white coat"
-        jobs = _packaged("professions-gender")
-        nouns = [form for job in (*jobs.class_names, *jobs.held_out_class_names) for form in (job, f"{job}s")]
-        people = dict.fromkeys((*_PEOPLE.split(), *nouns))
-        words += tuple(f"{adjective} {noun}" for adjective in own.before_person for noun in people)
-    return tuple(dict.fromkeys(words))
+    fields |= {key: getattr(recipe, key) for key in _PROSE}
+    prompts = PromptSet(name=name, parts=parts, attributes=attribute, **fields)
+    vars(prompts)["recipe"] = recipe  # for to_yaml; dataclasses.replace leaves it out
+    return prompts
 
 
 @cache  # what comes with the package does not change
 def _packaged(name: str) -> PromptSet:
-    with _naming("prompts"):
-        return load_prompts(prompt_file(name))
+    if name not in (files := packaged("prompts")):
+        known, hint = ", ".join(files), did_you_mean(name, files)
+        raise InvalidInputError(f"got the prompt set {name!r}; expected one of {known}, or a .yaml file; {hint}")
+    return load_prompts(files[name])
 
 
 def list_prompts() -> list[str]:
     """Return the sorted names of the packaged prompt sets, the stems of prompts/*.yaml."""
-    return prompt_names()
+    return list(packaged("prompts"))
 
 
 def load_prompts(name_or_path: str | Path | Mapping[str, Any] | PromptSet) -> PromptSet:
     """Return a prompt set by its name, from a YAML file, or from the content of one as a mapping (with a `name`).
 
-    A text with a folder or .yaml in it is a path, any other a name of `list_prompts`. A PromptSet is returned as it is.
+    A text with a folder or .yaml in it is a path. A PromptSet is returned as it is.
 
     Raises:
-        PromptSetError: an unknown name, an unreadable file, or one that does not follow the schema.
+        InvalidInputError: an unknown name, an unreadable file, or one that does not follow the schema.
     """
     if isinstance(name_or_path, PromptSet):
         return name_or_path
     if isinstance(name_or_path, Mapping):
-        name = str(name_or_path.get("name", "custom"))
-        with _naming(f"prompt set {name!r}"):
-            return _build({key: value for key, value in name_or_path.items() if key != "name"}, name)
-    if not isinstance(name_or_path, (str, Path)):
-        known = ", ".join(list_prompts())
-        raise PromptSetError(
-            f"prompts: got {name_or_path!r}; expected a path, a PromptSet, a mapping or one of {known}."
-        )
-    path = Path(name_or_path)
-    if isinstance(name_or_path, str) and path.suffix != ".yaml" and len(path.parts) < 2:
-        return _packaged(name_or_path)
-    path = path.expanduser()
-    with _naming(str(path)):
-        return _build(read_yaml(path), path.stem)
+        content = {key: value for key, value in name_or_path.items() if key != "name"}
+        name = where = str(name_or_path.get("name", "custom"))
+    elif not isinstance(name_or_path, (str, Path)):
+        raise InvalidInputError(f"prompts: got {name_or_path!r}; expected a name, a path, a PromptSet or a mapping")
+    else:
+        path = Path(name_or_path).expanduser()
+        if isinstance(name_or_path, str) and path.suffix != ".yaml" and len(path.parts) < 2:
+            return _packaged(name_or_path)
+        content, name, where = read_yaml(path), path.stem, str(path)
+    try:
+        return _build(content, name)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key, said = ".".join(map(str, first["loc"])), first["msg"].replace("Input should be", "expected")
+        if first["type"] == "extra_forbidden":
+            said = f"expected a known key; {did_you_mean(first['loc'][-1], Recipe.model_fields, 'take it out')}"
+        problem = f"{key}: got {shortened(repr(first['input']), 60)}; {said}" if key else said
+        raise InvalidInputError(f"{where}: {problem.removeprefix('Value error, ')}; see prompts/README.md") from None
+    except ValueError as error:
+        raise InvalidInputError(f"{where}: {error}; see prompts/README.md") from None
 
 
 def make_prompt_set(
@@ -391,9 +392,8 @@ def make_prompt_set(
         stated_words: words by which a prompt states the attribute; none: the words of `attribute`.
 
     Raises:
-        PromptSetError: as `load_prompts`, naming the argument.
+        InvalidInputError: as `load_prompts`, naming the argument.
     """
     content: dict[str, Any] = {"attribute": attribute, "templates": templates, "class_template": class_template}
-    content["concepts"] = {"train": concepts} | ({"test": test_concepts} if len(test_concepts) else {})
-    optional = {"spurious": spurious, "stated_words": stated_words}
-    return load_prompts(content | {"name": name} | {key: value for key, value in optional.items() if len(value)})
+    content |= {"concepts": {"train": concepts, "test": test_concepts}, "spurious": spurious, "name": name}
+    return load_prompts(content | ({"stated_words": stated_words} if len(stated_words) else {}))

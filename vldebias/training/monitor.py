@@ -20,7 +20,7 @@ from vldebias.hosts.base import reading
 from vldebias.hosts.towers import Towers
 from vldebias.metrics.rankings import first_hits
 from vldebias.pictures import why_unreadable
-from vldebias.prompts import check_slots, fill
+from vldebias.prompts import fill
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -184,7 +184,6 @@ def held_out(
         data = data[np.sort(np.random.default_rng(0).permutation(len(data))[:limit])]
     asked, skipped = dict[str, Any](), dict[int, str]()
     if label is not None:
-        check_slots("templates", template, required=("",))
         asked["class_texts"] = [fill(template, **{"": n.replace("_", " ")}) for n in data.column(label).names]
     parts = list(
         pixel_batches(range(len(data)), data.read, lambda i: prepare(i).half(), workers=workers, skipped=skipped)

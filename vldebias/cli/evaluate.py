@@ -22,7 +22,6 @@ from vldebias.cli.common import (
     write_run,
 )
 from vldebias.cli.flags import Json, flags_of_options, with_flags
-from vldebias.cli.paper import paper_command
 from vldebias.errors import InvalidInputError
 from vldebias.options import Options
 
@@ -49,7 +48,7 @@ app = App(
 app.command("report")(results.report)
 app.command("compare")(results.compare)
 app.command("data")(results.data)
-app.command("paper")(paper_command)
+app.command("paper")(results.paper)
 
 SuiteName = Annotated[str, typer.Argument(help="A name (vldebias eval list) or a YAML file.", metavar="SUITE")]
 

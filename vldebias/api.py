@@ -63,7 +63,7 @@ def debias(
 
     >>> attachment = debias(model, "gender", tokenizer=tokenizer)  # doctest: +SKIP
     """
-    target = resolve(host, tokenizer=tokenizer, negative=negative, side=side or "text")
+    target = resolve(host, tokenizer=tokenizer, negative=negative, side=side)
     refuse_second(target)
     edits: dict[str, Edit]
     fitted = isinstance(prompts, (Edit, Mapping))
@@ -87,13 +87,17 @@ def debias(
             return Attachment(target, {}, strength=strength, label=label, balancer=balancer)
         if target.generative and method is None:
             _say_what_stands_in(target.edits_images)
-        edits = {role: problem.fit(chosen, role) for role in dict.fromkeys(map(target.fitted_as, target.roles))}
+        edits, spaces = {}, dict[str, Edit]()  # roles of one space share their edit
+        for role in target.roles:
+            space = target.space(role)
+            edits[role] = spaces[space] = spaces.get(space) or problem.fit(chosen, role)
     own = next((edit.side for edit in edits.values() if edit.side != "text"), "text")
     if side == "text" and own == "image":
         acting = next(iter(edits.values())).method
         raise InvalidInputError(f"method {acting!r} acts on images, so side='text' would change nothing; leave it out")
-    target = target if side is not None or own == "text" else target.at(own)
-    edits = dict(placed(target, edits)) if fitted else {role: edits[target.fitted_as(role)] for role in target.roles}
+    moved = side is None and own != "text"
+    target = target.at(own) if moved else target
+    edits = placed(target, edits) if fitted or moved else edits
     if fitted and any(edit.space is None and edit.provenance.fingerprint is None for edit in edits.values()):
         warn(
             f"{target.name}: the projection does not say which model it was fitted on, so it cannot be checked; fit it "

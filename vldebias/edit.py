@@ -46,7 +46,7 @@ _adapter = cache(TypeAdapter)
 @_strict
 @dataclass(frozen=True)
 class Fingerprint:
-    """Identify weights by two numbers for each tensor (`vldebias.hosts.fingerprint`).
+    """Identify weights by two numbers for each tensor (`vldebias.hosts.base`).
 
     structure: hash of names and shapes. norms, waves: length, and product with a fixed vector, of up to 16 tensors.
     tensors: the same for every tensor, compared if both fingerprints have it.

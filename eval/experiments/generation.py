@@ -44,7 +44,7 @@ from vldebias.data import UNKNOWN
 from vldebias.errors import WideEditWarning
 from vldebias.evaluation.result import TaskProvenance, TaskResult
 from vldebias.files import digest
-from vldebias.hosts.fingerprint import weights_fingerprint
+from vldebias.hosts.base import weights_fingerprint
 from vldebias.methods import Balanced, ClosedForm, Need, Problem, Term, get_method
 from vldebias.methods.closed_form import pair_scatter
 from vldebias.metrics import Metric

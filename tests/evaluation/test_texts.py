@@ -14,7 +14,7 @@ import vldebias
 from vldebias.errors import UnsupportedHostError
 from vldebias.evaluation.session import Texts
 from vldebias.hosts import resolve
-from vldebias.hosts.fingerprint import TEXTS
+from vldebias.hosts.base import TEXTS
 from vldebias.methods import METHODS
 from vldebias.miniature import load_clip, load_pipeline
 from vldebias.prompts import PromptSet

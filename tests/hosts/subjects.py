@@ -155,7 +155,7 @@ class Diffusers(Subject):
         return rows
 
     def modules(self) -> list[nn.Module]:
-        return list(self.resolve().text_modules())
+        return list(self.resolve().text_modules)
 
     def parts(self) -> dict[str, Any]:
         encoders = enumerate(self.modules())

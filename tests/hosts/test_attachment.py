@@ -120,7 +120,7 @@ def test_texts_and_roles_that_do_not_fit(tower: Tower) -> None:
 
     with attach(tower) as attachment:
         attachment.apply("joint", torch.randn(2, 6), never)
-        with pytest.raises(InvalidInputError, match=r"Tower: no projection for 'pooled', only for \['joint'\]"):
+        with pytest.raises(InvalidInputError, match="pooled"):
             attachment.apply("pooled", torch.randn(2, 6))
     attachment = attach(tower, stated_words=["woman"])
     for texts in (["a", "b", "c"], []):
@@ -193,7 +193,7 @@ def test_rows_that_another_thread_forgets_are_still_given(tower: Tower) -> None:
     class Shared(TowerHost):
         def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], torch.Tensor]:
             with ThreadPoolExecutor(1) as pool:
-                pool.submit(self.forget).result()
+                pool.submit(vars(self).pop, "memory").result()
             return super().read(prompts, role)
 
     host = Shared(tower)

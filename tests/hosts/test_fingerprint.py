@@ -12,7 +12,7 @@ from torch import nn
 import vldebias
 from vldebias import CalibratedProjection, miniature
 from vldebias.errors import ProjectionMismatchError
-from vldebias.hosts.fingerprint import weights_fingerprint
+from vldebias.hosts.base import weights_fingerprint
 
 
 def tower(seed: int = 0, layers: int = 12, width: int = 48) -> nn.Module:
@@ -90,7 +90,7 @@ def test_absent_weights_have_none_and_exclude_nothing() -> None:
 def test_no_tensor_that_moves_a_text_is_left_out(name: str) -> None:
     """What texts have a gradient of is read, and nothing else of the model; each tensor of what is read counts."""
     subject = SUBJECTS[name]()
-    read = {id(p) for module in subject.resolve().text_modules() for p in module.parameters()}
+    read = {id(p) for module in subject.resolve().text_modules for p in module.parameters()}
     named = {id(p): label for module in subject.modules() for label, p in module.named_parameters() if p.requires_grad}
     parameters = [p for module in subject.modules() for p in module.parameters() if p.requires_grad]
     moved = torch.autograd.grad(

@@ -149,9 +149,9 @@ def test_kinds_and_constants_of_modules_count() -> None:
 
 
 def test_other_models_are_refused_by_name() -> None:
-    with pytest.raises(UnsupportedHostError, match="Linear: expected an image-text model: of open_clip CLIP, Custom"):
+    with pytest.raises(UnsupportedHostError, match="Linear"):
         image_encoder(nn.Linear(2, 2), plain())
-    with pytest.raises(UnsupportedHostError, match="CLIPTextModelWithProjection: expected an image-text model"):
+    with pytest.raises(UnsupportedHostError, match=r"CLIPTextModelWithProjection: .*image tower"):
         image_encoder(transformers_tiny.make("CLIPTextModelWithProjection"), plain())
 
 

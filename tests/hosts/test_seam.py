@@ -17,7 +17,7 @@ import transformers_tiny
 from torch import nn
 
 from vldebias.hosts import resolve
-from vldebias.hosts.base import BARE, TOKENIZING, MethodHook, during, installed, reading
+from vldebias.hosts.base import BARE, TOKENIZING, during, hook_methods, reading
 
 
 def test_reading_is_eval_without_gradients_and_comes_back() -> None:
@@ -63,8 +63,7 @@ class Host:
 def test_a_hook_stands_in_for_a_method_and_leaves_no_trace() -> None:
     host, attachment = Host(), SimpleNamespace(state="attached")
     change = lambda original, call: -original(*call.args, **call.kwargs)  # noqa: E731
-    hook = MethodHook(attachment, host, "encode", change)
-    take_off = installed([hook])
+    take_off = hook_methods(attachment, host, {"encode": change})
     assert host.encode(2, scale=3) == -6
     assert (host.encode.__name__, host.encode.__doc__) == ("encode", "Docs.")
     with during(BARE):
@@ -73,8 +72,7 @@ def test_a_hook_stands_in_for_a_method_and_leaves_no_trace() -> None:
     assert host.encode(2) == 2
     assert vars(host) == {}
     host.encode = mine = lambda x: 10 * x
-    hook = MethodHook(attachment, host, "encode", change)
-    take_off = installed([hook])
+    take_off = hook_methods(attachment, host, {"encode": change})
     assert host.encode(2) == -20
     take_off()
     assert host.encode is mine
@@ -113,7 +111,7 @@ def test_threads_never_meet_in_a_tokenizer(kind: str) -> None:
         hosts = [resolve(case.model, tokenizer=tokenizer) for _ in range(2)]
     expected = hosts[0].embed(["a photo of a doctor"], hosts[0].roles[0])
     for host in hosts:
-        host.forget()
+        host.memory = {}
     met.clear()
     with ThreadPoolExecutor(4) as pool:
         rows = [pool.submit(hosts[i % 2].read, ["a photo of a doctor"], hosts[0].roles[0]) for i in range(8)]

@@ -154,11 +154,11 @@ def test_the_tokenizer_of_the_checkpoint_is_found(clip: Case, gender: PromptSet,
 def test_tokenizers(clip: Case, gender: PromptSet) -> None:
     with pytest.raises(InvalidInputError, match=r"CLIPModel: .*pass tokenizer="):
         vldebias.debias(clip.model, gender)
-    with pytest.raises(InvalidInputError, match="expected a transformers tokenizer or processor, got str"):
+    with pytest.raises(InvalidInputError, match="got str"):
         vldebias.debias(clip.model, gender, tokenizer="openai/clip")
     bare = copy.deepcopy(bert_tokenizer())
     bare.pad_token = None
-    with pytest.raises(InvalidInputError, match="has no padding token, so it cannot make batches"):
+    with pytest.raises(InvalidInputError, match="padding token"):
         vldebias.debias(clip.model, gender, tokenizer=bare)
     processor = SimpleNamespace(tokenizer=clip.tokenizer)
     vldebias.debias(clip.model, gender, tokenizer=processor).remove()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vldebias.edit import Fingerprint
 from vldebias.hosts.attachment import Attachment
-from vldebias.hosts.base import Host, MethodHook, installed
+from vldebias.hosts.base import Host, hook_methods
 from vldebias.projection import CalibratedProjection
 
 
@@ -45,7 +45,7 @@ class TowerHost(Host):
         def change(original: Any, call: Any) -> Tensor:
             return attachment.apply("joint", original(*call.args), lambda: call.arguments["prompts"])
 
-        return installed([MethodHook(attachment, self.tower, "encode", change)])
+        return hook_methods(attachment, self.tower, {"encode": change})
 
     def merge(self, projections: Mapping[str, CalibratedProjection], strength: float) -> None:
         self.merged.append((dict(projections), strength))

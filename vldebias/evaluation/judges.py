@@ -26,7 +26,7 @@ from vldebias.evaluation.session import Session, Texts
 from vldebias.evaluation.task import OneOrMore, Strict, named_by
 from vldebias.evaluation.variants import hash_of
 from vldebias.files import digest, read_json, write_atomically
-from vldebias.hosts.fingerprint import weights_fingerprint
+from vldebias.hosts.base import weights_fingerprint
 from vldebias.hosts.images import image_encoder
 from vldebias.hub import NO_CODE, asked_once, reason
 from vldebias.loading import Loaded

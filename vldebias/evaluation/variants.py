@@ -21,7 +21,7 @@ from vldebias.evaluation.result import NONE
 from vldebias.evaluation.task import Lam, Prompts, SeveralPrompts, Share, Strict
 from vldebias.files import add_tensors
 from vldebias.hosts import Attachment, attachment_of
-from vldebias.hosts.fingerprint import weights_fingerprint
+from vldebias.hosts.base import weights_fingerprint
 from vldebias.methods import METHODS, Method, Need, get_method, load_edit, load_edits
 from vldebias.pictures import INK, font
 from vldebias.prompts import can_balance, load_prompts

@@ -20,7 +20,7 @@ from vldebias.evaluation.judges import Judge, JudgeSpec, Probabilities, from_hub
 from vldebias.evaluation.session import Session
 from vldebias.evaluation.task import Count
 from vldebias.evaluation.variants import hash_of
-from vldebias.hosts.fingerprint import weights_fingerprint
+from vldebias.hosts.base import weights_fingerprint
 from vldebias.prompts import load_prompts
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Attach edits to a host, and pause, scale, merge or remove them."""
+"""Find the host of a model, attach edits to it, and pause, scale, merge or remove them."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from numbers import Real
 from typing import Any
-from weakref import WeakSet, finalize, ref
+from weakref import WeakSet, finalize
 
 import torch
 from torch import Tensor, nn
 
 from vldebias.edit import Edit
 from vldebias.errors import AlreadyAttachedError, InvalidInputError, UnsupportedHostError, VldebiasError, warn
-from vldebias.hosts.base import BARE, IMAGE, TOKENIZING, Host, Texts, during
-from vldebias.hosts.fingerprint import adapters_length
+from vldebias.hosts.base import BARE, IMAGE, TOKENIZING, Host, adapters_length, during
+from vldebias.hosts.custom import TextTable
 from vldebias.prompts import StatedWords
+from vldebias.registry import Registry
 
 # Weak: an attachment knows its host, so a strong reference from here would keep the host forever. What keeps an
 # attachment alive is the host itself, whose hook calls it.
@@ -29,6 +29,53 @@ _PAUSED: ContextVar[frozenset[int]] = ContextVar("vldebias_paused", default=froz
 _MARKER = "_vldebias_merged"  # in the config of a model, which is saved with it
 INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
 """True while an attached pipeline calls its own text encoders."""
+
+
+# ---- from a model to its host --------------------------------------------------------------------------------------
+
+
+def _accept(given: Any) -> tuple[str, type[Host]]:
+    if not (isinstance(given, type) and issubclass(given, Host) and given.library):
+        raise InvalidInputError(
+            f"host: got {given!r}; expected a class that derives from vldebias.hosts.Host and says as `library` which "
+            "package defines its models"
+        )
+    return given.library, given
+
+
+HOSTS: Registry[type[Host]] = Registry("host", "vldebias.hosts", _accept, instances=False)
+"""Package that defines classes of models, or a package inside of it -> the host for them."""
+
+
+def register_host(host: type[Host]) -> type[Host]:
+    """Register a host for the models of its `library`, so that every function accepts them; return the class."""
+    return HOSTS.register(host)
+
+
+def resolve(host: Any, *, tokenizer: Any = None, negative: bool = False, side: str | None = None) -> Host:
+    """Return the `Host` for a model or pipeline, by the library that defines its class or a base of it.
+
+    A mapping from prompt to embedding stands for a model that is not at hand (`TextTable`). side: see `Host.at`.
+
+    Raises:
+        UnsupportedHostError: no known library, a class that its host cannot serve, or a host without `side`.
+    """
+    if isinstance(host, Mapping):
+        host = TextTable(host)
+    if not isinstance(host, Host):
+        modules = [base.__module__.split(".") for base in type(host).__mro__]
+        packages = (".".join(parts[:count]) for parts in modules for count in range(len(parts), 0, -1))
+        package = next((one for one in packages if one in HOSTS), None)
+        if package is None:
+            *others, last = (package for package in HOSTS if "." not in package)
+            raise UnsupportedHostError(
+                f"{type(host).__module__}.{type(host).__qualname__}: no model of {', '.join(others)} or {last}.\n"
+                "For a wrapper (DataParallel, torch.compile, TorchScript) pass the model inside, before you wrap it.\n"
+                "Describe any other by vldebias.hosts.custom(model, 'method', embed=...) and pass that to debias(); "
+                "docs/how-to/own-model.md has examples."
+            )
+        host = HOSTS[package](host, tokenizer, negative)  # type: ignore[call-arg]
+    return host if side is None else host.at(side)
 
 
 def attachment_of(host: object) -> Attachment | None:
@@ -42,14 +89,13 @@ def placed(host: Host, given: Mapping[str, Edit]) -> dict[str, Edit]:
     Raises:
         InvalidInputError: no edit for a role. ProjectionMismatchError: fitted on another host.
     """
-    by_space = {host.fitted_as(role): edit for role, edit in given.items()}
-    missing = [role for role in host.roles if host.fitted_as(role) not in by_space]
+    by_space = {host.space(role): edit for role, edit in given.items()}
+    missing = [role for role in host.roles if host.space(role) not in by_space]
     if missing:
         raise InvalidInputError(
-            f"{host.name} projects the roles {list(host.roles)}; missing {missing}: pass a mapping from role to "
-            "projection"
+            f"{host.name} has the roles {list(host.roles)}; got no edit for {missing}: pass a mapping from role to edit"
         )
-    by_role = {role: given.get(role, by_space[host.fitted_as(role)]) for role in host.roles}
+    by_role = {role: given.get(role, by_space[host.space(role)]) for role in host.roles}
     for role, edit in by_role.items():
         host.check(role, edit)
     return by_role
@@ -73,24 +119,27 @@ def refuse_second(host: Host) -> None:
             "is another method: load the checkpoint as it was before, and pass a list of prompt sets to debias() to "
             "solve several attributes jointly"
         )
-    if _rival(host) is not None:
-        gc.collect()  # a pipeline and its attachment hold each other: dropped together, they stay until then
-    standing = _rival(host)
-    if standing is not None:
-        raise AlreadyAttachedError(
-            f"{host.name} already carries {standing!r}, and two attachments would be another method: call .remove() on "
-            "it first, or pass a list of prompt sets to debias() to handle several attributes jointly"
-        )
+    own = set(map(id, host.exclusive_modules))
+    every = own.union(map(id, host.shared_modules))
+    for collected in (False, True):
+        standing = [
+            one
+            for one in list(_STANDING)
+            if every.intersection(map(id, one.host.exclusive_modules))
+            or own.intersection(map(id, one.host.shared_modules))
+        ]
+        if not standing:
+            return
+        if not collected:  # a pipeline and its attachment hold each other: dropped together, they stay until then
+            standing.clear()
+            gc.collect()
+    raise AlreadyAttachedError(
+        f"{host.name} already carries {standing[0]!r}, and two attachments would be another method: call .remove() on "
+        "it first, or pass a list of prompt sets to debias() to handle several attributes jointly"
+    )
 
 
-def _rival(host: Host) -> Attachment | None:
-    """Return an attachment that occupies alone what the host needs, or the other way round."""
-    mine, shared = ({id(part) for part in parts} for parts in (host.exclusive_modules, host.shared_modules))
-    for one in list(_STANDING):
-        theirs = {id(part) for part in one.host.exclusive_modules}
-        if theirs & (mine | shared) or mine & {id(part) for part in one.host.shared_modules}:
-            return one
-    return None
+# ---- the attachment ------------------------------------------------------------------------------------------------
 
 
 class Attachment:
@@ -131,16 +180,14 @@ class Attachment:
         self._label, self._state = label, "attached"
         self.strength = strength
         self.sampled: list[Any] = []
-        host.forget()  # weights may change from here on
-        self._warned, self._adapted = set[str](), adapters_length(host.text_modules())
+        host.memory = {}  # weights may change from here on
+        self._warned, self._adapted = set[str](), adapters_length(host.text_modules)
         self._uninstall = host.install(self)
         encoders = [one for one in host.shared_modules if isinstance(one, nn.Module)]
-        self._watches = [one.register_forward_pre_hook(_Watch(ref(self))) for one in encoders]
+        self._watches = [one.register_forward_pre_hook(_watch) for one in encoders]
         for hook in self._watches:
             finalize(self, hook.remove).atexit = False
         _STANDING.add(self)
-
-    # ---- what users see ------------------------------------------------------------------------------------------
 
     @property
     def strength(self) -> float:
@@ -175,15 +222,13 @@ class Attachment:
             raise VldebiasError(
                 f"{self.host.name}: the projection is part of the weights since merge(); reload the checkpoint"
             )
-        if self._state == "attached":
-            self._release("removed")
+        self._release("removed")
 
     def merge(self) -> None:
         """Fold the edits into the host's weights at the present strength and remove the hooks.
 
-        A checkpoint saved afterwards works without this package. Weights cannot hold the following: `keep_stated`
-        (stated prompts are edited too), the negative prompt's exemption (pictures under guidance are those of
-        `debias(pipe, ..., negative=True)`), `strength`, and removal.
+        A checkpoint saved afterwards works without this package. Weights cannot tell stated and negative prompts
+        apart: all are edited, as by `debias(pipe, ..., negative=True, keep_stated=False)`.
         """
         if self._state != "attached":
             raise VldebiasError(f"{self.host.name}: cannot merge an attachment that is {self._state}")
@@ -201,22 +246,21 @@ class Attachment:
             elif hasattr(model, "config"):
                 setattr(model.config, _MARKER, note)
         self._release("merged")
-        for occupied in self.host.exclusive_modules:
-            _MERGED.add(occupied)
+        _MERGED.update(self.host.exclusive_modules)
 
     def _release(self, state: str) -> None:
-        self._uninstall()
-        for hook in self._watches:
-            hook.remove()
-        self._state = state
-        _STANDING.discard(self)
+        if self._state == "attached":
+            self._uninstall()
+            for hook in self._watches:
+                hook.remove()
+            self._state = state
+            _STANDING.discard(self)
 
     def __enter__(self) -> Attachment:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._state == "attached":
-            self.remove()
+        self._release("removed")
 
     def __repr__(self) -> str:
         what = [] if self.balancer is None else ["balanced-prompts"]
@@ -228,26 +272,22 @@ class Attachment:
         parts = [self.host.name, self._label or "projection", *what, f"strength={self._strength}", kept, self.state]
         return f"Attachment({', '.join(parts)})"
 
-    # ---- what the host calls -------------------------------------------------------------------------------------
-
-    def apply(self, role: str, embeddings: Tensor, texts: Texts | None = None) -> Tensor:
+    def apply(self, role: str, embeddings: Tensor, texts: Callable[[], Sequence[str]] | None = None) -> Tensor:
         """Return `embeddings` (b, ..., d) edited as `role`, except the rows whose text states the attribute.
 
-        texts: gives one prompt for each row, or for each group of adjacent rows of equal length.
+        texts: returns one prompt for each row, or for each group of adjacent rows of equal length.
         """
         if not self.acts or not len(embeddings):
             return embeddings
-        if role not in self.projections:
-            raise InvalidInputError(
-                f"{self.host.name}: no projection for {role!r}, only for {sorted(self.projections)}"
-            )
+        edit = self.projections.get(role)
+        if edit is None:
+            raise InvalidInputError(f"{self.host.name}: expected a role of {sorted(self.projections)}, got {role!r}")
         # Not its name, which a reload gives anew, but its weights say whether an adapter is the same.
-        if not math.isclose(adapters_length(self.host.text_modules()), self._adapted, rel_tol=5e-3):
+        if not math.isclose(adapters_length(self.host.text_modules), self._adapted, rel_tol=5e-3):
             self.warn_once(
                 "the adapters (LoRA) of the text encoder have changed since the edit was attached, and they change its "
                 "embeddings. Fit again with them: attachment.remove(), then vldebias.debias(host, prompts)"
             )
-        edit = self.projections[role]
         if role == IMAGE:
             return edit.image(embeddings, self._strength)
         rewords, prompts = hasattr(edit, "wordings"), list[str]()
@@ -267,8 +307,8 @@ class Attachment:
         changed = self.host.edited(edit, role, embeddings, prompts, self._strength)
         if not any(stated):
             return changed
-        keep = torch.tensor(stated, device=embeddings.device)
-        return torch.where(keep.view(-1, *[1] * (embeddings.ndim - 1)), embeddings, changed)
+        keep = torch.tensor(stated, device=embeddings.device).view(-1, *[1] * (embeddings.ndim - 1))
+        return torch.where(keep, embeddings, changed)
 
     def stated(self, texts: Sequence[str]) -> list[bool]:
         """Tell for each prompt whether it states its attribute, so that it is left unchanged."""
@@ -299,22 +339,15 @@ class Attachment:
             warn(f"{self.host.name}: {message}")
 
 
-@dataclass
-class _Watch:
-    """Warn when another pipeline calls a shared encoder; the encoder may outlive the attachment and be copied."""
-
-    attachment: Callable[[], Attachment | None] = lambda: None
-
-    def __call__(self, module: nn.Module, args: Any) -> None:
-        """Warn of a call from outside the pipeline, unless it is made to fit an edit."""
-        one = None if torch.compiler.is_compiling() or INSIDE.get() else self.attachment()
-        if one is not None and one.acts:
+def _watch(module: nn.Module, _: Any) -> None:
+    """Warn when a shared text encoder is called from outside its attached pipeline, unless it is to fit an edit."""
+    if torch.compiler.is_compiling() or INSIDE.get():
+        return
+    for one in list(_STANDING):
+        if one.acts and any(module is part for part in one.host.shared_modules):
             edits = "prompts" if one.balancer is not None else "attachment.projections"
             one.warn_once(
                 "its text encoder was called outside of this pipeline's encode_prompt, by another pipeline that shares "
                 "it or by your own code, so the edit does not apply there. To apply it there too: "
                 f"vldebias.debias(other, {edits}); to leave it out on purpose: inside `with attachment.disabled():`"
             )
-
-    def __reduce__(self) -> Any:
-        return _Watch, ()

@@ -1,20 +1,20 @@
-"""Define the interface of every host: roles, rows of prompts, a place for edits, weights to merge."""
+"""Define the interface of every host, read models for fitting, identify their weights, and replace their methods."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 import math
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property
-from types import MappingProxyType, MethodType
-from typing import TYPE_CHECKING, Any, ClassVar, Never, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,7 +23,6 @@ from torch.nn.functional import normalize
 
 from vldebias.edit import Edit, Fingerprint
 from vldebias.errors import InvalidInputError, ProjectionMismatchError, UnsupportedHostError, VldebiasError, warn
-from vldebias.hosts.fingerprint import TEXTS, weights_fingerprint
 from vldebias.prompts import StatedWords
 
 if TYPE_CHECKING:
@@ -38,8 +37,15 @@ fitted once. Which side to take: docs/methods.md."""
 
 SIDES = {"text": (TEXT,), "image": (IMAGE,), "both": (TEXT, IMAGE)}
 
-Texts = Callable[[], Sequence[str]]
-"""Returns the text of each prompt of a batch; called only where the text decides what is edited."""
+BATCH = 64
+
+TOKENIZING = threading.RLock()
+"""Lock around every tokenizer: fast ones change truncation and padding in a call, for all threads at once."""
+if hasattr(os, "register_at_fork"):  # a worker that is forked while a thread holds the lock would wait for ever
+    os.register_at_fork(after_in_child=cast("Any", TOKENIZING)._at_fork_reinit)
+
+BARE: ContextVar[bool] = ContextVar("vldebias_bare", default=False)
+"""True while hooks return embeddings unedited, in this thread or task."""
 
 
 class Host(ABC):
@@ -52,10 +58,12 @@ class Host(ABC):
         name: class of the model, for messages. model_id: where its weights came from, if known.
         roles: the tensors that debias() changes by default. generative: it generates images from these tensors.
         rewrites: its prompts can be rewritten before they are encoded. edits_images: it changes input images.
+        text_modules: the modules that texts pass through, as far as they are known.
+        image_tower: the modules of an image tower that shares the space of the texts, with its head; else empty.
+        image_fingerprint: that of `image_tower`, or None.
         exclusive_modules, shared_modules: what an attachment occupies: exclusively (the whole model or pipeline first),
             or together with attachments of other pipelines.
-        image_fingerprint: that of the image tower, if it shares the space of the texts; else None.
-        memory: cache of embedded prompts.
+        memory: cache of embedded prompts and of the fingerprint; an attachment clears it, since weights may change.
         library: the package that defines the classes of its models, by which `register_host` makes it known.
     """
 
@@ -65,10 +73,12 @@ class Host(ABC):
     generative: bool = False
     rewrites: bool = False
     edits_images: bool = False
+    text_modules: Sequence[nn.Module] = ()
+    image_tower: Sequence[nn.Module] = ()
+    image_fingerprint: Fingerprint | None = None
     exclusive_modules: Sequence[object]
     shared_modules: Sequence[object] = ()
-    image_fingerprint: Fingerprint | None = None
-    memory: Mapping[tuple[str, str], Tensor] = MappingProxyType({})
+    memory: dict[Any, Any]
     library: ClassVar[str] = ""
 
     @abstractmethod
@@ -82,30 +92,22 @@ class Host(ABC):
         """
         raise UnsupportedHostError(f"{self.name}: nothing can be attached; expected the model itself")
 
-    def merge(self, edits: Mapping[str, Edit], strength: float) -> Sequence[object] | None:
-        """Fold the edits into plain weights; return the models whose config should record it.
-
-        Raises:
-            UnsupportedHostError: weights cannot hold them; none was changed.
-        """
+    def merge(self, edits: Mapping[str, Any], strength: float) -> Sequence[object] | None:
+        """Fold the edits into plain weights, all or none; return the models whose config should record it."""
         raise UnsupportedHostError(f"{self.name}: cannot merge, because no layer is known that ends in the embeddings")
 
     def space(self, role: str) -> str:
-        """Return the name of the space of `role`, e.g. "open_clip.joint" or "diffusers.sequence"."""
-        return f"{self.library.partition('.')[0]}.{self.fitted_as(role)}"
+        """Return the name of the space of `role`, e.g. "diffusers.sequence"; roles of one space share their edit."""
+        return f"{self.library.partition('.')[0]}.{role}"
 
-    def text_modules(self) -> Sequence[nn.Module]:
-        """Return the modules that texts pass through, as far as they are known."""
-        return ()
-
-    def at(self, side: str) -> Host:
-        """Return this host with its edits at `side`, one of `SIDES`.
-
-        Raises:
-            InvalidInputError: an unknown side. UnsupportedHostError: a side that this host lacks.
-        """
+    def at(self, side: str) -> Self:
+        """Return this host with its edits at `side`, one of `SIDES`; raise UnsupportedHostError if it has no such."""
         if side not in SIDES:
             raise InvalidInputError(f"side: expected one of {', '.join(SIDES)}, got {side!r}")
+        if self.image_tower:
+            other = copy(self)
+            other.roles = SIDES[side]
+            return other
         if side == "text":
             return self
         raise UnsupportedHostError(
@@ -113,21 +115,14 @@ class Host(ABC):
             "use side='text'"
         )
 
-    def fitted_as(self, role: str) -> str:
-        """Return the role whose edit serves `role`: another one where two roles share a space."""
-        return role
-
     # ---- rows ----------------------------------------------------------------------------------------------------
 
     def embed(self, prompts: Sequence[str], role: str) -> Tensor:
-        """Return L2-normalised (n, d) float64 CPU embeddings of `prompts` in the space of `role`, never edited.
-
-        Embeddings are cached until `forget`. An empty list of prompts gives (0, d).
-        """
+        """Return L2-normalised (n, d) float64 CPU embeddings of `prompts` as `role`, never edited; they are cached."""
         if not prompts:
             return torch.zeros(0, self.dim(role), dtype=torch.float64)
         memory = vars(self).setdefault("memory", {})
-        rows = {prompt: memory.get((role, prompt)) for prompt in prompts}  # another thread may `forget` meanwhile
+        rows = {prompt: memory.get((role, prompt)) for prompt in prompts}  # another thread may clear it meanwhile
         new = [prompt for prompt, row in rows.items() if row is None]
         if new:
             read = self.read(new, role)
@@ -165,30 +160,21 @@ class Host(ABC):
 
     # ---- which weights these are -----------------------------------------------------------------------------------
 
-    def forget(self) -> None:
-        """Clear the cached embeddings and fingerprint, since weights may change."""
-        for name in ("memory", "_weights"):
-            vars(self).pop(name, None)
-
-    @cached_property
-    def _weights(self) -> Fingerprint | None:
-        modules = self.text_modules()
-        mark = weights_fingerprint(*modules)
-        if mark is None and any(one.is_meta for module in modules for one in module.parameters()):
-            warn(
-                f"{self.name}: the weights of the text encoders are offloaded, so they have no fingerprint and a "
-                "projection is not checked against them; attach before they are offloaded to have it"
-            )
-        return mark
-
     def fingerprint(self, role: str | None = None) -> Fingerprint | None:
         """Return the fingerprint of `text_modules`, with numbers of the embeddings of three texts as `role`.
 
-        The numbers are products with fixed random directions: the difference between two texts is about as long as
-        that between their numbers. Settings of layers (an epsilon, an activation) and another tokenizer show here,
-        which no weight tells. Return None without weights to read.
+        The numbers are products with fixed random directions. Settings of layers (an epsilon, an activation) and
+        another tokenizer show in them, and in no weight. Return None without weights to read.
         """
-        mark = self._weights
+        memory = vars(self).setdefault("memory", {})
+        if "weights" not in memory:
+            memory["weights"] = weights_fingerprint(*self.text_modules)
+            if not memory["weights"] and any(p.is_meta for module in self.text_modules for p in module.parameters()):
+                warn(
+                    f"{self.name}: the weights of the text encoders are offloaded, so they have no fingerprint and a "
+                    "projection is not checked against them; attach before they are offloaded to have it"
+                )
+        mark: Fingerprint | None = memory["weights"]
         if mark is None or role is None:
             return mark
         try:
@@ -201,29 +187,23 @@ class Host(ABC):
         return replace(mark, texts=tuple(tuple(round(x, 5) for x in row) for row in numbers.tolist()))
 
     def check(self, role: str, edit: Edit) -> None:
-        """Refuse an edit that was fitted for another space, width or set of weights.
+        """Raise ProjectionMismatchError for an edit that was fitted for another space, width or set of weights.
 
         Two spaces of one model can share a width (ViT-L/14: 768 before and after its text head). The image tower is
         compared for edits of images and for edits that were fitted on images.
-
-        Raises:
-            ProjectionMismatchError: the message says what differs.
         """
-        space, origin, why = self.space(role), edit.provenance, ""
+        origin, why, fitted_on = edit.provenance, "", edit.model_id or "unnamed model"
         refit = "fit again on this host with vldebias.debias(host, prompts)"
         mark = None if origin.fingerprint is None else self.fingerprint(role)
-        beside = origin.image_fingerprint if role == IMAGE or origin.uses_images else None
-        if edit.space not in (None, space):
-            why = f"belongs to space {edit.space!r}, here it is {space!r}"
+        image_mark = origin.image_fingerprint if role == IMAGE or origin.uses_images else None
+        if edit.space not in (None, self.space(role)):
+            why = f"belongs to space {edit.space!r}, here it is {self.space(role)!r}"
         elif edit.dim != self.dim(role):
             why = f"has dim {edit.dim}, {role!r} has {self.dim(role)}"
         elif origin.fingerprint is not None and not origin.fingerprint.matches(mark):
-            why = (
-                f"was fitted on other weights ({edit.model_id or 'unnamed model'}): the fingerprint of the text tower "
-            )
-            why += "differs, or its embeddings of three texts do"
-        elif beside is not None and not beside.matches(self.image_fingerprint):
-            why = f"was fitted with another image tower ({edit.model_id or 'unnamed model'}): its fingerprint differs"
+            why = f"was fitted on other weights ({fitted_on}): the text tower or its embeddings of three texts differ"
+        elif image_mark is not None and not image_mark.matches(self.image_fingerprint):
+            why = f"was fitted with another image tower ({fitted_on}): its fingerprint differs"
         if why:
             raise ProjectionMismatchError(f"{self.name}: the projection {why}; {refit}")
         if origin.fingerprint is not None and not origin.fingerprint.same_adapters(mark):
@@ -233,17 +213,71 @@ class Host(ABC):
             )
 
 
+TEXTS = ("a photo of a tree", "two small dogs are playing in the park", "The old town hall, in winter.")
+"""Texts whose embeddings are part of a fingerprint; none of them is about people."""
+
+_TENSORS = 16  # spread over the depth of the tower, whose numbers stand beside those of all
+_VALUES = 65536  # read of a tensor that is not read whole, so that a T5-XXL costs little more than a small CLIP
+_WHOLE = 1 << 21  # values: every head that ends in a space of images and texts is smaller
+# Of mean square 1, following no pattern of the weights; longer tensors repeat it.
+_WAVE = math.sqrt(2) * torch.sin(torch.arange(1, _VALUES + 1, dtype=torch.float64, device="cpu").square())
+
+
+def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
+    """Return the structure and two numbers per tensor; of tensors above two million values a spread sample is read.
+
+    Return None where there are no weights to read (none at all, or on the meta device). Numbers rather than a hash of
+    bytes, because the same checkpoint is loaded in float32, float16 and bfloat16. The wave, a product with a fixed
+    vector of norm 1 per value, is there because fine-tuning turns a tensor much more than it stretches it.
+    """
+    named = [(f"{i}.{n}", p) for i, module in enumerate(modules) for n, p in module.named_parameters()]
+    # without adapters: loading a LoRA does not change which base weights these are
+    plain = [(name.replace(".base_layer", ""), one) for name, one in named if "lora_" not in name]
+    plain.sort(key=lambda one: one[0])
+    tensors = [one for _, one in plain]
+    count = min(_TENSORS, len(tensors))
+    sample = [tensors[i * len(tensors) // count] for i in range(count)]
+    if not tensors or any(one.is_meta for one in sample):
+        return None
+    structure = "".join(f"{name}{tuple(one.shape)}" for name, one in plain)
+    norms, waves = zip(*(_numbers(one, few=True) for one in sample), strict=True)
+    return Fingerprint(
+        hashlib.sha256(structure.encode()).hexdigest()[:16],
+        norms,
+        waves,
+        adapters=round(adapters_length(modules), 6),
+        tensors=() if any(one.is_meta for one in tensors) else tuple(map(_numbers, tensors)),
+    )
+
+
+def _numbers(parameter: Tensor, few: bool = False) -> tuple[float, float]:
+    """Return length and product with the wave, in float64, so that sums in another order round to the same."""
+    whole = parameter.detach()
+    if type(whole) is not Tensor and hasattr(type(whole), "dequantize"):  # torchao: a tensor of its own kind
+        whole = whole.dequantize()
+    flat = whole.flatten()
+    if few:
+        flat = flat[:: max(1, len(flat) // _VALUES)][:_VALUES]
+    elif len(flat) > _WHOLE:  # an odd step reads other columns in each row
+        flat = flat[:: len(flat) // _VALUES | 1]
+    wide = flat.to("cpu", torch.float64)
+    product = sum(float(part @ _WAVE[: len(part)]) for part in wide.split(_VALUES))
+    return round(float(wide.norm()), 6), round(product, 6)
+
+
+def adapters_length(modules: Iterable[nn.Module]) -> float:
+    """Return the length of all LoRA weights (peft) that are active; 0 without."""
+    total = 0.0
+    layer: Any
+    for layer in (part for module in modules for part in module.modules() if "base_layer" in part._modules):
+        acting = set() if getattr(layer, "disable_adapters", False) else set(getattr(layer, "active_adapters", ()))
+        for name, weight in layer.named_parameters():
+            if "lora_" in name and acting & set(name.split(".")) and not weight.is_meta:
+                total += float(weight.detach().double().square().sum())
+    return math.sqrt(total)
+
+
 # ---- how models are read -------------------------------------------------------------------------------------------
-
-BATCH = 64
-
-TOKENIZING = threading.RLock()
-"""Lock around every tokenizer: fast ones change truncation and padding in a call, for all threads at once."""
-if hasattr(os, "register_at_fork"):  # a worker that is forked while a thread holds the lock would wait for ever
-    os.register_at_fork(after_in_child=cast("Any", TOKENIZING)._at_fork_reinit)
-
-BARE: ContextVar[bool] = ContextVar("vldebias_bare", default=False)
-"""True while hooks return embeddings unedited, in this thread or task."""
 
 
 @contextmanager
@@ -273,12 +307,14 @@ def reading(*models: nn.Module) -> Iterator[None]:
             readers, modes = _READ.get(model) or (0, [(module, module.training) for module in model.modules()])
             _READ[model] = readers + 1, modes
             model.eval()
+    token = BARE.set(True)
     try:
-        with ExitStack() as stack, during(BARE), torch.no_grad():
+        with ExitStack() as stack, torch.no_grad():
             for kind in devices:
                 stack.enter_context(torch.autocast(kind, enabled=False))
             yield
     finally:
+        BARE.reset(token)
         with _LOCK:
             for model in models:
                 readers, modes = _READ.pop(model)
@@ -299,19 +335,6 @@ def read_rows(
     return {(role, prompt): row for prompt, row in zip(prompts, normalize(rows, dim=-1), strict=True)}
 
 
-@contextmanager
-def replaced(owner: Any, method: str, function: Any) -> Iterator[None]:
-    """Replace a method inside the block, as an attribute of the instance."""
-    before = vars(owner).get(method)
-    setattr(owner, method, function)
-    try:
-        yield
-    finally:
-        delattr(owner, method)
-        if before is not None:
-            setattr(owner, method, before)
-
-
 # ---- hooks on a model ----------------------------------------------------------------------------------------
 
 
@@ -329,24 +352,13 @@ class Hook:
 
 
 @dataclass(eq=False, repr=False)
-class MethodHook(Hook):
-    """Replace a method of one object, as an attribute of the instance.
+class _MethodHook(Hook):
+    """Stand in for a method; around: original method, arguments of a call -> what the call returns."""
 
-    around: original method, arguments of a call -> what the call returns. before: the attribute that it replaced.
-    """
-
-    owner: Any
-    method: str
+    original: Callable[..., Any]
     around: Callable[[Callable[..., Any], inspect.BoundArguments], Any]
-    before: Any = None
-
-    @property
-    def original(self) -> Callable[..., Any]:
-        """Return the method that is replaced: the attribute of the instance, else the method of the class."""
-        return self.before or MethodType(getattr(type(self.owner), self.method), self.owner)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call `around` while the attachment is attached, else the original method."""
         if self.attachment.state != "attached" or BARE.get():
             return self.original(*args, **kwargs)
         call = inspect.signature(self.original).bind(*args, **kwargs)
@@ -354,21 +366,26 @@ class MethodHook(Hook):
         return self.around(self.original, call)
 
 
-def installed(hooks: Sequence[MethodHook]) -> Callable[[], None]:
-    """Replace methods by their hooks; return the function that restores them, unless they were replaced again."""
-    for hook in hooks:
-        hook.before = vars(hook.owner).get(hook.method)
-        functools.update_wrapper(cast("Any", hook), hook.original)
-        setattr(hook.owner, hook.method, hook)
+def hook_methods(
+    attachment: Attachment, owner: Any, around: Mapping[str, Callable[[Callable[..., Any], Any], Any]]
+) -> Callable[[], None]:
+    """Replace methods of one object, as attributes of the instance; return the function that restores them.
+
+    around: name of a method -> function of the original and the arguments of a call, called while it is attached.
+    """
+    before = {name: vars(owner).get(name) for name in around}
+    hooks = {name: _MethodHook(attachment, getattr(owner, name), change) for name, change in around.items()}
+    for name, hook in hooks.items():
+        setattr(owner, name, functools.update_wrapper(cast("Any", hook), hook.original))
 
     def take_off() -> None:
-        for hook in hooks:
-            if vars(hook.owner).get(hook.method) is not hook:
+        for name, hook in hooks.items():
+            if vars(owner).get(name) is not hook:
                 raise VldebiasError(
-                    f"{hook.attachment.host.name}: {hook.method} was replaced again after attaching; undo that first"
+                    f"{attachment.host.name}: {name} was replaced again after attaching; undo that first"
                 )
-            delattr(hook.owner, hook.method)
-            if hook.before is not None:
-                setattr(hook.owner, hook.method, hook.before)
+            delattr(owner, name)
+            if before[name] is not None:
+                setattr(owner, name, before[name])
 
     return take_off

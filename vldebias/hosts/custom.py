@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
+from functools import partial
 from inspect import BoundArguments
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError
-from vldebias.hosts.attachment import Attachment
-from vldebias.hosts.base import TOKENIZING, Host, MethodHook, installed, read_rows, replaced
+from vldebias.hosts.base import TOKENIZING, Host, hook_methods, read_rows
 from vldebias.hosts.merge import fold, foldable
+
+if TYPE_CHECKING:
+    from vldebias.hosts.attachment import Attachment
 
 
 class CustomHost(Host):
@@ -36,7 +38,7 @@ class CustomHost(Host):
             one prompt); for `keep_stated` and edits that read prompts. Default: the first argument that is text.
         output: index or name of the embeddings in the output of `method`. Default: all of it.
         weights: the modules of the text tower, for the fingerprint. Default: the model, where it is a module.
-        head: the Linear that makes the embeddings, so that `merge` can fold the edit into it. Default: no merging.
+        head: the Linear that makes the embeddings, into which `merge` folds the edit. Default: no merging.
         generative: the model generates images from the embeddings, so that the presets of pipelines apply.
 
     Where `embed` calls `method`, its rows must be rows of that output; where `method` is a submodule, `embed` must call
@@ -79,16 +81,12 @@ class CustomHost(Host):
                     f"custom: {method!r} is a module inside; pass embed= that gives a row for each prompt"
                 )
         modules = (model,) if weights is None and isinstance(model, nn.Module) else weights or ()
-        self._weights_of: tuple[nn.Module, ...] = (modules,) if isinstance(modules, nn.Module) else tuple(modules)
+        self.text_modules = (modules,) if isinstance(modules, nn.Module) else tuple(modules)
         self._output, self._embed, self._texts, self._head = output, embed, texts, head
         self.roles = ("sequence" if generative else "joint",)
         self.model_id = getattr(model, "name_or_path", None) or None
         occupied = {id(one): one for one in (model, self._owner, head) if one is not None}
         self.exclusive_modules, self._checked = tuple(occupied.values()), False
-
-    def text_modules(self) -> tuple[nn.Module, ...]:
-        """Return the modules of `weights`."""
-        return self._weights_of
 
     def space(self, role: str) -> str:
         """Return "custom.NAME.joint" or "custom.NAME.sequence"; the fingerprint tells weights apart."""
@@ -96,19 +94,21 @@ class CustomHost(Host):
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
         """Return rows of `prompts`; raise InvalidInputError unless they are one per prompt and outputs of `method`."""
-        return read_rows(self._rows, prompts, role, *self._weights_of)
+        return read_rows(self._rows, prompts, role, *self.text_modules)
 
     def _rows(self, prompts: list[str]) -> Tensor:
-        method = getattr(self._owner, self._called)
-        embed = self._embed or (lambda texts: self._open(getattr(self._owner, self._called)(texts))[0])
-        passed: list[Any] = []
+        owner, name = self._owner, self._called
+        method, own, passed = getattr(owner, name), vars(owner).get(name), list[Any]()
 
         def record(*args: Any, **kwargs: Any) -> Any:
             passed.append(method(*args, **kwargs))
             return passed[-1]
 
-        with TOKENIZING, nullcontext() if self._checked else replaced(self._owner, self._called, record):
-            block = embed(prompts)
+        with TOKENIZING, ExitStack() as stack:
+            if not self._checked:
+                setattr(owner, name, record)
+                stack.callback(partial(delattr, owner, name) if own is None else partial(setattr, owner, name, own))
+            block = self._embed(prompts) if self._embed else self._open(getattr(owner, name)(prompts))[0]
         shape = tuple(getattr(block, "shape", ()))
         if shape[:-1] != (len(prompts),):
             raise InvalidInputError(
@@ -170,7 +170,7 @@ class CustomHost(Host):
             changed = attachment.apply(self.roles[0], rows, lambda: self._prompts_of(call.arguments))
             return close(changed.view_as(tensor))
 
-        return installed([MethodHook(attachment, self._owner, self._called, change)])
+        return hook_methods(attachment, self._owner, {self._called: change})
 
     def _prompts_of(self, call: Mapping[str, Any]) -> Sequence[str]:
         if self._texts is not None:
@@ -186,10 +186,10 @@ class CustomHost(Host):
             "keep_stated=False to debias"
         )
 
-    def merge(self, edits: Mapping[str, Edit], strength: float) -> None:
+    def merge(self, edits: Mapping[str, Any], strength: float) -> None:
         """Fold the edit into `head`."""
         where = f"{self.name}: cannot merge, since head= of vldebias.hosts.custom"
-        fold(foldable(where, self._head), edits[self.roles[0]].folded(), strength)
+        fold(foldable(where, self._head), edits[self.roles[0]], strength)
 
 
 custom = CustomHost

@@ -18,25 +18,23 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cached_property, partial
 from itertools import takewhile
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
+from torch.utils._pytree import tree_map  # torch has no public one
 
-from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, warn
 from vldebias.hosts.attachment import INSIDE, Attachment
-from vldebias.hosts.base import TOKENIZING, Host, MethodHook, during, installed, reading
+from vldebias.hosts.base import TOKENIZING, Host, during, hook_methods, reading
 from vldebias.hosts.merge import fold_into_readers
 from vldebias.hosts.pipelines import (
     BESIDE,
     EMBEDDING,
     REMEDY,
-    Encoded,
     Part,
     Source,
-    Tokens,
     count_of,
     image_ids,
     image_tokens,
@@ -47,6 +45,7 @@ from vldebias.hosts.pipelines import (
     source_of,
     texts_of,
     traced,
+    turned,
 )
 
 PROBES = ("a cat", "two dogs", "the sun")  # they end in different tokens
@@ -64,6 +63,15 @@ SHARED = (
     "it encodes a prompt once for all of its images, so with {count} above 1 they share one value; to balance them, "
     "pass a list with the prompt once for each image"
 )
+
+
+class Encoded(NamedTuple):
+    """Hold one encoded prompt: results, without and with changed states; by encoder ids, and lengths with padding."""
+
+    result: tuple[Any, ...]
+    turned: list[tuple[Any, ...]]
+    ids: dict[str, list[int]]
+    lengths: dict[str, int]
 
 
 class DiffusersHost(Host):
@@ -89,13 +97,12 @@ class DiffusersHost(Host):
         guides = any(getattr(pipe, name, None) is not None for name in ("controlnet", "adapter"))
         whole = {"mask_image", "control_image", "strength", "video"} & takes.keys()
         self.edits_images = bool(whole) or ("image" in takes and not guides)
-        parts = {name: one for name, one in pipe.components.items() if "text_encoder" in name}
-        self.encoders = {name: one for name, one in parts.items() if isinstance(one, nn.Module)}
-        self.exclusive_modules, self.shared_modules = (pipe,), tuple(self.text_modules())
-
-    def text_modules(self) -> list[nn.Module]:
-        """Return the loaded text encoders; torch.compile wraps what it compiles."""
-        return [getattr(one, "_orig_mod", one) for one in self.encoders.values()]
+        parts = pipe.components.items()
+        self.encoders = {name: one for name, one in parts if "text_encoder" in name and isinstance(one, nn.Module)}
+        # torch.compile wraps what it compiles
+        self.text_modules = tuple(getattr(one, "_orig_mod", one) for one in self.encoders.values())
+        self.exclusive_modules, self.shared_modules = (pipe,), self.text_modules
+        self._tails: dict[str, int] = {}  # by encoder: tokens after the last one of a prompt
 
     # ---- roles -------------------------------------------------------------------------------------------------
 
@@ -113,9 +120,12 @@ class DiffusersHost(Host):
         """
         if self.source.calls - self.source.negatives > 1:
             raise self.refusal("it calls encode_prompt several times for one prompt, with results that share names")
+        probes, names = [self.encode(probe, ()) for probe in PROBES], self.source.returns
+        for name in probes[0].ids:
+            ends = zip(*(probe.ids[name][::-1] for probe in probes), strict=False)
+            self._tails[name] = max(len(list(takewhile(lambda ids: len(set(ids)) == 1, ends))) - 1, 0)
         # Change the state of the token that ends the prompt, then those of all tokens of one encoder after the other.
-        short, long = self.encode(PROBES[0]), self.encode(LONG, [{}, *({name: slice(None)} for name in self.encoders)])
-        names = self.source.returns
+        short, long = probes[0], self.encode(LONG, [{}, *({name: slice(None)} for name in self.encoders)])
         if len(names) != len(short.result):
             raise self.refusal(f"encode_prompt returned {len(short.result)} values, its source names {len(names)}")
         parts: list[Part] = []
@@ -129,7 +139,7 @@ class DiffusersHost(Host):
             guided = {"do_classifier_free_guidance": True}
             one, two = (self.encode(LONG, (), **guided, negative_prompt=[text]).result for text in PROBES[:2])
             for part in parts:
-                if len(part.open(one)) != 1 or not same_values(one[part.place], two[part.place]):
+                if len(opened(one[part.place])[0]) != 1 or not same_values(one[part.place], two[part.place]):
                     raise self.refusal(f"under guidance {part.name} holds the negative prompt as well")
         return tuple(parts)
 
@@ -145,7 +155,7 @@ class DiffusersHost(Host):
                 "prompt; expected an embedding by its name, (1, tokens, d) or (1, d)"
             )
         tensor = value[0]
-        end, *changes = [(opened(result[index])[0] != tensor)[0] for result in long.turned]  # type: ignore[index]
+        end, *changes = [(opened(result[index])[0] != tensor)[0] for result in long.turned]
         row = end[int(end.sum(-1).argmax())] if tensor.ndim == 3 else end
         share = float(row.float().mean())  # where widths are the last axis, one token turned changes whole rows
         if share < 0.2 and (tensor.ndim == 3 or share > 0):
@@ -185,21 +195,34 @@ class DiffusersHost(Host):
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
-    def encode(self, prompt: str, turns: Sequence[Mapping[str, Tokens]] = ({},), **more: Any) -> Encoded:
+    def encode(self, prompt: str, turns: Sequence[Mapping[str, int | slice]] = ({},), **more: Any) -> Encoded:
         """Encode one prompt without guidance; again with tokens of encoders changed, for {} the last of the prompt."""
-        tails = self._tails if turns else {}
+        again, ids, ends = list[tuple[Any, ...]](), dict[str, list[int]](), dict[str, int | slice]()
         try:
-            with TOKENIZING, reading(*self.text_modules()), traced(self.encoders) as trace:
+            with TOKENIZING, reading(*self.text_modules), traced(self.encoders) as (calls, replies):
                 result = self.call(prompt, **more)
                 if not isinstance(result, tuple | list):
                     raise self.refusal(f"encode_prompt returned a {type(result).__name__}, not a tuple")
-                read = {name: calls[0] for name, calls in trace.calls.items() if calls}
-                tokenizers = {n: getattr(self._pipe, n.replace("text_encoder", "tokenizer"), None) for n in read}
-                real = {name: call.real(tokenizers[name]) for name, call in read.items()}
-                turned = []
+                read = {name: made[0] for name, made in calls.items() if made}
+                for name, call in read.items():
+                    row, tokenizer = (
+                        call.ids[0].tolist(),
+                        getattr(self._pipe, name.replace("text_encoder", "tokenizer"), None),
+                    )
+                    real = range(len(row)) if call.mask is None else call.mask[0].nonzero().flatten().tolist()
+                    if call.mask is None:
+                        inner = getattr(tokenizer, "tokenizer", tokenizer)
+                        pad, end = (getattr(inner, f"{kind}_token_id", None) for kind in ("pad", "eos"))
+                        last = row.index(end) if end in row else len(row)  # the first: some tokenizers pad with it
+                        real = [i for i in real if i <= last or (pad != end and row[i] != pad)]
+                    ids[name], ends[name] = [row[i] for i in real], real[-1 - self._tails.get(name, 0)]
                 for turn in turns:
-                    trace.replay(turn or {name: real[name][-1 - tails.get(name, 0)] for name in read})
-                    turned.append(tuple(self.call(prompt, **more)))
+                    replies.update({name: list(made) for name, made in calls.items()})
+                    for name, tokens in (turn or ends).items():
+                        if name in read:
+                            change = partial(turned, tokens, read[name].ids.shape[1])
+                            replies[name][0] = read[name]._replace(output=tree_map(change, read[name].output))
+                    again.append(tuple(self.call(prompt, **more)))
         except VldebiasError:
             raise
         except Exception as error:  # a pipeline may raise what it likes
@@ -207,17 +230,7 @@ class DiffusersHost(Host):
                 f"encode_prompt fails on a prompt alone ({type(error).__name__}: {str(error)[:150]}); are its text "
                 "encoders loaded?"
             ) from error
-        ids = {name: call.ids[0].cpu()[real[name]].tolist() for name, call in read.items()}
-        return Encoded(tuple(result), turned, ids, {name: call.ids.shape[1] for name, call in read.items()})
-
-    @cached_property
-    def _tails(self) -> dict[str, int]:
-        """Return the number of tokens after the last token of a prompt, by encoder."""
-        probed = [self.encode(probe, ()).ids for probe in PROBES]
-        backwards = {name: [ids[name][::-1] for ids in probed if name in ids] for name in probed[0]}
-        columns = {name: zip(*rows, strict=False) for name, rows in backwards.items()}
-        shared = {name: takewhile(lambda ids: len(set(ids)) == 1, each) for name, each in columns.items()}
-        return {name: max(len(list(each)) - 1, 0) for name, each in shared.items()}
+        return Encoded(tuple(result), again, ids, {name: call.ids.shape[1] for name, call in read.items()})
 
     def call(self, prompt: str, **more: Any) -> Any:
         """Return the output of `encode_prompt` for a prompt; leave out arguments that it lacks."""
@@ -240,9 +253,10 @@ class DiffusersHost(Host):
         for prompt in prompts:
             encoded = self.encode(prompt, device=device)
             for part in self.parts:
-                states, turned = part.open(encoded.result)[0], part.open(encoded.turned[0])[0]
+                both = (encoded.result[part.place], encoded.turned[0][part.place])
+                states, changed = (opened(value)[0][0, part.tokens] for value in both)
                 if states.ndim == 2:
-                    moved = (states.double() - turned.double()).norm(dim=-1)
+                    moved = (states.double() - changed.double()).norm(dim=-1)
                     if not moved.any():
                         raise self.refusal(f"the end of a prompt is not among the tokens of {part.name}")
                     states = states[int(moved.argmax())]
@@ -257,16 +271,15 @@ class DiffusersHost(Host):
         Where the negative prompt has a call of its own, `check_inputs`, which gets the prompt before it is encoded, and
         `prepare_latents` after it tell which call that is.
         """
-        hook = partial(MethodHook, attachment, self._pipe)
-        hooks = [hook("encode_prompt", partial(self._change, attachment))]
 
         def note(begins: bool, original: Any, call: inspect.BoundArguments) -> Any:
             _ASKED.set((self._pipe, listed(call.arguments.get("prompt")), False) if begins else None)
             return original(*call.args, **call.kwargs)
 
+        around: dict[str, Any] = {"encode_prompt": partial(self._change, attachment)}
         if self.source.framed and self.source.calls > 1:
-            hooks += [hook("check_inputs", partial(note, True)), hook("prepare_latents", partial(note, False))]
-        return installed(hooks)
+            around |= {"check_inputs": partial(note, True), "prepare_latents": partial(note, False)}
+        return hook_methods(attachment, self._pipe, around)
 
     def _change(self, attachment: Attachment, original: Any, bound: inspect.BoundArguments) -> Any:
         """Call `encode_prompt` with rewritten prompts, or edit what it returns."""
@@ -301,15 +314,13 @@ class DiffusersHost(Host):
                 if count and not count_of(inspect.signature(type(self._pipe).encode_prompt).parameters):
                     attachment.warn_once(SHARED.format(count=count))
                 if turn != "negative":
-                    rewrite_call(
-                        call, partial(attachment.rewrite, again=True) if turn == "again" else attachment.rewrite
-                    )
+                    rewrite_call(call, partial(attachment.rewrite, again=turn == "again"))
                 return original(*bound.args, **bound.kwargs)
             seeing = {name: encoder for name, encoder in self.encoders.items() if image_ids(encoder)}
-            with traced(seeing) as trace, during(_ENCODE, encode):
+            with traced(seeing) as (calls, _), during(_ENCODE, encode):
                 result = original(*bound.args, **bound.kwargs)
                 inside = opened(result[self.parts[0].place])
-                shown = None if inside is None else image_tokens(trace, seeing, inside[0].shape[1])
+                shown = None if inside is None else image_tokens(calls, seeing, inside[0].shape[1])
                 return self.project(attachment, result, kept, turn == "negative", shown)
 
     def project(
@@ -344,8 +355,8 @@ class DiffusersHost(Host):
             return super().edited(edit, role, z, prompts, strength)
         part, each = self.parts[self.roles.index(role)], []
         for wording in zip(*(edit.wordings(prompt) for prompt in prompts), strict=True):
-            result = encode(list(wording))
-            rows = z if opened(result[part.place]) is None else part.open(result)
+            inside = opened(encode(list(wording))[part.place])
+            rows = z if inside is None else inside[0][:, part.tokens]
             if rows.shape != z.shape:
                 raise InvalidInputError(
                     f"{self.name}: method {edit.method!r}: the other wordings have states {tuple(rows.shape)}, the "
@@ -354,9 +365,9 @@ class DiffusersHost(Host):
             each.append(rows)
         return cast("Tensor", edit.combined(z, torch.stack(each, dim=1), strength))
 
-    def merge(self, edits: Mapping[str, Edit], strength: float) -> Sequence[object]:
+    def merge(self, edits: Mapping[str, Any], strength: float) -> Sequence[object]:
         """Fold the edits into the layers that read the embeddings; warn where the negative prompt was not edited."""
-        changed = fold_into_readers(self._pipe, {role: edit.folded() for role, edit in edits.items()}, strength)
+        changed = fold_into_readers(self._pipe, edits, strength)
         if strength and not self.negative and (self.source.negatives or any(p.twin is not None for p in self.parts)):
             warn(
                 f"{self.name}: weights cannot tell the two branches of guidance apart, so merge() changed the negative "
@@ -371,15 +382,13 @@ def _edited(attachment: Attachment, part: Part, value: Any, texts: list[str], sh
     if inside is None:  # no guidance, no negative branch
         return value
     tensor, close = inside
-    segment = tensor if tensor.ndim == 2 or part.tokens == slice(None) else tensor[:, part.tokens]
+    segment = tensor[:, part.tokens]
     changed = attachment.apply(part.role, segment, lambda: texts)
     if changed is segment:
         return value
     if shown is not None and tensor.ndim == 3:
         shown = shown.to(tensor.device).repeat_interleave(len(tensor) // len(shown), 0)
         changed = torch.where(shown[..., None], segment, changed)
-    if segment is not tensor:
-        whole = tensor.clone()
-        whole[:, part.tokens] = changed
-        changed = whole
-    return close(changed)
+    whole = tensor.clone()
+    whole[:, part.tokens] = changed
+    return close(whole)

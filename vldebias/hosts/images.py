@@ -1,4 +1,4 @@
-"""Encode images into the joint space, and identify an image tower."""
+"""Define what image-text models share: one joint space with two towers, a tokenizer, preprocessing of images."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from vldebias.errors import InvalidInputError, UnsupportedHostError, need
-from vldebias.hosts import open_clip, resolve, transformers
-from vldebias.hosts.base import reading
-from vldebias.hosts.fingerprint import weights_fingerprint
-from vldebias.hosts.joint import JointHost
+from vldebias.edit import Fingerprint
+from vldebias.errors import InvalidInputError, TruncatedPromptWarning, UnsupportedHostError, need, warn
+from vldebias.hosts.attachment import resolve
+from vldebias.hosts.base import IMAGE, TEXT, TOKENIZING, Host, read_rows, reading, weights_fingerprint
+from vldebias.hosts.merge import fold, foldable, last_layer
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -26,13 +27,123 @@ Pixels = Mapping[str, Tensor]
 """One image as its tower reads it: names of arguments -> tensors (1, ...)."""
 
 
+class JointHost(Host):
+    """Serve a model whose text tower ends in the space that it shares with images.
+
+    Roles are "joint" for texts and "image" for images, one or both (`at`); both lie in one space, so that one
+    projection, fitted on texts, serves both. The tokenizer is looked for when a text has to be read, so that a fitted
+    projection attaches without one.
+
+    Attributes:
+        head, image_head: the last layer of each tower: a parameter (width, d), a module, or None.
+        wrapped_modules: role -> modules through which another model may be given the same embeddings.
+        context_length: number of tokens that the text tower reads, special tokens included.
+        find_tokenizer: the argument of `debias` -> a tokenizer. count_tokens: of prompts, uncut. decode: ids -> text.
+        tokenize: prompts -> arguments of the text tower, (n, length) each on the CPU; padded as in the training.
+        features, image_features: inputs of a tower -> (n, d) on the model's device, before normalising.
+    """
+
+    roles: tuple[str, ...] = (TEXT,)
+    head: Any
+    image_head: Any
+    context_length: Any
+    wrapped_modules: Callable[[str], tuple[object, ...]]
+    find_tokenizer: Callable[[Any], Any]
+    count_tokens: Callable[[list[str]], list[int]]
+    tokenize: Callable[[list[str]], dict[str, Tensor]]
+    decode: Callable[[tuple[int, ...]], str]
+    features: Callable[[Mapping[str, Tensor]], Tensor]
+    image_features: Callable[[Mapping[str, Tensor]], Tensor]
+
+    def __init__(self, model: nn.Module, tokenizer: Any = None) -> None:
+        self.model: Any = model
+        self.name, self.model_id = type(model).__name__, getattr(model, "name_or_path", None) or None
+        self._given_tokenizer = tokenizer
+
+    @property
+    def exclusive_modules(self) -> tuple[object, ...]:  # type: ignore[override]
+        """Return the model, and the modules that may give its embeddings to other models."""
+        return (self.model, *(module for role in self.roles for module in self.wrapped_modules(role)))
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """Return the tokenizer; raise InvalidInputError where there is none."""
+        return self.find_tokenizer(self._given_tokenizer)
+
+    @cached_property
+    def image_fingerprint(self) -> Fingerprint | None:  # type: ignore[override]
+        """Return the fingerprint of the image tower with its head."""
+        return weights_fingerprint(*self.image_tower)
+
+    def texts(self, ids: Tensor) -> list[str]:
+        """Return the text of each row of token ids (b, length)."""
+        return [self.decode(tuple(row)) for row in ids.reshape(-1, ids.shape[-1]).tolist()]
+
+    def trained_features(self, tokens: Mapping[str, Tensor]) -> Tensor:
+        """Return `features` for training, where a host may skip padding that has no effect on them."""
+        return self.features(tokens)
+
+    def encode(self, prompts: Sequence[str]) -> Tensor:
+        """Return (n, d) embeddings of prompts before normalising; raise InvalidInputError for unknown token ids."""
+        with TOKENIZING:
+            tokens = self.tokenize(list(prompts))
+        tables = (m for part in self.text_modules for m in part.modules() if isinstance(m, nn.Embedding))
+        rows = max((table.num_embeddings for table in tables), default=0)  # the largest table is that of the tokens
+        highest = max((int(ids.max()) for ids in tokens.values() if not ids.is_floating_point()), default=0)
+        if rows and highest >= rows:
+            raise InvalidInputError(
+                f"tokenizer: got token ids up to {highest}; expected ids below {rows}, the vocabulary of {self.name}. "
+                "Pass the model's own tokenizer"
+            )
+        device = next(self.model.parameters()).device
+        device = "cpu" if device.type == "meta" else device  # weights that are fetched from there as they are needed
+        return self.features({name: tensor.to(device) for name, tensor in tokens.items()})
+
+    def read(self, prompts: Sequence[str], role: str = TEXT) -> dict[tuple[str, str], Tensor]:
+        """Return rows of `prompts`; warn (TruncatedPromptWarning) of prompts that exceed the context length."""
+        limit = self.context_length
+        with TOKENIZING:
+            counts = dict(zip(prompts, self.count_tokens(list(prompts)), strict=True))
+        long = [f"{shorten(p, 60, placeholder=' ...')!r} ({n} tokens)" for p, n in counts.items() if n > limit]
+        if long:
+            shown = "; ".join(long[:3]) + (f"; and {len(long) - 3} more" if len(long) > 3 else "")
+            warn(
+                f"{self.name}: the context length is {limit} tokens; truncated prompts, to be shortened: {shown}",
+                TruncatedPromptWarning,
+            )
+        return read_rows(self.encode, prompts, role, self.model)
+
+    def embed(self, prompts: Sequence[str], role: str = TEXT) -> Tensor:
+        """Return L2-normalised (n, d) float64 CPU embeddings of `prompts`, never edited, the same for both sides."""
+        return super().embed(list(prompts), TEXT)
+
+    def space(self, role: str) -> str:
+        """Return the name of the space that both sides share."""
+        return super().space(TEXT)
+
+    def dim(self, role: str) -> int:
+        """Return the width d of the joint space, from the head where it has one."""
+        last = last_layer(self.head)
+        width = last.shape[1] if isinstance(last, nn.Parameter) else getattr(last, "out_features", None)
+        return width if isinstance(width, int) else super().dim(role)
+
+    def merge(self, edits: Mapping[str, Any], strength: float) -> Sequence[object]:
+        """Fold the projection into the heads, in place and in the dtype of their weights; all of them or none."""
+        heads = {TEXT: ("text", self.head), IMAGE: ("image", self.image_head)}
+        last = {role: (f"{self.name}: the last layer of the {heads[role][0]} tower", heads[role][1]) for role in edits}
+        weights = {role: foldable(*one) for role, one in last.items()}
+        for role, axes in weights.items():
+            fold(axes, edits[role], strength)
+        return [self.model]
+
+
 @dataclass(frozen=True, eq=False)
 class ImageEncoder:
     """Encode images by the image side of an image-text model, never edited.
 
     name: of the model. model: the whole model, whose device and precision the encoder uses. tower: the modules that
-    make the features, with the head. preprocessing: a text that identifies it. prepare: RGB image ->
-    pixels, from several threads. forward: pixels of a batch -> (b, d), before normalising.
+    make the features, with the head. preprocessing: a text that identifies it. prepare: RGB image -> pixels, from
+    several threads. forward: pixels of a batch -> (b, d), before normalising.
     """
 
     name: str
@@ -44,7 +155,7 @@ class ImageEncoder:
 
     @cached_property
     def fingerprint(self) -> dict[str, Any] | None:
-        """Return `vldebias.hosts.fingerprint.weights_fingerprint` of the tower, which survives half precision."""
+        """Return `vldebias.hosts.base.weights_fingerprint` of the tower, which survives half precision."""
         mark = weights_fingerprint(*self.tower)
         return None if mark is None else mark.to_dict()
 
@@ -108,16 +219,11 @@ def image_encoder(
     Raises:
         UnsupportedHostError: a model of another class. InvalidInputError: `preprocess` cannot be called or described.
     """
-    try:
-        host = resolve(model)
-    except UnsupportedHostError:
-        host = None
-    if not isinstance(host, JointHost) or not host.image_tower():
+    host = cast("JointHost", resolve(model))
+    if not host.image_tower:
         raise UnsupportedHostError(
-            f"{type(model).__module__}.{type(model).__qualname__}: expected an image-text model: of open_clip "
-            f"{', '.join(open_clip.SUPPORTED)}, of transformers {', '.join(transformers.WITH_IMAGES)}. Of a wrapper "
-            "(DistributedDataParallel, torch.compile, peft) pass the model inside; features made elsewhere are read by "
-            "vldebias.data.embeddings.load_embeddings"
+            f"{host.name}: it has no image tower that shares a space with texts; expected an image-text model of "
+            "open_clip or transformers. Features of other models are read by vldebias.data.embeddings.load_embeddings"
         )
     processor = getattr(preprocess, "image_processor", preprocess)
     text = preprocessing
@@ -133,14 +239,8 @@ def image_encoder(
                 "expected open_clip's transform, a transformers image processor or a named function, or give "
                 "preprocessing='a text for it'"
             )
-    return ImageEncoder(
-        name=name or getattr(model, "name_or_path", None) or type(model).__name__,
-        model=model,
-        tower=tuple(host.image_tower()),
-        preprocessing=text,
-        prepare=partial(_prepare, processor),
-        forward=host.image_features,
-    )
+    name = name or host.model_id or host.name
+    return ImageEncoder(name, model, tuple(host.image_tower), text, partial(_prepare, processor), host.image_features)
 
 
 def _prepare(processor: Any, image: Image.Image) -> Pixels:

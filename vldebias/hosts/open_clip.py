@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
 from vldebias.hosts.attachment import Attachment
-from vldebias.hosts.base import BARE, IMAGE, TEXT, MethodHook, during, installed
-from vldebias.hosts.joint import JointHost
+from vldebias.hosts.base import BARE, IMAGE, TEXT, during, hook_methods
+from vldebias.hosts.images import JointHost
 
 SUPPORTED = ("CLIP", "CustomTextCLIP", "CoCa")
 # CoCa's forward goes through the private ones
@@ -55,7 +55,8 @@ class OpenClipHost(JointHost):
         mlp = getattr(head, "mlp", None)
         return head if mlp is None else mlp.fc2
 
-    def image_tower(self) -> list[nn.Module]:
+    @property
+    def image_tower(self) -> list[nn.Module]:  # type: ignore[override]
         """Return `visual`."""
         return [self.model.visual]
 
@@ -64,7 +65,8 @@ class OpenClipHost(JointHost):
         tower = getattr(self.model, "visual" if role == IMAGE else "text", None)
         return () if tower is None else (tower,)
 
-    def text_modules(self) -> list[nn.Module]:
+    @property
+    def text_modules(self) -> list[nn.Module]:  # type: ignore[override]
         """Return the text tower: CLIP has its parts as its own children, the other classes have it as `text`."""
         children = [one for name, one in self.model.named_children() if name not in ("visual", "text_decoder")]
         own = [p for name, p in self.model.named_parameters(recurse=False) if not name.startswith("logit_")]
@@ -150,7 +152,7 @@ class OpenClipHost(JointHost):
         around = {name: partial(self._change, attachment) for name in names}
         if hasattr(type(self.model), "forward_intermediates"):
             around["forward_intermediates"] = partial(self._refuse, attachment)
-        return installed([MethodHook(attachment, self.model, name, one) for name, one in around.items()])
+        return hook_methods(attachment, self.model, around)
 
     def _refuse(self, attachment: Attachment, original: Any, call: BoundArguments) -> Any:
         """Refuse `forward_intermediates`, which has separate paths through both towers."""

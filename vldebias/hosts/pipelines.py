@@ -17,9 +17,8 @@ import inspect
 import re
 import textwrap
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -30,7 +29,6 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten  # torch has no public one
 
 from vldebias.errors import UnsupportedHostError
-from vldebias.hosts.base import replaced
 
 REMEDY = "describe the function that gives its embeddings with vldebias.hosts.custom"
 NEGATIVE = re.compile("negative|uncond|neg_|nc_")
@@ -40,8 +38,6 @@ BESIDE = re.compile("mask|ids$|_len|seqlens|editing|num_")
 
 EMBEDDING = re.compile(f"(?!{NEGATIVE.pattern})(?!.*({BESIDE.pattern})).*(embed|states|hidden)")
 """Matches names of embeddings of the prompt."""
-
-Tokens = int | slice
 
 
 # ---- its source ------------------------------------------------------------------------------------------------
@@ -63,38 +59,32 @@ class Source(NamedTuple):
 
 @cache
 def source_of(kind: Any) -> Source:
-    """Read the class of a pipeline.
-
-    Raises:
-        UnsupportedHostError: no source, no `encode_prompt` that takes `prompt`, or a prompt with another way to the
-            model; the message says which.
-    """
+    """Read the class of a pipeline; raise UnsupportedHostError where its prompt has another way to the model."""
 
     def refuse(why: str) -> UnsupportedHostError:
         return UnsupportedHostError(f"{kind.__name__}: {why}; {REMEDY}")
-
-    def tree_of(method: Any) -> Any:
-        try:
-            return ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(method)))).body[0]
-        except (OSError, TypeError, SyntaxError) as error:
-            name = getattr(method, "__name__", method)
-            raise refuse(f"the source of {name} cannot be read ({error}), so the way of a prompt is unknown") from None
 
     encode = getattr(kind, "encode_prompt", None)
     takes = [name for name in inspect.signature(encode).parameters if name != "self"] if callable(encode) else []
     if "prompt" not in takes:
         raise refuse("it has no encode_prompt that takes `prompt`")
+    encodes = [vars(base)["encode_prompt"] for base in kind.__mro__ if "encode_prompt" in vars(base)]
     prompts: list[str] = []  # of each call of encode_prompt in `__call__`: the name that it gets, or "negative_prompt"
-    seen, ahead = {encode}, [kind.__call__]
+    trees, ahead = dict[Any, Any](), [*encodes, kind.__call__]
     while ahead:  # `__call__` and what it calls, but for what `encode_prompt` does
         function = ahead.pop()
-        tree = tree_of(function)
-        me = tree.args.args[0].arg if tree.args.args else ""
-        for node in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        try:
+            tree: Any = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function)))).body[0]
+        except (OSError, TypeError, SyntaxError) as error:
+            raise refuse(
+                f"the source of {function!r} cannot be read ({error}), so the way of a prompt is unknown"
+            ) from error
+        trees[function], me = tree, tree.args.args[0].arg if tree.args.args else ""
+        for node in (one for one in ast.walk(tree) if isinstance(one, ast.Call) and function not in encodes):
             owner, _, name = ast.unparse(node.func).rpartition(".")
             if (owner == me and "text_encoder" in name) or (name == "encode_prompt" and owner not in ("", me)):
                 raise refuse(
-                    f"{tree.name} calls {ast.unparse(node.func)}, so a change at encode_prompt would miss some prompts"
+                    f"{tree.name} calls {ast.unparse(node.func)}: a change at encode_prompt misses some prompts"
                 )
             if name == "encode_prompt" and function is kind.__call__:
                 given = dict(zip(takes, node.args, strict=False)) | {one.arg: one.value for one in node.keywords}
@@ -105,8 +95,7 @@ def source_of(kind: Any) -> Source:
             called = getattr(kind, name, None) if owner == me else None
             if not owner and node.args and ast.unparse(node.args[0]) == me:
                 called = inspect.unwrap(function).__globals__.get(name)
-            if inspect.isfunction(called) and called not in seen:
-                seen.add(called)
+            if inspect.isfunction(called) and called not in trees and called not in ahead:
                 ahead.append(called)
     strangers = set(prompts) - {"prompt", "negative_prompt"} if len(prompts) > 1 else set()
     for _, method in inspect.getmembers(kind, inspect.isfunction):
@@ -115,19 +104,18 @@ def source_of(kind: Any) -> Source:
             strangers |= {"source_prompt", "target_prompt"} & set(code.co_varnames)
     if strangers:
         raise refuse(f"it also encodes {', '.join(sorted(strangers))}, which cannot be told from the prompt")
-    text, twice = ast.unparse(tree_of(kind.__call__)), prompts.count("negative_prompt")
-    before, after = text.partition("self.encode_prompt(")[0], text.rpartition("self.encode_prompt(")[2]
-    framed = "self.check_inputs(" in before and "self.prepare_latents(" in after
-    framed = framed and "self.prepare_latents(" not in before
-    if twice and not framed:
+    before, call, after = ast.unparse(trees[kind.__call__]).rpartition("self.encode_prompt(")
+    framed = "self.prepare_latents(" in after and "self.prepare_latents(" not in before
+    framed = framed and "self.check_inputs(" in before.partition(call)[0]
+    if "negative_prompt" in prompts and not framed:
         raise refuse("it encodes the prompt and the negative prompt in two calls that cannot be told apart")
-    kinds, value = iter(kind.__mro__), ast.parse("super().encode_prompt()", mode="eval").body
-    while isinstance(value, ast.Call) and ast.unparse(value.func) == "super().encode_prompt":
-        method = next(vars(base)["encode_prompt"] for base in kinds if "encode_prompt" in vars(base))
-        returns = (one for one in ast.walk(tree_of(method)) if isinstance(one, ast.Return))
-        value = max(returns, key=lambda one: one.lineno).value or ast.Tuple([])
+    for method in encodes:  # of a class, then of its bases as long as it returns what they return
+        returned = [one for one in ast.walk(trees[method]) if isinstance(one, ast.Return)]
+        value = max(returned, key=lambda one: one.lineno).value or ast.Tuple([])
+        if not ast.unparse(value).startswith("super().encode_prompt("):
+            break
     names = tuple(map(_name, value.elts if isinstance(value, ast.Tuple) else [value]))
-    return Source(names, len(prompts), twice, framed)
+    return Source(names, len(prompts), prompts.count("negative_prompt"), framed)
 
 
 def _name(node: Any) -> str:
@@ -150,55 +138,37 @@ class Call(NamedTuple):
     mask: Tensor | None
     output: Any
 
-    def real(self, tokenizer: Any) -> list[int]:
-        """Return the positions of the tokens of the first row that are not padding."""
-        if self.mask is not None:
-            return [int(i) for i in self.mask[0].cpu().nonzero().flatten()]
-        inner, ids = getattr(tokenizer, "tokenizer", tokenizer), self.ids[0].tolist()
-        pad, end = (getattr(inner, f"{kind}_token_id", None) for kind in ("pad", "eos"))
-        behind = ids.index(end) if end in ids else len(ids)  # the first end token: some tokenizers pad with it
-        return [i for i, one in enumerate(ids) if i <= behind or (pad != end and one != pad)]
-
-
-@dataclass
-class Trace:
-    """Hold the calls of text encoders, by name and in order; after `replay`, encoders return them again."""
-
-    calls: dict[str, list[Call]]
-    left: dict[str, list[Call]] | None = None
-
-    def replay(self, turned: Mapping[str, Tokens]) -> None:
-        """Return the outputs again from now on, the states of these tokens changed in the first output of each."""
-        self.left = {name: list(calls) for name, calls in self.calls.items()}
-        for name, tokens in turned.items():
-            for call in self.left[name][:1]:
-                turn, plain = partial(_turned, tokens, call.ids.shape[1]), isinstance(call.output, SimpleNamespace)
-                output = SimpleNamespace(**tree_map(turn, vars(call.output))) if plain else tree_map(turn, call.output)
-                self.left[name][0] = call._replace(output=output)
-
 
 @contextmanager
-def traced(encoders: Mapping[str, nn.Module]) -> Iterator[Trace]:
-    """Record the calls of text encoders in this thread inside the block."""
-    trace, thread = Trace({name: [] for name in encoders}), threading.get_ident()
+def traced(encoders: Mapping[str, nn.Module]) -> Iterator[tuple[dict[str, list[Call]], dict[str, list[Call]]]]:
+    """Record the calls of text encoders in this thread inside the block, by name and in order.
+
+    Calls that are put into the second dict are returned in their turn in place of running the encoder.
+    """
+    calls, again = {name: list[Call]() for name in encoders}, dict[str, list[Call]]()
+    thread = threading.get_ident()
 
     def forward(name: str, original: Any, /, *args: Any, **kwargs: Any) -> Any:
         mine = threading.get_ident() == thread
-        if mine and trace.left is not None and trace.left[name]:
-            return trace.left[name].pop(0).output
+        if mine and again.get(name):
+            return again[name].pop(0).output
         output, ids = original(*args, **kwargs), kwargs.get("input_ids", args[0] if args else None)
-        if mine and trace.left is None and isinstance(ids, Tensor) and ids.ndim == 2:
-            trace.calls[name].append(Call(ids, kwargs.get("attention_mask"), output))
+        if mine and not again and isinstance(ids, Tensor) and ids.ndim == 2:
+            calls[name].append(Call(ids, kwargs.get("attention_mask"), output))
         return output
 
     with ExitStack() as stack:
         for name, encoder in encoders.items():
-            stack.enter_context(replaced(encoder, "forward", partial(forward, name, encoder.forward)))
-        yield trace
+            place, own = (encoder, "forward"), vars(encoder).get("forward")
+            stack.callback(partial(delattr, *place) if own is None else partial(setattr, *place, own))
+            encoder.forward = partial(forward, name, encoder.forward)
+        yield calls, again
 
 
-def _turned(tokens: Tokens, length: int, value: Any) -> Any:
-    """Return an output of an encoder with the states of some tokens changed, if it has as many places."""
+def turned(tokens: int | slice, length: int, value: Any) -> Any:
+    """Return an output of an encoder with the states of some tokens changed, if it is of floats for `length` tokens."""
+    if isinstance(value, SimpleNamespace):
+        return SimpleNamespace(**tree_map(partial(turned, tokens, length), vars(value)))
     if not isinstance(value, Tensor) or not value.is_floating_point() or value.ndim < 3:
         return value
     if length not in value.shape[:2]:
@@ -220,9 +190,9 @@ def up_to_last(mask: Tensor) -> Tensor:
     return mask.bool().flip(1).cumsum(1).flip(1) > 0
 
 
-def image_tokens(trace: Trace, encoders: Mapping[str, nn.Module], length: int) -> Tensor | None:
+def image_tokens(calls: Mapping[str, list[Call]], encoders: Mapping[str, nn.Module], length: int) -> Tensor | None:
     """Return (b, length) for states of encoders, true up to the last token of an image before the prompt; or None."""
-    for name, call in ((name, calls[-1]) for name, calls in trace.calls.items() if calls):
+    for name, call in ((name, made[-1]) for name, made in calls.items() if made):
         real = (torch.ones_like(call.ids) if call.mask is None else call.mask) != 0
         image = real & torch.isin(call.ids, call.ids.new_tensor(image_ids(encoders[name])))
         if image.any():
@@ -235,7 +205,7 @@ def image_tokens(trace: Trace, encoders: Mapping[str, nn.Module], length: int) -
 # ---- its embeddings -------------------------------------------------------------------------------------
 
 
-def opened(value: Any) -> tuple[Tensor, Any] | None:
+def opened(value: Any) -> Any:
     """Return embeddings as a tensor (b, tokens, d) or (b, d), and a function that gives a tensor their form.
 
     They may be such a tensor, a list of rows (tokens, d), a list of such lists, or (b, tokens, layers, d), whose
@@ -268,20 +238,6 @@ class Part(NamedTuple):
     place: int
     twin: int | None
     tokens: slice = slice(None)
-
-    def open(self, result: Sequence[Any]) -> Tensor:
-        """Return the states (b, tokens, d), or the vectors (b, d), from the returned values."""
-        tensor: Tensor = opened(result[self.place])[0]  # type: ignore[index]
-        return tensor if tensor.ndim == 2 else tensor[:, self.tokens]
-
-
-class Encoded(NamedTuple):
-    """Hold one encoded prompt: results, without and with changed states; by encoder ids, and lengths with padding."""
-
-    result: tuple[Any, ...]
-    turned: list[tuple[Any, ...]]
-    ids: dict[str, list[int]]
-    lengths: dict[str, int]
 
 
 def same_values(one: Any, other: Any) -> bool:

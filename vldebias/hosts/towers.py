@@ -23,8 +23,7 @@ from vldebias.errors import (
 from vldebias.hosts import resolve
 from vldebias.hosts.attachment import attachment_of
 from vldebias.hosts.base import BARE, TOKENIZING, during, reading
-from vldebias.hosts.images import image_encoder
-from vldebias.hosts.joint import JointHost
+from vldebias.hosts.images import JointHost, image_encoder
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -66,8 +65,8 @@ class Towers:
         self.model, self._host, self.library = model, host, host.library
         self.tokenizer, self.preprocess = host.tokenizer, preprocess
         self._normalisation()
-        self.image_parts: tuple[Part, ...] = tuple(host.image_tower())
-        self.text_parts: tuple[Part, ...] = tuple(host.text_modules())
+        self.image_parts: tuple[Part, ...] = tuple(host.image_tower)
+        self.text_parts: tuple[Part, ...] = tuple(host.text_modules)
         heads = (head for head in (host.image_head, host.head) if isinstance(head, (nn.Module, nn.Parameter)))
         self.heads = tuple(h for h in heads if isinstance(h, nn.Parameter) or next(h.parameters(), None) is not None)
         self._scalar = "logit_scale" if hasattr(model, "logit_scale") else "temperature"
@@ -112,16 +111,16 @@ class Towers:
             warn(f"{self._host.name}: the context length is {limit} tokens; {cuts}", TruncatedPromptWarning)
         return tokens
 
+    @torch.no_grad()
     def set_temperature(self, temperature: float) -> None:
         """Write a temperature above 0 into the model."""
-        with torch.no_grad():
-            value = temperature if self._scalar == "temperature" else -math.log(temperature)
-            getattr(self.model, self._scalar).fill_(value)
+        value = temperature if self._scalar == "temperature" else -math.log(temperature)
+        getattr(self.model, self._scalar).fill_(value)
 
+    @torch.no_grad()
     def set_bias(self, bias: float) -> None:
         """Write a bias into the model."""
-        with torch.no_grad():
-            self.model.logit_bias.fill_(bias)
+        self.model.logit_bias.fill_(bias)
 
     def _normalisation(self) -> None:
         """Measure size, mean and std of the outputs of `prepare` on plain images."""
@@ -149,16 +148,11 @@ CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 
 
 def write_checkpoint(towers: Towers, weights: Mapping[str, Tensor], folder: Path, *, name: str) -> None:
-    """Write the model with `weights` into `folder`, which exists, with its tokenizer and its preprocessing.
+    """Write the model with `weights` into an existing folder, with its tokenizer and its preprocessing.
 
-    Args:
-        towers: the model; it may carry adapters, its own weights are not read.
-        weights: a whole state dict without adapters.
-        folder: open it by open_clip as "local-dir:FOLDER", by `from_pretrained`, and by `--model FOLDER`.
-        name: the name that the model was loaded by; an open_clip model does not know its own architecture.
-
-    Raises:
-        InvalidInputError: see `check_checkpoint`.
+    towers: the model; it may carry adapters, its own weights are not read. weights: a whole state dict without
+    adapters. folder: open it by open_clip as "local-dir:FOLDER", by `from_pretrained`, and by `--model FOLDER`.
+    name: the name that the model was loaded by; an open_clip model does not know its own architecture.
     """
     if towers.library == "transformers":
         towers.model.save_pretrained(folder, state_dict=dict(weights))
@@ -173,12 +167,7 @@ def write_checkpoint(towers: Towers, weights: Mapping[str, Tensor], folder: Path
 
 
 def check_checkpoint(towers: Towers, weights: Mapping[str, Tensor], *, name: str) -> None:
-    """Check that the output of `write_checkpoint` would be this model: open_clip reads it from a temporary folder.
-
-    Raises:
-        InvalidInputError: an unknown architecture or another one than that of the model, a tokenizer or preprocessing
-            that its library cannot store.
-    """
+    """Raise InvalidInputError unless `write_checkpoint` would give this model; open_clip reads a temporary one."""
     if towers.library == "transformers":
         _savable_parts(towers)
         return
@@ -189,8 +178,7 @@ def check_checkpoint(towers: Towers, weights: Mapping[str, Tensor], *, name: str
             load = need("open_clip").create_model_and_transforms
             twin, _, transform = load(f"local-dir:{folder}", pretrained_hf=False)
         except RuntimeError as error:
-            lines = str(error).strip().splitlines()
-            raise InvalidInputError(f"{mismatch}: {lines[min(1, len(lines) - 1)].strip()}") from error
+            raise InvalidInputError(f"{mismatch}: {error}") from error
     picture = need("PIL.Image").linear_gradient("L").point(lambda value: value * 37 % 256).convert("RGB")
     picture = picture.resize((towers.size[1] * 2, towers.size[0] * 3))
     pixels, ids = towers.prepare(picture), towers.tokenize(["a photo"])["text"]

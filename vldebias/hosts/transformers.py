@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
 from vldebias.hosts.attachment import Attachment
 from vldebias.hosts.base import IMAGE, TEXT, Hook
-from vldebias.hosts.joint import JointHost
+from vldebias.hosts.images import JointHost
 from vldebias.hub import NO_CODE, asked_once
 
 
@@ -49,8 +49,7 @@ _FAMILIES = {
     **dict.fromkeys(("Aimv2Model", "VisionTextDualEncoderModel", "XCLIPModel"), ModelFamily(images=False)),
 }
 
-SUPPORTED = tuple(_FAMILIES)
-WITH_IMAGES = tuple(name for name in SUPPORTED if "Text" not in name and _FAMILIES[name].images)
+WITH_IMAGES = tuple(name for name, family in _FAMILIES.items() if "Text" not in name and family.images)
 
 _INSTEAD = {
     "CLIPTextModel": "it ends before the joint space: load CLIPTextModelWithProjection or CLIPModel from the same "
@@ -79,11 +78,12 @@ class TransformersHost(JointHost):
         if known is None:
             instead = next((f"; {_INSTEAD[base]}" for base in names if base in _INSTEAD), "")
             raise UnsupportedHostError(
-                f"{self.name}: this class is not supported{instead}\nExpected one of {', '.join(SUPPORTED)}\n"
-                "Any other tower: vldebias.debias(vldebias.hosts.custom(model, 'method', embed=...), prompts); "
-                "docs/how-to/own-model.md"
+                f"{self.name}: this class is not supported{instead}\nExpected one of {', '.join(_FAMILIES)}\n"
+                "Describe any other by vldebias.hosts.custom(model, 'method', embed=...); docs/how-to/own-model.md"
             )
         self._family, self._text = _FAMILIES[known], getattr(model, "text_model", model)
+        self._config = getattr(model.config, "text_config", model.config)
+        self._call = getattr(model, "get_text_features", model)
 
     @property
     def head(self) -> nn.Module:
@@ -100,7 +100,8 @@ class TransformersHost(JointHost):
         name = self._family.image_head
         return getattr(self.model, name, None) or getattr(vision, name, None)
 
-    def image_tower(self) -> list[nn.Module]:
+    @property
+    def image_tower(self) -> list[nn.Module]:  # type: ignore[override]
         """Return the vision model, and the head where it is not part of it."""
         head, vision = self.image_head, getattr(self.model, "vision_model", None)
         if head is None or vision is None:
@@ -111,7 +112,8 @@ class TransformersHost(JointHost):
         """Return the head, which is hooked."""
         return (self.image_head if role == IMAGE else self.head,)
 
-    def text_modules(self) -> list[nn.Module]:
+    @property
+    def text_modules(self) -> list[nn.Module]:  # type: ignore[override]
         """Return the same modules for CLIPModel and CLIPTextModelWithProjection, so that they share projections."""
         return [self._text] if self._family.head == "head" else [self._text, self.head]
 
@@ -127,20 +129,12 @@ class TransformersHost(JointHost):
             if 2 * len(given) < self._config.vocab_size:  # transformers 5 makes an empty one without its files
                 raise InvalidInputError(f"{missing} but one of {len(given)} tokens; pass tokenizer=")
         tokenizer = getattr(given, "tokenizer", given)
-        if not callable(tokenizer) or not hasattr(tokenizer, "decode"):
+        if not callable(tokenizer) or getattr(tokenizer, "pad_token", None) is None:
             raise InvalidInputError(
-                f"tokenizer: expected a transformers tokenizer or processor, got {type(given).__name__}"
-            )
-        if getattr(tokenizer, "pad_token", None) is None:
-            raise InvalidInputError(
-                f"tokenizer: {type(tokenizer).__name__} has no padding token, so it cannot make batches; "
-                "set tokenizer.pad_token as the model was trained"
+                "tokenizer: expected a transformers tokenizer or processor with a padding token (tokenizer.pad_token), "
+                f"got {type(given).__name__}"
             )
         return tokenizer
-
-    @property
-    def _config(self) -> Any:
-        return getattr(self.model.config, "text_config", self.model.config)
 
     @property
     def context_length(self) -> int:
@@ -158,28 +152,24 @@ class TransformersHost(JointHost):
     def tokenize(self, prompts: Sequence[str]) -> dict[str, Tensor]:
         """Return the inputs of the text tower: ids, and a mask where padding is masked."""
         how = {"padding": self._family.padding, "truncation": True, "max_length": self.context_length}
-        batch = self.tokenizer(self._cleaned(prompts), return_tensors="pt", **how)
-        return _known(self._call, batch)
+        return dict(self.tokenizer(self._cleaned(prompts), return_tensors="pt", **how))
 
     def decode(self, ids: tuple[int, ...]) -> str:
         """Decode ids to text without special tokens, since padding may have the id of the end token."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
-    @property
-    def _call(self) -> Any:
-        return getattr(self.model, "get_text_features", self.model)
-
     def features(self, tokens: Mapping[str, Tensor]) -> Tensor:
         """Return the output of `get_text_features`, or of the text model itself."""
-        return self._embedding(self._call(**tokens))
+        return self._embedding(self._call, tokens)
 
     def image_features(self, pixels: Mapping[str, Tensor]) -> Tensor:
         """Return the output of `get_image_features` for those of `pixels` that it accepts."""
-        call = self.model.get_image_features
-        return self._embedding(call(**_known(call, pixels)))
+        return self._embedding(self.model.get_image_features, pixels)
 
-    def _embedding(self, output: Any) -> Tensor:
-        """Return the embedding in the model's output: a tensor in transformers 4, an output object in 5."""
+    def _embedding(self, call: Any, given: Mapping[str, Tensor]) -> Tensor:
+        """Return the embedding in the output of a call: a tensor in transformers 4, an output object in 5."""
+        known = inspect.signature(getattr(call, "forward", call)).parameters
+        output = call(**{name: tensor for name, tensor in given.items() if name in known})
         if isinstance(output, Tensor):
             return output
         return cast("Tensor", output.text_embeds if hasattr(output, "text_embeds") else output.pooler_output)
@@ -200,12 +190,6 @@ class TransformersHost(JointHost):
                 handle.remove()
 
         return take_off
-
-
-def _known(call: Any, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the arguments that a method, or the forward of a model, accepts."""
-    known = inspect.signature(getattr(call, "forward", call)).parameters
-    return {name: tensor for name, tensor in given.items() if name in known}
 
 
 class _Hooks(Hook):

@@ -20,12 +20,12 @@ def open_study(
     file: Path | None = None,
     annotators: Sequence[str] = (),
     most: int | None = 200,
-    sample: str = "auto",
+    sample: str = "judge",
     seed: int = 0,
 ) -> Labelling:
     """Return the study of `vldebias label`; `file` is by default answers.jsonl in the folder of the images.
 
-    most: questions for each annotator; None: about every image. sample: "judge", "turn" or "auto", see `sampled`.
+    most: questions for each annotator; None: about every image. sample: "judge" or "turn", see `sampled`.
 
     Raises:
         InvalidInputError: no images, no questions, or answers that were given to other questions.
@@ -34,7 +34,5 @@ def open_study(
     questions = questions_of(attributes, choices, images.prompt_set)
     log = AnnotationLog(file or images.root / "answers.jsonl")
     room = None if most is None else max(1, most // len(questions))
-    chosen = sampled(images, questions[0], log, room, way=sample, seed=seed)
-    if chosen is None:
-        chosen = ImageFolder.open(folder, most=room)
+    chosen = sampled(images, questions[0], log, room, way=sample, seed=seed) or ImageFolder.open(folder, most=room)
     return Labelling(chosen, questions, log, annotators=annotators, seed=seed)

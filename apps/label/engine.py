@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -94,8 +94,6 @@ class Labelling:
         self._refuse_other_choices()
         self._reweigh()
 
-    # ---- moving ----------------------------------------------------------------------------------------------
-
     def start(self, name: str) -> Place:
         """Return the place where this annotator continues: the first question without an answer in the file.
 
@@ -123,19 +121,15 @@ class Labelling:
             return place
         record, question = self._asked(place.annotator, place.step)
         if not 0 <= choice < len(question.choices):
-            raise InvalidInputError(
-                f"choice of {question.attribute}: expected 0 to {len(question.choices) - 1}, got {choice}"
-            )
+            raise InvalidInputError(f"choice: expected 0 to {len(question.choices) - 1}, got {choice}")
         value = question.choices[choice]
         about = [one.attribute for one in self.questions] if value == NO_PERSON else [question.attribute]
         seconds = min(max(time.monotonic() - place.since, 0.0), SLOW)
         self._seconds[place.annotator].append(seconds)
+        how = {"seconds": round(seconds, 3), "weight": self.folder.weights.get(record.path)}
         with self._lock:
             for attribute in about:
-                weight = self.folder.weights.get(record.path)
-                self.log.append(
-                    record.path, place.annotator, attribute, value, seconds=round(seconds, 3), weight=weight
-                )
+                self.log.append(record.path, place.annotator, attribute, value, **how)
                 self._said[place.annotator, record.path, attribute] = value
         return self._at(place.annotator, self._next_open(place.annotator, place.step + 1))
 
@@ -152,8 +146,6 @@ class Labelling:
         while following < self._steps and self._first_of(place.annotator, following) != following:
             following += 1
         return self._at(place.annotator, following if following < self._steps else self._next_open(place.annotator, 0))
-
-    # ---- looking ---------------------------------------------------------------------------------------------
 
     def view(self, place: Place) -> View:
         """Return what to show; nothing in it says which variant, prompt or file it is."""
@@ -190,8 +182,6 @@ class Labelling:
             return self.folder.picture(record)
         except OSError:  # the page says so; its name would give it away
             return None
-
-    # ---- order and answers -----------------------------------------------------------------------------------
 
     @property
     def _steps(self) -> int:
@@ -275,13 +265,11 @@ class Labelling:
 
     def _refuse_other_choices(self) -> None:
         for question in self.questions:
-            values = Counter(v for (_, _, attribute), v in self._said.items() if attribute == question.attribute)
-            strange = [value for value in values if value not in question.choices]
-            if strange:
+            values = {value for (_, _, attribute), value in self._said.items() if attribute == question.attribute}
+            if strange := sorted(values - {*question.choices}):
                 raise InvalidInputError(
-                    f"{self.log.path}: holds answers about {question.attribute} such as {strange[0]!r}, which is not "
-                    f"among {', '.join(question.choices)}; repeat the --choices they were given with, or choose "
-                    "another --out"
+                    f"{self.log.path}: holds {strange[0]!r} about {question.attribute}; expected one of "
+                    f"{', '.join(question.choices)}. Repeat its --choices, or choose another --out"
                 )
 
 

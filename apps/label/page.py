@@ -114,8 +114,6 @@ class Page:
         self.back.click(self._move(self.engine.back), [self.place], **settings)
         self.forward.click(self._move(self.engine.forward), [self.place], **settings)
 
-    # ---- events ----------------------------------------------------------------------------------------------
-
     def _start(self, name: Any) -> list[Any]:
         try:
             return self._show(self.engine.start("" if name is None else name))
@@ -138,8 +136,6 @@ class Page:
             return self._ask_name(LOST) if place is None else self._show(to(place))
 
         return move
-
-    # ---- what the page then looks like -----------------------------------------------------------------------
 
     @property
     def _outputs(self) -> list[Any]:

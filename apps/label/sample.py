@@ -1,66 +1,107 @@
-"""The sample that people label: uncertainty sampling by a judge's answers, kept beside theirs."""
+"""Sample the images that people label: uncertainty sampling with inverse-probability weights.
+
+The strata are the judge's answers under each method, each cut at the median of its confidence. Labels are shared out by
+how many images a stratum has and how unsure the judge is of them (Neyman, 1934), one after the other by the rule of
+Huntington and Hill, so that a larger sample holds the smaller one. What follows from it is unbiased whatever the judge
+does, since every image has a known probability to be asked about and answers count one over it.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
+
+import pandas as pd
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.answers import AnnotationLog, LabelSample
+from vldebias.evaluation.answers import AnnotationLog
 from vldebias.evaluation.judges import SURE, Judgements
 from vldebias.evaluation.plan import PLAN, GeneratedImages
-from vldebias.files import write_atomically
+from vldebias.evaluation.task import Strict
+from vldebias.files import read_json, write_atomically
 
 from .study import ImageFolder, Question
 
-WAYS = ("auto", "judge", "turn")
 ENDING = ".sample.json"
+LEAST = 2  # labels of each stratum, where it has as many images
+ERROR = 0.05  # a judge that is surer than this is asked about as if it were not
+
+
+class LabelSample(Strict):
+    """Hold a sample of images to label, as it is stored next to the answers.
+
+    attribute: the one whose answers set the strata. judge: the name of its judge. strata: their images, in random
+    order. turns: the stratum of the next image to label, for all images. labels: how many of these are sampled.
+    """
+
+    attribute: str
+    judge: str
+    strata: tuple[tuple[str, ...], ...]
+    turns: tuple[int, ...]
+    labels: int
+
+    @classmethod
+    def draw(cls, images: pd.DataFrame, labels: int, *, seed: int = 0, **about: str) -> LabelSample:
+        """Return a sample of so many images, at least LEAST of each stratum.
+
+        images: a row each with its path; `within`, the part with figures of its own, such as a method; `said`, the
+            answer of the judge, and `sure`, its probability of that. about: attribute and judge.
+        """
+        order = images.path.map(lambda path: hashlib.sha256(f"{seed}\0{path}".encode()).digest())
+        strata, needs = [], []
+        for _, rows in images.loc[order.sort_values().index].groupby(["within", "said"]):
+            middle = rows.sure.median()
+            above = rows.sure > middle if rows.sure.max() > middle else rows.sure >= middle  # many may be alike
+            for chosen in filter(len, (rows[above], rows[~above])):
+                wrong, size = min(max(1 - chosen.sure.mean(), ERROR), 0.5), len(chosen)
+                worth = [size * (wrong * (1 - wrong)) ** 0.5 / (n * (n + 1)) ** 0.5 for n in range(LEAST, size)]
+                needs += [(-one, len(strata)) for one in (*[float("inf")] * min(LEAST, size), *worth)]
+                strata.append(tuple(chosen.path))
+        turns = tuple(stratum for _, stratum in sorted(needs))
+        least = sum(min(LEAST, len(one)) for one in strata)
+        return cls(strata=tuple(strata), turns=turns, labels=max(labels, least), **about)
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """Return path -> weight for each sampled image: one over its sampling probability."""
+        counts = Counter(self.turns[: self.labels])
+        return {path: len(one) / counts[i] for i, one in enumerate(self.strata) for path in one[: counts[i]]}
 
 
 def sampled(
-    images: ImageFolder, question: Question, log: AnnotationLog, most: int | None, *, way: str = "auto", seed: int = 0
+    images: ImageFolder, question: Question, log: AnnotationLog, most: int | None, *, way: str = "judge", seed: int = 0
 ) -> ImageFolder | None:
     """Return the sampled images with their weights; None if the prompts take turns.
 
-    Args:
-        images: all that may be labelled. question: what the judge was asked. log: the sample lies beside it.
-        most: number of images; None: all. A sample that is there is made larger, and never smaller.
-        way: "judge": more images where the judge is unsure (Neyman, 1934). "turn": the first of each prompt. "auto": as
-            the sample that is there, else by the judge where one answered and nobody has answered in turn.
+    most: number of images; None: all. A sample that lies beside the log is made larger, and never smaller.
+    way: "judge", where one answered and nobody has answered in turn, or "turn": the first of each prompt.
 
-    Raises:
-        InvalidInputError: another way; no judge to draw by; answers that were given in turn, which have no weights.
+    Raises InvalidInputError: another way; a sample of another attribute or of other images.
     """
-    if way not in WAYS:
-        raise InvalidInputError(f"--sample: expected one of {', '.join(WAYS)}, got {way!r}")
+    if way not in ("judge", "turn"):
+        raise InvalidInputError(f"--sample: expected judge or turn, got {way!r}")
     kept = log.path.with_suffix(ENDING)
-    if way == "turn":
-        if kept.is_file():
-            raise InvalidInputError(f"--sample turn: {kept} holds a sample made with a judge; choose another --out")
-        return None
-    there = LabelSample.read(kept) if kept.is_file() else None
+    there = LabelSample.build(read_json(kept)) if kept.is_file() else None
     if there is None:
-        in_turn = any(answer.weight is None for answer in log.answers().values())
+        in_turn = way == "turn" or any(answer.weight is None for answer in log.answers().values())
         found = None if most is None or in_turn else _draw(images, question, most, seed)
-        if found is None and way == "judge":
-            raise InvalidInputError(_why_not(images, question, log.path, most, in_turn))
-        if found is None:
-            return None
+    elif way == "turn" or there.attribute != question.attribute:
+        raise InvalidInputError(
+            f"{kept}: holds a sample for {there.attribute}, made with judge {there.judge}; put --attribute "
+            f"{there.attribute} first and leave out --sample turn, or choose another --out"
+        )
     else:
-        if there.attribute != question.attribute:
-            raise InvalidInputError(
-                f"{kept}: this sample is for {there.attribute} (judge {there.judge}), got --attribute "
-                f"{question.attribute}; put --attribute {there.attribute} first, or choose another --out"
-            )
-        size = sum(len(one.images) for one in there.strata) if most is None else most
-        found = there.of_size(max(size, len(there.weights)))
+        found = there.model_copy(update={"labels": max(there.labels, most or len(there.turns))})
+    if found is None:
+        return None
     weights = found.weights
     records = tuple(record for record in images.everything if record.path in weights)
-    if len(records) < len(weights):
-        lost = sorted(set(weights) - {record.path for record in records})
+    if lost := sorted(set(weights) - {record.path for record in records}):
         raise InvalidInputError(f"{kept}: {len(lost)} of its images are not in {images.root}, such as {lost[0]}")
     if found != there:
-        write_atomically(kept, found.model_dump_json(indent=1) + "\n")
+        write_atomically(kept, found.model_dump_json() + "\n")
     return replace(images, records=records, weights=weights, strata=len(found.strata), judge=found.judge)
 
 
@@ -69,30 +110,10 @@ def _draw(images: ImageFolder, question: Question, labels: int, seed: int) -> La
     if not (images.root / PLAN).is_file() or labels >= len(images.records):
         return None
     drawn = GeneratedImages.open(images.root)
-    judge = Judgements.last(drawn, question.attribute, question.values)
-    if judge is None:
+    if (judge := Judgements.last(drawn, question.attribute, question.values)) is None:
         return None
-    said, sure = judge.said(question.attribute, question.values, SURE)
-    asked = {record.path for record in images.records}
-    rows = [(i, image) for i, image in enumerate(drawn) if image.path in asked]
-    return LabelSample.draw(
-        [image.path for _, image in rows],
-        [f"{image.variant}, {image.part}" for _, image in rows],
-        [said[i] for i, _ in rows],
-        sure[[i for i, _ in rows]],
-        labels,
-        attribute=question.attribute,
-        judge=judge.name,
-        seed=seed,
-    )
-
-
-def _why_not(images: ImageFolder, question: Question, answers: Path, most: int | None, in_turn: bool) -> str:
-    if in_turn:
-        return f"--sample judge: {answers} has answers without weights, from --sample turn; choose another --out"
-    if most is None or most >= len(images.records):
-        return f"--sample judge: all {len(images.records)} images would be labelled; lower --questions to sample"
-    return (
-        f"--sample judge: no judge has answered about {question.attribute} ({', '.join(question.values)}) beside "
-        f"{images.root}; let `vldebias eval generation --out DIR` judge the images first, or leave --sample out"
-    )
+    table = pd.DataFrame(drawn.images)
+    table["within"] = table.variant + ", " + table.part
+    table["said"], table["sure"] = judge.said(question.attribute, question.values, SURE)
+    asked = table[table.path.isin([record.path for record in images.records])]
+    return LabelSample.draw(asked, labels, attribute=question.attribute, judge=judge.name, seed=seed)

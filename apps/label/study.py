@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
 
 from PIL import Image
 
@@ -23,7 +22,6 @@ SUFFIXES = {".png", ".jpg", ".jpeg", ".webp"}
 LARGEST = 1024  # pixels of the longer side: more than a page shows
 KEYS = "123456789abcdefghijk"  # the key of each choice; no attribute of the literature needs the letters
 LONGEST_NAME = 40
-Record = TypeVar("Record", bound=PlannedImage)
 
 
 @dataclass(frozen=True)
@@ -55,9 +53,8 @@ class ImageFolder:
         Of a generated folder those of held-out concepts, as the paper labels, or of all if it has none; no prompt
         states the attribute, since such an image has one right answer.
 
-        Args:
-            most: at most so many images in all: the prompts in turn, one seed after the other, each under every
-                variant, since these are compared. The same for every annotator, since these are compared too.
+        most: at most so many images in all: the prompts in turn, one seed after the other, each under every variant,
+            since these are compared. The same for every annotator, since these are compared too.
 
         Raises:
             InvalidInputError: no such folder, no images, or several drawn folders of which one must be named.
@@ -101,7 +98,7 @@ def _of_plan(drawn: GeneratedImages, most: int | None) -> ImageFolder:
     return ImageFolder(drawn.folder, tuple(there), tuple(plain), drawn.plan.prompt_set, len(chosen) - len(there))
 
 
-def _in_turn(images: Sequence[Record], most: int | None) -> list[Record]:
+def _in_turn(images: Sequence[PlannedImage], most: int | None) -> list[PlannedImage]:
     """Return at most so many images, as of `ImageFolder.open`; the order of prompts does not depend on their names."""
     twins: dict[tuple[str, int], int] = Counter((image.prompt, image.seed) for image in images)
     seeds: dict[str, list[int]] = defaultdict(list)

@@ -23,9 +23,6 @@ def engine() -> Any:
     return engines.Engine()
 
 
-# ---- what is asked ---------------------------------------------------------------------------------------------
-
-
 def test_a_form_becomes_a_request() -> None:
     assert Request.of(*FORM) == Request("A photo of a doctor.", number=12, steps=2)
     assert Request.of("a\n\x00 b  c", *FORM[1:]).prompt == "a b c"
@@ -60,9 +57,6 @@ def test_what_is_not_on_offer_is_refused_by_name(at: int, value: object, named: 
 def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidInputError, match=named):
         engines.Engine(**options)
-
-
-# ---- what the line says ----------------------------------------------------------------------------------------
 
 
 def result(before: list[int], after: list[int], **changes: Any) -> Any:
@@ -105,9 +99,6 @@ def test_a_lost_subject_and_a_prompt_without_a_person_are_warnings() -> None:
     ((line, warning),) = left.sentences()
     assert warning
     assert "no person" in line
-
-
-# ---- what is generated -----------------------------------------------------------------------------------------
 
 
 class Painter:
@@ -205,9 +196,6 @@ def test_an_error_of_the_pipeline_comes_out(painted: Any, monkeypatch: pytest.Mo
     painted._loaded["pipeline"] = broken
     with pytest.raises(RuntimeError, match="memory"):
         run(painted, Request("A photo of a doctor.", number=12))
-
-
-# ---- on the miniature ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

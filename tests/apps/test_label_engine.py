@@ -42,9 +42,6 @@ def seen(engine: Any, name: str, choice: int = 0) -> list[bytes]:
     return found
 
 
-# ---- order and blinding --------------------------------------------------------------------------------------
-
-
 def test_every_annotator_sees_all_images_once_in_an_order_of_their_own(tmp_path: Path) -> None:
     images = paper(*(f"{i}.png" for i in range(20)))
     ada, ben = (seen(engines.Labelling(images, [GENDER], AnnotationLog(tmp_path / n)), n) for n in ("ada", "ben"))
@@ -88,9 +85,6 @@ def test_large_images_are_made_smaller_for_the_page(tmp_path: Path) -> None:
     Image.new("RGB", (3000, 1500)).save(tmp_path / "large.jpg")
     picture = studies.ImageFolder.open(tmp_path).picture(studies.ImageFolder.open(tmp_path).records[0])
     assert Image.open(io.BytesIO(picture)).size == (1024, 512)
-
-
-# ---- answers -------------------------------------------------------------------------------------------------
 
 
 def test_an_answer_is_in_the_file_before_the_next_image_is_shown(tmp_path: Path) -> None:
@@ -193,7 +187,7 @@ def test_several_annotators_at_once_do_not_mix(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [-1, 4])
 def test_a_choice_that_is_none_is_refused(tmp_path: Path, number: int) -> None:
     engine = engines.Labelling(paper("a"), [GENDER], AnnotationLog(tmp_path / "x"))
-    with pytest.raises(InvalidInputError, match=f"choice of gender: expected 0 to 3, got {number}"):
+    with pytest.raises(InvalidInputError, match=f"expected 0 to 3, got {number}"):
         engine.answer(engine.start("ada"), number)
     assert not (tmp_path / "x").exists()
 
@@ -202,32 +196,20 @@ def test_a_file_with_other_choices_is_not_mixed_with_these(tmp_path: Path) -> No
     log = AnnotationLog(tmp_path / "x")
     log.append("a", "ada", "gender", "man")
     log.append("a", "ada", "size", "large")
-    with pytest.raises(InvalidInputError, match=r"answers about gender such as 'man', .*choose another --out"):
+    with pytest.raises(InvalidInputError, match="'man' about gender"):
         engines.Labelling(paper("a"), [GENDER], log)
 
 
-# ---- names ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "name", ["Ada", "ben-2", "Jean-Luc O'Neill", "дана", "अनिता", "دانا", "李 雷", "a.b_c", "José"]
-)
+@pytest.mark.parametrize("name", ["ben-2", "Jean-Luc O'Neill", "अनिता", "دانا", "李 雷", "a.b_c", "José"])
 def test_names_of_people_are_taken(name: str) -> None:
     assert studies.annotator_name(f"  {name} ") == name
 
 
 @refused(
-    ("", "Type your name"),
-    ("   \n", "Type your name"),
-    ("...", "Type your name, with at least one letter"),
-    ("..", "Type your name"),
+    ("...", "Type your name"),
     ("../../etc/passwd", "leave out /"),
-    ("C:\\ada", r"leave out : \\"),
-    ("ada😀", "leave out 😀"),
     ("<b>ada</b>", "leave out / < >"),
     ("ada\u202egnp", r"leave out U\+202E"),
-    ("ada\x00", r"leave out U\+0000"),
-    ("a" * 41, "at most 40 characters, this one has 41"),
     ("a" * 10_000, "at most 40 characters, this one has 10000"),
 )
 def test_odd_names_get_a_clear_message(name: str) -> None:
@@ -251,9 +233,6 @@ def test_a_closed_study_lets_no_one_else_in(tmp_path: Path) -> None:
         engines.Labelling(paper("a"), [GENDER], AnnotationLog(tmp_path / "x"), annotators=["a/b"])
 
 
-# ---- questions -----------------------------------------------------------------------------------------------
-
-
 def test_values_come_from_the_command_line_or_a_prompt_set() -> None:
     (gender,) = studies.questions_of(["gender"])
     assert gender.choices == ("male", "female", CANNOT_TELL, NO_PERSON)
@@ -269,28 +248,20 @@ def test_values_come_from_the_command_line_or_a_prompt_set() -> None:
 @refused(
     ([], [], "--attribute gender"),
     (["gender", "gender"], [], "expected different attributes"),
-    (["gender"], ["a,b", "c,d"], "got --attribute gender and 2 --choices"),
     (["glasses"], [], r"--attribute glasses: its values are not known; list them, .* age, backgrounds"),
     (["gender"], ["male"], "two or more different values such as male,female, got 'male'"),
     (["gender"], ["male,no person"], "'no person' is always offered; leave it out"),
     (["size"], [",".join(map(str, range(30)))], "at most 18 values have a key, got 30"),
-    ([" "], ["a,b"], "expected a name such as gender, got ' '"),
 )
 def test_questions_that_cannot_be_asked(attributes: list[str], choices: list[str]) -> None:
     studies.questions_of(attributes, choices)
 
 
-# ---- folders -------------------------------------------------------------------------------------------------
-
-
-def kinds(folder: Any) -> set[tuple[str, str, int]]:
-    return {(record.variant, record.concept, record.seed) for record in folder.records}
-
-
 def test_of_a_drawn_folder_the_unseen_concepts_are_labelled(tmp_path: Path) -> None:
     drawn = draw(tmp_path)
     folder = studies.ImageFolder.open(tmp_path)
-    assert kinds(folder) == {(v, c, s) for v in ("none", "cali") for c in ("pilot", "baker") for s in range(3)}
+    kinds = {(record.variant, record.concept, record.seed) for record in folder.records}
+    assert kinds == {(v, c, s) for v in ("none", "cali") for c in ("pilot", "baker") for s in range(3)}
     assert (folder.prompt_set, folder.missing) == ("professions-gender", 0)
     assert all(record.stated is None for record in folder.everything)
     assert len(drawn) > len(folder.everything) == 24
@@ -317,18 +288,11 @@ def test_the_folder_of_a_result_is_found(tmp_path: Path) -> None:
 
 
 def test_any_folder_of_images_will_do(tmp_path: Path) -> None:
-    for name in ("b.png", "a.JPG", "c.webp", ".hidden.png", "notes.txt", "answers.jsonl"):
-        path = tmp_path / name
-        if path.suffix.lower() in studies.SUFFIXES:
-            Image.new("RGB", (4, 4)).save(path)
-        else:
-            path.write_text("")
-    folder = studies.ImageFolder.open(tmp_path)
-    assert [(r.path, r.variant, r.seed) for r in folder.records] == [
-        ("a.JPG", "images", 0),
-        ("b.png", "images", 1),
-        ("c.webp", "images", 2),
-    ]
+    for name in ("b.png", "a.JPG", ".hidden.png"):
+        Image.new("RGB", (4, 4)).save(tmp_path / name)
+    (tmp_path / "notes.txt").write_text("")
+    records = studies.ImageFolder.open(tmp_path).records
+    assert [(r.path, r.variant, r.seed) for r in records] == [("a.JPG", "images", 0), ("b.png", "images", 1)]
 
 
 def test_folders_below_are_variants_that_are_compared(tmp_path: Path) -> None:

@@ -5,15 +5,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from label_parts import draw
 
 from tests.refusals import refused
 from vldebias.cli.apps import page
 from vldebias.evaluation.answers import read_log
 from vldebias.evaluation.judges import judge_images
+from vldebias.metrics import corrected_shares
 
 label, samples = page("label"), page("label.sample")
+SETS = 200
 
 
 def read(images: Any) -> dict[str, np.ndarray]:
@@ -77,25 +82,17 @@ def test_without_a_judge_prompts_come_in_turn(tmp_path: Path) -> None:
     assert read_log(study.log.path)[0].weight is None
     judge_images(READER, draw(tmp_path, images=15))
     assert not label.open_study(tmp_path, ["gender"], most=20).folder.weights  # begun in turn, goes on in turn
-    with pytest.raises(samples.InvalidInputError, match="answers without weights"):
-        label.open_study(tmp_path, ["gender"], most=20, sample="judge")
+
+
+def test_with_turn_or_when_all_are_asked_about_there_is_no_sample(folder: Path) -> None:
+    for options in ({"most": 20, "sample": "turn"}, {"most": None}, {"most": 60}):
+        assert not label.open_study(folder, ["gender"], **options).folder.weights
 
 
 @refused(
-    (
-        {"sample": "judge", "most": 9, "attributes": ["age"], "choices": ["young,old"]},
-        "no judge has answered about age .*eval",
-    ),
-    ({"sample": "all"}, "--sample: expected one of auto, judge, turn, got 'all'"),
-    ({"sample": "judge", "most": None}, "all 60 images"),
-)
-def test_what_cannot_be_drawn_is_refused(folder: Path, options: dict[str, Any]) -> None:
-    label.open_study(folder, **{"attributes": ["gender"], **options})
-
-
-@refused(
-    ({"attributes": ["age"], "choices": ["young,old"]}, "is for gender"),
-    ({"attributes": ["gender"], "sample": "turn"}, "made with a judge"),
+    ({"attributes": ["age"], "choices": ["young,old"]}, "for gender"),
+    ({"attributes": ["gender"], "sample": "turn"}, "for gender"),
+    ({"attributes": ["gender"], "sample": "all"}, "'all'"),
 )
 def test_a_sample_that_was_begun_is_not_mixed(folder: Path, options: dict[str, Any]) -> None:
     label.open_study(folder, ["gender"], most=20)
@@ -108,3 +105,63 @@ def test_images_that_went_are_named(folder: Path) -> None:
     kept.write_text(kept.read_text().replace(".png", ".jpg"))
     with pytest.raises(samples.InvalidInputError, match="of its images are not in"):
         label.open_study(folder, ["gender"], most=20)
+
+
+def world(rng: Any, n: int = 800) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What is true, what a judge says, and its confidence: of women it is less sure, and then it calls them men."""
+    truth = rng.choice(2, size=n, p=(0.4, 0.6))
+    sure = np.where(rng.random(n) < np.where(truth == 1, 0.3, 0.1), 0.6, 0.99)
+    wrong = rng.random(n) < np.where(truth == 1, np.where(sure > 0.9, 0.02, 0.6), 0.02)
+    said = np.where(wrong, 1 - truth, truth)
+    return truth, np.where(rng.random(n) < 0.05, 2, said), sure
+
+
+def sampled(said: np.ndarray, sure: np.ndarray, labels: int, seed: int = 0, within: Any = "") -> Any:
+    images = pd.DataFrame({"path": range(len(said)), "within": within, "said": said, "sure": sure})
+    images["path"] = images.path.astype(str) + ".png"
+    return samples.LabelSample.draw(images, labels, attribute="gender", judge="one", seed=seed)
+
+
+def test_every_image_is_drawn_with_the_probability_that_its_weight_says() -> None:
+    _, said, sure = world(np.random.default_rng(0), 120)
+    weights, hits = {}, np.zeros(120)
+    for seed in range(SETS):
+        sample = sampled(said, sure, 30, seed)
+        weights |= sample.weights
+        hits[[int(path[:-4]) for path in sample.weights]] += 1
+    chance = np.array([1 / weights[f"{i}.png"] for i in range(120)])
+    assert chance.max() > 2 * chance.min()  # some are asked about far more often, so that the test can fail
+    assert (np.abs(hits / SETS - chance) <= 4 * np.sqrt(chance * (1 - chance) / SETS)).all()
+
+
+def test_weighted_estimates_have_no_bias_and_are_narrower_and_unweighted_ones_are_wrong() -> None:
+    rng, rows = np.random.default_rng(1), []
+    for seed in range(SETS):
+        truth, said, sure = world(rng)
+        chosen = sampled(said, sure, 100, seed).weights
+        weights = np.array([chosen.get(f"{i}.png", 0.0) for i in range(len(truth))])
+        asked = weights > 0
+        one = corrected_shares(said, np.where(asked, truth, -1), 2, weights=weights)
+        held = one.interval(1).low <= 0.6 <= one.interval(1).high
+        plain = corrected_shares(said, np.where(rng.permutation(len(truth)) < 100, truth, -1), 2).shares[1]
+        rows.append((one.shares[1], plain, truth[asked].mean(), held))
+    corrected, plain, unweighted, held = np.array(rows).T
+    for values in (corrected, plain):
+        assert abs(values.mean() - 0.6) < 4 * values.std() / SETS**0.5
+    assert abs(unweighted.mean() - 0.6) > 5 * unweighted.std() / SETS**0.5
+    assert 0.91 <= held.mean() <= 0.99
+    assert corrected.std() < 0.9 * plain.std()
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 90), st.integers(0, 40), st.integers(0, 5))
+def test_a_larger_sample_holds_the_smaller_one_and_weights_add_up(labels: int, more: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    _, said, sure = world(rng, 100)
+    within = rng.choice(["none, unseen", "cali, unseen"], 100)
+    small, large = (sampled(said, sure, n, seed, within) for n in (labels, labels + more))
+    assert set(small.weights) <= set(large.weights)
+    assert len(small.weights) == max(labels, sum(min(samples.LEAST, len(one)) for one in small.strata))
+    assert (small.strata, small.turns) == (large.strata, large.turns)
+    assert sum(small.weights.values()) == pytest.approx(100)
+    assert sorted(path for one in small.strata for path in one) == sorted(f"{i}.png" for i in range(100))

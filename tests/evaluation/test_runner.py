@@ -178,7 +178,7 @@ def test_what_a_suite_needs_is_said(run: Any) -> None:
         (BIRDS, None, "model: expected one, got none; this suite needs a brave heart"),
         (TEXTS, None, "pipeline: expected one, got none"),
         ({**BIRDS, "data": {"name": "waterbirds"}}, "miniature", "waterbirds: got no root"),
-        (PEOPLE, "miniature", "expected labels and the folder of"),
+        (PEOPLE, "miniature", "this suite needs"),
     ):
         with pytest.raises(InvalidInputError, match=message):
             run(task, host=host)

@@ -13,7 +13,6 @@ from vldebias.evaluation import SharesTask
 from vldebias.evaluation.answers import CANNOT_TELL, NO_PERSON, AnnotationLog
 from vldebias.evaluation.report import lines, told
 from vldebias.evaluation.result import Result
-from vldebias.evaluation.shares import EVERYTHING
 from vldebias.metrics import agreement, discrepancy
 from vldebias.metrics.shares import discrepancies, squared_discrepancies
 
@@ -102,7 +101,7 @@ def test_prompts_that_a_method_lacks_are_left_out_and_counted():
     columns = {name: column[:-30] for name, column in table().items()}
     (result,) = measure(columns)
     assert result.provenance.n["prompts"] == 7
-    assert result.provenance.settings["prompts left out (not there under every method)"] == 1
+    assert result.provenance.settings["prompts of some methods alone, left out"] == 1
 
 
 def test_one_prompt_is_measured_over_its_images():
@@ -124,7 +123,7 @@ def test_one_prompt_is_measured_over_its_images():
         ({"weight": ["much"] * 480}, {"weight": "weight"}, "expected numbers above 0, got 'much' in row 1"),
         ({"weight": [-1] * 480}, {"weight": "weight"}, "expected numbers above 0, got '-1' in row 1"),
         ({"text": [f"only {i}" for i in range(480)]}, {}, "of every method"),
-        ({"people": [""] * 480}, {"people": "people"}, "10 or more images"),
+        ({"people": [""] * 480}, {"people": "people"}, "10 or more labels"),
     ],
 )
 def test_refused(changed, fields, said):
@@ -185,7 +184,7 @@ def people(tmp_path):
 
     def measured(said):
         task = SharesTask(attribute="gender", values=GENDERS, resamples=200)
-        (part,) = task.labelled(drawn, labels(tmp_path, drawn, said))
+        (part,) = task.measure(labels=labels(tmp_path, drawn, said), folder=drawn.folder)
         return {(row.metric, row.method, row.subset): row for row in part.rows}, part.provenance
 
     return measured
@@ -217,10 +216,16 @@ def test_what_most_say_counts_and_how_far_they_agree(people):
     assert rows["unknown", "none", ""].value == 0.625  # both of clerk, one of pilot
     assert rows["share", "none", "pilot: male"].value == 0.5
     codes = [[0, 0, 1, 3, 0, 1], [0, 1, 1, 3, 1, 0], [0, 0, -1, 2, -1, -1]]
-    alpha = rows["alpha", EVERYTHING, ""]
+    alpha = rows["alpha", "all images", ""]
     assert alpha.value == pytest.approx(agreement(codes, missing=-1).alpha.value)
     assert alpha.n == {"images with two answers": 6, "annotators": 3, "answers": 15}
-    assert provenance.settings["agreement"].startswith("nominal")
+    assert provenance.settings["annotators"] == ["0", "1", "2"]
+
+
+def test_a_value_that_nobody_offered_is_refused(people, tmp_path):
+    AnnotationLog(tmp_path / "labels.jsonl").append("none/1.png", "eve", "gender", "woman")
+    with pytest.raises(InvalidInputError, match="woman"):
+        people({("none", "pilot"): ["m"]})
 
 
 def test_labels_of_other_images_and_prompts_of_one_variant_are_refused(people, tmp_path):
@@ -230,4 +235,4 @@ def test_labels_of_other_images_and_prompts_of_one_variant_are_refused(people, t
     log = AnnotationLog(tmp_path / "a.jsonl")
     log.append("x/1.png", "ada", "gender", "male")
     with pytest.raises(InvalidInputError, match=r"none of 140 .* x/1.png"):
-        SharesTask(attribute="gender", values=GENDERS).labelled(drawn, [log.path])
+        SharesTask(attribute="gender", values=GENDERS).measure(labels=[log.path], folder=drawn.folder)

@@ -6,27 +6,27 @@ prompt, and `add_shares` makes rows of the counts; people's labels of some image
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from vldebias.data import Labels, odd_values
-from vldebias.data.tables import as_labels, as_texts, column_of, read_table
+from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
-from vldebias.evaluation.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON, NOT_ANSWERED, Votes, read_answers
+from vldebias.evaluation.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON, read_answers
 from vldebias.evaluation.judges import NO_VALUE, SURE, Judgements
 from vldebias.evaluation.plan import GeneratedImages
 from vldebias.evaluation.result import CHANCE, NONE, TaskProvenance, TaskResult
 from vldebias.evaluation.session import Session
 from vldebias.evaluation.task import Name, Task, register_task
 from vldebias.files import digest
-from vldebias.metrics.bootstrap import Interval, wilson_interval
+from vldebias.metrics.bootstrap import Interval, percentile_interval, wilson_interval
 from vldebias.metrics.classification import agreement
 from vldebias.metrics.metric import computed
 from vldebias.metrics.shares import (
@@ -35,19 +35,19 @@ from vldebias.metrics.shares import (
     as_judged,
     corrected_shares,
     corrected_squares,
-    counted,
     discrepancies,
-    even_shares,
     independent,
     shares_radius,
     squared_discrepancies,
 )
 from vldebias.progress import SILENT, Progress
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 Floats = NDArray[np.float64]
-Codes = NDArray[np.int64]
 BY_CHANCE = ("discrepancy", "discrepancy_squared")  # measures beside which stands what even shares give
-EVERYTHING = "all images"
+ROLES = ("prompt", "value", "method", "weight", "people")  # of columns
 ABOUT = (
     "Images, and what each shows, as a table or people say. Discrepancy is the distance of the shares of a prompt from "
     "uniform (eq. 7.2), averaged over prompts and resampled over prompts with all their images; few images per prompt "
@@ -55,14 +55,10 @@ ABOUT = (
 )
 ABOUT_CORRECTED = (
     "A judge answered about every image and people about some. Corrected figures are right whatever the judge does, if "
-    "the labelled images were chosen at random (prediction-powered inference); the judge decides how wide they are. "
-    "Shares are those of all images, unknown ones included. Parity gap and MaxSkew are of all images together, among "
-    "those whose value can be told; the squared parity gap is the mean over prompts with two or more labels under "
-    "every method. What the judge moves is its figure less the corrected one."
+    "the labelled images were chosen at random (prediction-powered inference). Shares are of all images, unknown ones "
+    "included; parity gap and MaxSkew of all images whose value can be told; the squared parity gap is the mean over "
+    "prompts with two or more labels under every method. What the judge moves is its figure less the corrected one."
 )
-
-
-# ---- rows of counts ------------------------------------------------------------------------------------------
 
 
 def add_shares(
@@ -74,8 +70,7 @@ def add_shares(
 
     Means are resampled over prompts, each with all its images: the noise of few images is part of the spread between
     prompts, and resampling images as well would count it twice. The interval of one prompt is over its images, see
-    `shares_radius`. Shares are of all images of a prompt, with Wilson's interval: of two values the first alone; of
-    intersections none, they are many and thin.
+    `shares_radius`; of its shares it is Wilson's.
 
     Args:
         names: the values. counts: method -> (p, values + 1), unknown last; the same prompts for all methods.
@@ -87,111 +82,99 @@ def add_shares(
     known = {method: of[:, :-1] for method, of in counts.items()}
     shares = {method: of / of.sum(1, keepdims=True) for method, of in counts.items()}
     gaps = {method: discrepancies(of) for method, of in known.items()}
-    if subset or len(prompts) > 1:
+    several = subset != "" or len(prompts) > 1
+    if several:
+        add: Any = partial(result.add_resampled, **boot)
         first = next(iter(counts.values()))
         every = first[:1] if subset else np.concatenate([*counts.values()])
         n = {noun: len(prompts), "images each" if subset else "images": round(float(every.sum()))}
-        about: dict[str, Any] = {"n": n, "subset": subset, **boot}
-        images = first[:, :-1].sum(1).round().astype(np.int64)
+        sizes = first[:, :-1].sum(1).round().astype(int)
         for metric, of in computed("shares"):
-            result.add_resampled(metric, {m: of(one) for m, one in known.items()}, **about)
-            if metric.name in BY_CHANCE and images.any():
-                result.add(metric, CHANCE, *even_shares(of, images, values, **boot), n=n, subset=subset)
-        result.add_resampled("unknown", {m: one[:, -1] for m, one in shares.items()}, **about)
+            add(metric, {m: of(one) for m, one in known.items()}, n=n, subset=subset)
+            if metric.name in BY_CHANCE and sizes.any():
+                rng, even = np.random.default_rng(seed), np.full(values, 1 / values)
+                draws = [of(rng.multinomial(size, even, resamples).astype(float)) for size in sizes[sizes > 0]]
+                mean = np.mean(draws, axis=0)
+                result.add(metric, CHANCE, float(mean.mean()), percentile_interval(mean), n=n, subset=subset)
+        add("unknown", {m: one[:, -1] for m, one in shares.items()}, n=n, subset=subset)
         if recognised is not None:
-            result.add_resampled("recognised", recognised, **about)
+            add("recognised", recognised, n=n, subset=subset)
         for name, each, pick, which in (
             ("discrepancy", gaps, np.max, "the one with the widest gap of"),
             ("recognised", recognised, np.min, "the least recognised of"),
         ):
             if subset and each is not None:
-                worst: dict[str, Any] = {"statistic": partial(pick, axis=-1), "n": {f"{noun}, {which}": len(prompts)}}
-                result.add_resampled(name, each, subset=f"{subset}, the worst", **worst, **boot)
+                n = {f"{noun}, {which}": len(prompts)}
+                add(name, each, statistic=partial(pick, axis=-1), n=n, subset=f"{subset}, the worst")
         for code, value in enumerate(() if subset else names):
-            about["subset"] = f"mean over prompts: {value}"
-            result.add_resampled("share", {m: one[:, code] for m, one in shares.items()}, **about)
+            add("share", {m: one[:, code] for m, one in shares.items()}, n=n, subset=f"mean over prompts: {value}")
     radius, most = {m: shares_radius(one, **boot) for m, one in known.items()}, float(np.sqrt(1 - 1 / values))
+    # Of two values the first share says all; shares of intersections are many and thin.
     listed = () if " x " in result.provenance.task else names[: 1 if values == 2 else None]
     for i, prompt in enumerate(prompts):
         for method, of_prompts in counts.items():
-            gap, by, n = float(gaps[method][i]), float(radius[method][i]), {"images": round(float(of_prompts[i].sum()))}
+            size, gap, by = round(float(of_prompts[i].sum())), float(gaps[method][i]), float(radius[method][i])
             change = None
             if NONE in gaps:
                 moved, around = gap - gaps[NONE][i], by + radius[NONE][i]
                 change = (moved, max(-most, moved - around), min(most, moved + around))
-            where, ends = prompt if subset or len(prompts) > 1 else "", (max(0.0, gap - by), min(most, gap + by))
-            result.add("discrepancy", method, gap, ends, n=n, change=change, subset=where)
+            where, ends = prompt if several else "", (max(0.0, gap - by), min(most, gap + by))
+            result.add("discrepancy", method, gap, ends, n={"images": size}, change=change, subset=where)
             for code, name in enumerate(listed):
-                share, size = float(shares[method][i, code]), max(1, n["images"])
-                low, high = wilson_interval(min(size, round(float(of_prompts[i, code]))), size)
+                share, least = float(shares[method][i, code]), max(1, size)
+                low, high = wilson_interval(min(least, round(float(of_prompts[i, code]))), least)
                 ends = (min(share, low), max(share, high))
-                result.add("share", method, share, ends, n=n, subset=f"{prompt}: {name}")
-
-
-# ---- a judge, corrected by people ----------------------------------------------------------------------------
+                result.add("share", method, share, ends, n={"images": size}, subset=f"{prompt}: {name}")
 
 
 def _corrected_block(
-    raw: TaskResult, names: Sequence[str], images: Mapping[str, tuple[Codes, Codes, Codes, Floats]], **boot: Any
+    raw: TaskResult, names: Sequence[str], images: pd.DataFrame, counts: Mapping[str, Floats], **boot: Any
 ) -> list[TaskResult]:
     """Return the block of a judge's figures, corrected by people's labels, and by how much they differ.
 
     Labels of different methods are of different images, so the change of a corrected figure is that of independent
     estimates. Methods with fewer than 10 labels are left out with a warning; there is no block without another.
 
-    images: method -> of n images the prompts (n,) 0 .. p - 1, codes of the judge (n,), one beyond the values for
-        unknown, codes of people (n,) or NOT_LABELLED, and weights (n,), one over the probability of being asked.
+    images: a row per image with its method, the number of its prompt, `value` and `people`, which are codes, one beyond
+        the values for unknown, NOT_LABELLED where nobody was asked; and its weight. counts: those of `value`.
     """
-    labels, k = {method: int((of[2] != NOT_LABELLED).sum()) for method, of in images.items()}, len(names)
-    left = {method: n for method, n in labels.items() if n < LEAST}
-    if any(left.values()):
-        listed = ", ".join(f"{method} ({n})" for method, n in left.items())
-        few = f"labels: fewer than {LEAST} images are labelled of {listed}; these methods are not corrected, label more"
-        warn(few, SuspectInputWarning)
-    if len(left) == len(images):
+    k, metrics = len(names), [*(("share", name) for name in names), ("discrepancy", ""), ("max_skew", "")]
+    labels = {method: int((images[images.method == method].people != NOT_LABELLED).sum()) for method in counts}
+    if few := {method: n for method, n in labels.items() if 0 < n < LEAST}:
+        warn(f"labels: expected {LEAST} or more of a method, got {few}, not corrected; label more", SuspectInputWarning)
+    about = {"task": f"{raw.provenance.task} corrected", "title": "Corrected by people", "description": ABOUT_CORRECTED}
+    result = TaskResult(raw.provenance.model_copy(update=about), details=raw.details)
+    before, squares, more = dict[str, list[Interval]](), dict[str, Floats](), dict[str, Any]()
+    for method in (one for one in counts if labels[one] >= LEAST):
+        own = images[images.method == method]
+        number, said, people, weights = (own[name].to_numpy() for name in ("number", "value", "people", "weight"))
+        found = corrected_shares(said, people, k + 1, weights=weights)
+        judge, right = as_judged(said, k), [*map(found.interval, range(k)), found.discrepancy(k), found.max_skew(k)]
+        moves = [
+            one._replace(value=one.value - by.value, low=one.value - by.high, high=one.value - by.low)
+            for one, by in zip(judge, right, strict=True)
+        ]
+        figures = {"": judge, "corrected_": right, "judge_moves_": moves}
+        before = figures if method == NONE else before
+        n = {"images": len(own), "labels": labels[method]}
+        for prefix, several in figures.items():
+            for i, ((metric, where), one) in enumerate(zip(metrics, several, strict=True)):
+                change, ends = independent(one, before[prefix][i]) if before else None, (one.low, one.high)
+                result.add(f"{prefix}{metric}", method, one.value, ends, n=n, change=change, subset=where)
+        mended = corrected_squares(number, said, people, k, weights=weights)
+        squares[method] = np.stack([squared_discrepancies(counts[method][:, :k]), mended], axis=1)
+        more[method] = found.more_labels() or "more than there are images"
+    if not more:
         return []
-    found, squares, more = dict[str, tuple[list[Interval], ...]](), dict[str, Floats](), dict[str, Any]()
-    for method in (one for one in images if one not in left):
-        prompts, judged, people, weights = images[method]
-        one = corrected_shares(judged, people, k + 1, weights=weights)
-        found[method] = as_judged(judged, k), [*map(one.interval, range(k)), one.discrepancy(k), one.max_skew(k)]
-        by_judge = squared_discrepancies(counted(prompts, judged, np.ones(len(judged)), prompts.max() + 1, k)[:, :k])
-        mended = corrected_squares(prompts, judged, people, k + 1, k, weights=weights)
-        squares[method] = np.stack([by_judge, mended], axis=1)
-        more[method] = one.more_labels() or "more than there are images"
     whole = np.all([np.isfinite(one).all(1) for one in squares.values()], axis=0)
-    settings = {
-        "labelled images": {method: labels[method] for method in found},
-        "methods with fewer than 10 labels, left out": sorted(left),
-        "prompts without two labels under every method, left out of the squared gap": int((~whole).sum()),
-        "more labels, sampled alike, that halve the interval": more,
-    }
-    fields = {
-        "task": f"{raw.provenance.task} corrected",
-        "title": "Corrected by people",
-        "description": ABOUT_CORRECTED,
-        "settings": {**raw.provenance.settings, **settings},
-    }
-    result = TaskResult(raw.provenance.model_copy(update=fields), details=raw.details)
-    for i, (metric, where) in enumerate([*(("share", name) for name in names), ("discrepancy", ""), ("max_skew", "")]):
-        for method, both in found.items():
-            n = {"images": len(images[method][0]), "labels": labels[method]}
-            for which, name in enumerate((metric, f"corrected_{metric}")):
-                here = both[which][i]
-                change = independent(here, found[NONE][which][i]) if NONE in found else None
-                result.add(name, method, here.value, (here.low, here.high), n=n, change=change, subset=where)
-            judge, own = both[0][i], both[1][i]
-            ends = (judge.value - own.high, judge.value - own.low)
-            result.add(f"judge_moves_{metric}", method, judge.value - own.value, ends, n=n, subset=where)
     if whole.sum() > 1:
-        n = {"prompts": int(whole.sum()), "labels": sum(labels[method] for method in found)}
+        n = {"prompts": int(whole.sum()), "labels": sum(labels[method] for method in more)}
         for prefix, of in (("", [1, 0]), ("corrected_", [0, 1]), ("judge_moves_", [1, -1])):
             each = {method: one[whole] @ np.array(of, dtype=float) for method, one in squares.items()}
             result.add_resampled(f"{prefix}discrepancy_squared", each, n=n, **boot)
+    settings = {"labelled images": labels, "more labels, sampled alike, that halve the interval": more}
+    result.provenance.settings = {**raw.provenance.settings, **settings}
     return [result]
-
-
-# ---- a table -------------------------------------------------------------------------------------------------
 
 
 @register_task
@@ -232,177 +215,126 @@ class SharesTask(Task):
             return {"table": self.table}
         labels, folder = session.options.labels, session.options.drawn
         if not labels or folder is None:
-            raise InvalidInputError(
-                f"expected labels and the folder of generated images; this suite needs {session.needs}"
-            )
+            raise InvalidInputError(f"expected --labels and --drawn; this suite needs {session.needs}")
         return {"labels": labels, "folder": folder, "plan": folder / "plan.json", "progress": session.progress}
 
     def measure(
-        self,
-        table: Path | str | Mapping[str, Sequence[Any]] | None = None,
-        *,
-        labels: Sequence[Path] = (),
-        folder: Path | None = None,
-        drawn: GeneratedImages | None = None,
-        progress: Progress = SILENT,
+        self, table: Any = None, *, labels: Sequence[Path] = (), folder: Path | None = None, progress: Progress = SILENT
     ) -> list[TaskResult]:
-        """Measure a table, or people's labels of the generated images in a folder; without labels there is no block.
+        """Measure a table, which is a file or has columns by name as a data frame does; or labels of generated images.
 
-        table: a file, or columns by name such as those of a data frame. drawn: the images of the table.
+        labels: files of answers about the images in `folder`. There is no block where nobody labelled the attribute.
         """
-        if table is None:
-            results = self.labelled(GeneratedImages.open(folder or ""), labels)
-            if not results:
-                progress.say(f"{self.name}: nobody labelled {self.attribute}, so it is left out")
-            return results
-        pd, where, data = need("pandas"), "table", {}
+        if table is None and folder is not None:
+            return self._labelled(GeneratedImages.open(folder), labels, progress)
+        where, data = "table", {}
         if isinstance(table, (str, Path)):
             where, data = str(table), {Path(table).name: digest(table)}
             columns = read_table(Path(table))
         else:
             columns = need("pyarrow").table({name: list(column) for name, column in dict(table).items()})
-        if not columns.num_rows:
-            raise InvalidInputError(f"{where}: expected a row for each image, got none")
-
-        def texts_of(name: str) -> Any:
-            return pd.Series(as_texts(column_of(columns, name, where), f"{where}: {name}")).str.strip()
-
-        texts = pd.Series(as_texts(column_of(columns, self.prompt, where), f"{where}: {self.prompt}"))
-        if (blank := np.flatnonzero(texts.str.strip() == "")).size:
+        names = {role: name for role in ROLES if (name := getattr(self, role)) is not None}
+        texts = {role: as_texts(column_of(columns, name, where), f"{where}: {name}") for role, name in names.items()}
+        images = need("pandas").DataFrame(texts).apply(lambda column: column.str.strip())
+        if (blank := np.flatnonzero(images.prompt == "")).size:
             raise InvalidInputError(f"{where}: {len(blank)} rows have no {self.prompt!r}, such as row {blank[0] + 1}")
-        read = {
-            name: self._labels(column_of(columns, name, where), f"{where}: {name}", warns=drawn is None)
-            for name in (self.value, self.people)
-            if name is not None
+        empty = partial(TaskProvenance, model="not said", split="table", data=data)
+        results = self._blocks(images, where, lambda **fields: TaskResult(empty(**fields)))
+        if self.people is not None and len(results) == 1:
+            raise InvalidInputError(f"{self.people}: expected {LEAST} or more labels by people of a method; label more")
+        return results
+
+    def _labels(self, texts: pd.Series, where: str) -> Labels:
+        """Return a column as labels, with a warning of what looks like a slip in a table of somebody else."""
+        known = texts.where(~texts.isin(self.unknown), "").map(lambda text: self.same.get(text, text))
+        labels = Labels.of(known, self.values or None)
+        if not self.attribute and (problems := odd_values(labels)):
+            warn(f"{where}: {'; also '.join(problems)}", SuspectInputWarning)
+        return labels
+
+    def _blocks(self, images: pd.DataFrame, where: str, empty: Callable[..., TaskResult]) -> list[TaskResult]:
+        """Return the block of a table with ROLES as columns and, if it has labels of people, that of the correction."""
+        pd, boot = need("pandas"), dict[str, Any](resamples=self.resamples, seed=self.seed)
+        labels = {
+            role: self._labels(images[role], f"{where}: {getattr(self, role)}")
+            for role in ("value", "people")
+            if role in images
         }
-        names = self.values or tuple(sorted({name for labels in read.values() for name in labels.names}))
-        if len(names) < 2:
-            raise InvalidInputError(
-                f"{where}: {self.value!r} has the values {list(names)}; expected two or more: say values= where some "
-                "do not occur"
-            )
-        codes = {  # one beyond the names is unknown
-            name: np.array([*map(names.index, labels.names), len(names)])[labels.codes] for name, labels in read.items()
-        }
-        methods = pd.Series([NONE] * len(texts)) if self.method is None else texts_of(self.method)
-        if self.baseline not in (NONE, *methods):
-            raise InvalidInputError(f"baseline: expected one of {sorted(set(methods))}, got {self.baseline!r}")
-        methods = methods.replace({self.baseline: NONE, "": "not said"})
-        weights = np.ones(len(texts))
-        if self.weight is not None:
-            weights = pd.to_numeric(texts_of(self.weight), errors="coerce").to_numpy(np.float64)
-            if (bad := np.flatnonzero(~(np.isfinite(weights) & (weights > 0)))).size:
-                came = f"got {texts_of(self.weight)[bad[0]]!r} in row {bad[0] + 1}"
-                raise InvalidInputError(f"{where}: {self.weight}: expected numbers above 0, {came}")
-        order = sorted(methods.unique(), key=lambda name: name != NONE)
-        every = methods.groupby(texts, sort=False).nunique()
-        prompts = every.index[every == len(order)]
-        if prompts.empty:
-            raise InvalidInputError(f"{where}: no prompt has images of every method, {sorted(order)}")
-        at = prompts.get_indexer(texts)
-        rows = {method: np.flatnonzero((methods == method) & (at >= 0)) for method in order}
-        boot: dict[str, Any] = {"resamples": self.resamples, "seed": self.seed}
-        fields: dict[str, Any] = {
-            "task": self.name,
-            "title": self.title,
-            "description": ABOUT,
-            "data": data,
-            "n": {"prompts": len(prompts), "images": int((at >= 0).sum())},
-            "settings": {
-                "columns": {key: getattr(self, key) for key in ("prompt", "value", "method", "weight", "people")},
-                "values": list(names),
-                "counts as unknown": ["", *self.unknown],
-                "prompts left out (not there under every method)": len(every) - len(prompts),
-                "resampled": "prompts with all their images" if len(prompts) > 1 else "images of the one prompt",
-                **boot,
-            },
-        }
-        if drawn is not None:
-            result = drawn.result(split="generated, labelled by people", **fields)
-        else:  # whose model nobody said
-            fields |= {"model": "not said", "split": "table", "prompts": f"the {len(prompts)} prompts of the images"}
-            fields |= {"prompts_hash": hashlib.sha256("\0".join(prompts).encode()).hexdigest()}
-            result = TaskResult(TaskProvenance(**fields, methods={method: {} for method in order}))
-        k, said = len(names), codes[self.value]
-        worth = weights if self.people is None else np.ones(len(texts))
-        of = {m: counted(at[own], said[own], worth[own], len(prompts), k) for m, own in rows.items()}
-        add_shares(result, names, of, prompts.tolist(), **boot)
-        if self.people is None:
-            return [result]
-        judge, others = (read[name].names for name in (self.value, self.people))
-        strange, never = [one for one in others if one not in judge], [one for one in judge if one not in others]
-        if strange and never:
+        judge, people = (set(labels.get(role, labels["value"]).names) for role in ("value", "people"))
+        if (strange := sorted(people - judge)) and (never := sorted(judge - people)):
             warn(
                 f"{where}: column {self.people!r} has {strange}, which the judge never says, and lacks {never}, which "
                 f"it says; if two mean the same, give --same {strange[0]}={never[0]}",
                 SuspectInputWarning,
             )
-        # An empty cell was not asked; a text that means unknown was an answer.
-        people = np.where(texts_of(self.people) != "", codes[self.people], NOT_LABELLED)
-        images = {m: (at[own], said[own], people[own], weights[own]) for m, own in rows.items()}
-        mended = _corrected_block(result, names, images, **boot)
-        if not mended and drawn is None:
-            raise InvalidInputError(
-                f"{self.people}: expected labels of people for {LEAST} or more images of a method; label more"
-            )
-        return [result, *mended]
+        names = self.values or tuple(sorted(judge | people))
+        if (k := len(names)) < 2:
+            raise InvalidInputError(f"{where}: {self.value!r} has the values {list(names)}; expected two or more")
+        rows = pd.DataFrame({"method": NONE, "weight": 1.0, **images})
+        if self.baseline not in (NONE, *rows.method):
+            raise InvalidInputError(f"baseline: expected one of {sorted(set(rows.method))}, got {self.baseline!r}")
+        weight = pd.to_numeric(rows.weight, errors="coerce")
+        if (bad := rows.weight[~((weight > 0) & (weight < np.inf))]).size:
+            came = f"got {bad.iloc[0]!r} in row {bad.index[0] + 1}"
+            raise InvalidInputError(f"{where}: {self.weight}: expected numbers above 0, {came}")
+        for role, one in labels.items():  # one beyond the names is unknown
+            rows[role] = np.array([*map(names.index, one.names), k])[one.codes]
+        if corrects := "people" in rows:  # an empty cell was not asked; a text that means unknown was an answer
+            rows["people"] = rows.people.where(images.people != "", NOT_LABELLED)
+        rows["method"] = rows.method.replace({self.baseline: NONE, "": "not said"})
+        rows["weight"], rows["counts"] = weight, 1.0 if corrects else weight
+        methods = sorted(rows.method.unique(), key=lambda name: name != NONE)
+        shown = rows.groupby("prompt", sort=False).method.nunique()
+        prompts = shown.index[shown == len(methods)]
+        if prompts.empty:
+            raise InvalidInputError(f"{where}: no prompt has images of every method, {sorted(methods)}")
+        rows["number"] = prompts.get_indexer(rows.prompt)
+        rows, counts = rows[rows.number >= 0], dict[str, Floats]()
+        for method in methods:  # with unequal weights the counts of a prompt add up to its effective sample size
+            own, total = rows[rows.method == method], np.zeros((len(prompts), k + 1))
+            np.add.at(total, (own.number, own.value), own.counts)
+            counts[method] = total * (total.sum(1) / np.bincount(own.number, own.counts**2))[:, None]
+        settings = self.model_dump(mode="json", exclude={"task", "name", "title", "table"})
+        settings |= {"values": list(names), "prompts of some methods alone, left out": len(shown) - len(prompts)}
+        n = {"prompts": len(prompts), "images": len(rows)}
+        result = empty(task=self.name, title=self.title, description=ABOUT, n=n, settings=settings)
+        add_shares(result, names, counts, prompts.tolist(), **boot)
+        return [result, *(_corrected_block(result, names, rows, counts, **boot) if corrects else [])]
 
-    def _labels(self, column: Any, where: str, *, warns: bool) -> Labels:
-        """Return the labels of a column, with what means the same under one name."""
-        if self.values:
-            known = {**{value: value for value in self.values}, **self.same}
-        else:
-            there = {text.strip() for text in as_texts(column, where)} - {"", *self.unknown}
-            known = dict(sorted(((text, self.same.get(text, text)) for text in there), key=lambda pair: pair[::-1]))
-        labels = as_labels(column, known, where, self.unknown)
-        if warns and (problems := odd_values(labels)):
-            warn(f"{where}: {'; also '.join(problems)}", SuspectInputWarning)
-        return labels
-
-    def labelled(self, drawn: GeneratedImages, files: Sequence[Path]) -> list[TaskResult]:
+    def _labelled(self, drawn: GeneratedImages, files: Sequence[Path], progress: Progress) -> list[TaskResult]:
         """Measure majority labels of images whose prompts state no value, and correct the last judge by them.
 
         A part of the plan without labels, such as the concepts that a projection was fitted on, is not corrected: the
         labels of another part do not apply to it.
         """
-        images = [image for image in drawn if image.stated is None]
-        answers = [one for one in read_answers(files) if one.attribute == self.attribute]
-        if not answers:
+        pd, own = need("pandas"), self.model_copy(update={"unknown": (NO_VALUE, CANNOT_TELL, NO_PERSON, NO_MAJORITY)})
+        answers = pd.DataFrame([dict(one) for one in read_answers(files) if one.attribute == self.attribute])
+        if answers.empty:
+            progress.say(f"{self.name}: nobody labelled {self.attribute}, so it is left out")
             return []
-        votes = Votes.of(answers, self.values, [image.path for image in images])
-        if not any(votes.majority):
-            raise InvalidInputError(
-                f"labels: none of {len(images)} generated images is labelled; the labels name {answers[0].image}, the "
-                f"folder has {images[0].path}. Give paths relative to the folder"
-            )
+        answers["code"] = Labels.of(answers.value, (*self.values, CANNOT_TELL, NO_PERSON)).codes
+        said = answers.assign(weight=answers.weight.astype(float).fillna(1.0)).groupby("image")
+        majority = said.value.agg(lambda values: NO_MAJORITY if len(most := values.mode()) > 1 else most[0])
+        images = pd.DataFrame(drawn.images).rename(columns={"variant": "method"})
         judge = Judgements.last(drawn, self.attribute, self.values)
-        seen = {} if judge is None else dict(zip(drawn, judge.said(self.attribute, self.values, SURE)[0], strict=True))
-        table = need("pandas").DataFrame(
-            {
-                "prompt": [one.concept if one.part in ("train", "unseen") else one.prompt for one in images],
-                "part": [one.part for one in images],
-                "method": [one.variant for one in images],
-                "people": votes.majority,
-                "judge": [seen.get(one, "").removeprefix(NO_VALUE) for one in images],
-                "weight": votes.weights,
-            }
-        )
-        own = {"method": "method", "weight": "weight", "unknown": (CANNOT_TELL, NO_PERSON, NO_MAJORITY)}
-        told = table[table.people != ""]
-        (result,) = self.model_copy(update={**own, "value": "people"}).measure(told, drawn=drawn)
-        settings = {"attribute": self.attribute, "annotators": votes.annotators}
-        try:
-            agreed = agreement(votes.codes, missing=NOT_ANSWERED, resamples=self.resamples, seed=self.seed)
-        except InvalidInputError as error:
-            settings["agreement"] = f"not measured: {error}"
-        else:
-            settings["agreement"] = "nominal; 'cannot tell' and 'no person' are answers too; resampled over images"
-            n = {"images with two answers": agreed.alpha.n, "annotators": len(votes.codes), "answers": agreed.answers}
+        images["value"] = "" if judge is None else judge.said(self.attribute, self.values, SURE)[0]
+        images["prompt"] = images.concept.where(images.part.isin(["train", "unseen"]), images.prompt)
+        images["people"] = images.path.map(majority).fillna("")
+        images["weight"] = images.path.map(said.weight.last()).fillna(1.0)
+        images = images[images.stated.isna()]
+        if (told := images[images.people != ""]).empty:
+            raise InvalidInputError(
+                f"labels: none of {len(images)} generated images is labelled; the labels name {answers.image[0]}, the "
+                f"folder has {images.path.iloc[0]}. Give paths relative to the folder"
+            )
+        empty = partial(drawn.result, split="generated, labelled by people")
+        (result,) = own._blocks(told.assign(value=told.people).drop(columns="people"), "labels", empty)
+        votes = answers.pivot(index="annotator", columns="image", values="code").reindex(columns=images.path)
+        result.provenance.settings |= {"annotators": list(votes.index), "judge": judge and judge.name}
+        with suppress(InvalidInputError):  # one annotator, or one value
+            agreed = agreement(votes, resamples=self.resamples, seed=self.seed)
+            n = {"images with two answers": agreed.alpha.n, "annotators": len(votes), "answers": agreed.answers}
             for metric, one in (("alpha", agreed.alpha), ("percent_agreement", agreed.percent)):
-                result.add(metric, EVERYTHING, one.value, (one.low, one.high), n=n)
-        result.provenance.settings |= settings
-        if judge is None:
-            return [result]
-        result.provenance.settings["judge"] = judge.name
-        both = self.model_copy(update={**own, "value": "judge", "people": "people"})
-        return [result, *both.measure(table[table.part.isin(told.part)], drawn=drawn)[1:]]
+                result.add(metric, "all images", one.value, (one.low, one.high), n=n)
+        part = images[images.part.isin(told.part)]
+        return [result, *(own._blocks(part, "labels", empty)[1:] if judge is not None else [])]

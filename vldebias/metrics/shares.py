@@ -15,14 +15,13 @@ often such intervals contain the truth.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
-from vldebias.metrics.bootstrap import Interval, Values, codes, percentile_interval, rows, wilson_interval
+from vldebias.metrics.bootstrap import Interval, Values, codes, rows, vectors, wilson_interval
 
 NOT_LABELLED = -1
 LEAST, FEW = 10, 30  # labels below which nothing is said, and below which a warning is
@@ -32,9 +31,6 @@ _WEIGHTS = 8  # different weights that make strata of their own; more are put in
 Floats = NDArray[np.float64]
 Codes = NDArray[np.integer]
 Counts = Codes | Floats
-
-
-# ---- shares and their distance from even ---------------------------------------------------------------------
 
 
 def discrepancy(labels: Values, n_groups: int, *, unknown: int | None = None) -> float:
@@ -84,25 +80,6 @@ def squared_discrepancies(counts: Counts) -> Floats:
     return np.where(n > 1, ((shares - even) ** 2).sum(axis=-1) - spread, 1 - even)
 
 
-def shares_radius(counts: Counts, *, resamples: int = 2000, seed: int = 0) -> Floats:
-    """Return L2 radii (p,) around the shares of each row of counts (p, |A|) that should contain the true shares.
-
-    By the triangle inequality the discrepancy of a row is within it as well. Resampled discrepancies would not do: they
-    inherit the upward bias, and their interval can miss the very value that was measured. It is a quantile over
-    resamples of the images, to which one image of each value is added: without them images that all show one value
-    would pass for certain. Where nothing was counted the radius is the maximum, sqrt(1 - 1/|A|).
-    """
-    rng = np.random.default_rng(seed)
-    values, total = counts.shape[1], counts.sum(axis=1)
-    n = (total + 1e-9).astype(np.int64)
-    centres = (counts * (n / np.maximum(total, 1))[:, None] + 1) / (n + values)[:, None]
-    radius = np.full(len(counts), np.sqrt(1 - 1 / values))
-    for i in np.flatnonzero(n):
-        drawn = rng.multinomial(n[i], centres[i], size=resamples) / n[i]
-        radius[i] = np.quantile(np.linalg.norm(drawn - centres[i], axis=1), LEVEL)
-    return radius
-
-
 def deviation_ratios(counts: Counts) -> Floats:
     """Return max_a |share_a - 1/|A|| / (1 - 1/|A|) (...) from counts (..., |A|); 1 where nothing was counted.
 
@@ -122,36 +99,29 @@ def kl_divergences(counts: Counts) -> Floats:
     return np.where(known, np.maximum(terms.sum(axis=-1), 0.0), np.log(values))
 
 
-def even_shares(
-    of: Callable[[Floats], Floats], images: Codes, values: int, *, resamples: int, seed: int
-) -> tuple[float, tuple[float, float]]:
-    """Return the mean and middle 95 % of a measure under even shares, for these numbers of images per prompt (p,).
-
-    of: from counts (..., values). Prompts without an image are left out.
-    """
-    rng, even = np.random.default_rng(seed), np.full(values, 1 / values)
-    drawn = np.mean([of(rng.multinomial(int(n), even, resamples).astype(float)) for n in images[images > 0]], axis=0)
-    return float(drawn.mean()), percentile_interval(drawn)
-
-
-def counted(prompts: Codes, codes: Codes, weights: Floats, n_prompts: int, values: int) -> Floats:
-    """Return the number of images of each prompt with each value, (p, values + 1), unknown last.
-
-    With unequal weights the counts of a prompt add up to its effective sample size.
-    """
-    total, squares = np.zeros((n_prompts, values + 1)), np.zeros(n_prompts)
-    np.add.at(total, (prompts, codes), weights)
-    np.add.at(squares, prompts, weights**2)
-    return total * (total.sum(1) / squares)[:, None]
-
-
 def _shares(counts: Counts) -> tuple[Floats, NDArray[np.bool_]]:
     """Return shares (..., |A|), and where anything was counted (...)."""
     n = counts.sum(axis=-1)
     return counts / np.where(n > 0, n, 1)[..., None], n > 0
 
 
-# ---- corrected by people -------------------------------------------------------------------------------------
+def shares_radius(counts: Counts, *, resamples: int = 2000, seed: int = 0) -> Floats:
+    """Return L2 radii (p,) around the shares of each row of counts (p, |A|) that should contain the true shares.
+
+    By the triangle inequality the discrepancy of a row is within it as well. Resampled discrepancies would not do: they
+    inherit the upward bias, and their interval can miss the very value that was measured. It is a quantile over
+    resamples of the images, to which one image of each value is added: without them images that all show one value
+    would pass for certain. Where nothing was counted the radius is the maximum, sqrt(1 - 1/|A|).
+    """
+    rng = np.random.default_rng(seed)
+    values, total = counts.shape[1], counts.sum(axis=1)
+    n = (total + 1e-9).astype(np.int64)
+    centres = (counts * (n / np.maximum(total, 1))[:, None] + 1) / (n + values)[:, None]
+    radius = np.full(len(counts), np.sqrt(1 - 1 / values))
+    for i in np.flatnonzero(n):
+        drawn = rng.multinomial(n[i], centres[i], size=resamples) / n[i]
+        radius[i] = np.quantile(np.linalg.norm(drawn - centres[i], axis=1), LEVEL)
+    return radius
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +146,7 @@ class CorrectedShares:
         value = float(self.shares[answer])
         low, high = np.quantile(self.draws[..., answer], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=1)
         down, up = (value + self._wider * (end - value) for end in (min(low.min(), value), max(high.max(), value)))
-        return Interval(value, max(0.0, down), min(1.0, up), LEVEL, self.labels, self.draws.shape[1])
+        return self._found(value, max(0.0, down), min(1.0, up))
 
     def discrepancy(self, values: int) -> Interval:
         """Return eq. 7.2 of all images together, among those whose value can be told: the first `values` answers.
@@ -187,18 +157,14 @@ class CorrectedShares:
         Raises:
             InvalidInputError: people could tell the value of no labelled image.
         """
-        shares, off = self._among(values)
-        value, reach = float(np.linalg.norm(shares - 1 / values)), self._radius(np.linalg.norm(off, axis=-1))
-        most = float(np.sqrt(1 - 1 / values))
-        return Interval(
-            value, max(0.0, value - reach), min(most, value + reach), LEVEL, self.labels, self.draws.shape[1]
-        )
+        shares, reach = self._among(values, 2)
+        value = float(np.linalg.norm(shares - 1 / values))
+        return self._found(value, max(0.0, value - reach), min((1 - 1 / values) ** 0.5, value + reach))
 
     def max_skew(self, values: int) -> Interval:
         """Return max_a log(share_a |A|) of all images together, as `discrepancy` does."""
-        shares, off = self._among(values)
-        skew = log_skew(float(shares.max()), self._radius(np.abs(off).max(-1)), values)
-        return Interval(*skew, LEVEL, self.labels, self.draws.shape[1])
+        shares, reach = self._among(values, np.inf)
+        return self._found(*log_skew(float(shares.max()), reach, values))
 
     def more_labels(self) -> int | None:
         """Return how many more such labels halve the intervals; None if that takes more images."""
@@ -207,16 +173,17 @@ class CorrectedShares:
         needed = np.inf if left <= 0 else self.labels * labels / left
         return None if needed > self.images else int(np.ceil(needed - self.labels))
 
-    def _among(self, values: int) -> tuple[Floats, Floats]:
-        """Return shares (values,) of images whose value can be told, and how far the draws (2, b, values) are off."""
+    def _among(self, values: int, norm: float) -> tuple[Floats, float]:
+        """Return shares (values,) of images whose value can be told, and the radius of the draws around them."""
         named = float(self.shares[:values].sum())
         if named <= 0:
             raise InvalidInputError("people: no labelled image has a value that can be told; label more")
         draws, shares = self.draws[..., :values], self.shares[:values] / named
-        return shares, draws / draws.sum(-1, keepdims=True) - shares
+        off = np.linalg.norm(draws / draws.sum(-1, keepdims=True) - shares, ord=norm, axis=-1)
+        return shares, self._wider * float(np.quantile(off, LEVEL, axis=1).max())
 
-    def _radius(self, distances: Floats) -> float:
-        return self._wider * float(np.quantile(distances, LEVEL, axis=1).max())
+    def _found(self, value: float, low: float, high: float) -> Interval:
+        return Interval(value, low, high, LEVEL, self.labels, self.draws.shape[1])
 
     @property
     def _wider(self) -> float:
@@ -244,13 +211,7 @@ def as_judged(judged: Codes, values: int) -> list[Interval]:
 
 
 def corrected_shares(
-    judged: Values,
-    people: Values,
-    answers: int,
-    *,
-    weights: Values | None = None,
-    resamples: int = 2000,
-    seed: int = 0,
+    judged: Values, people: Values, answers: int, *, weights: Values | None = None, resamples: int = 2000, seed: int = 0
 ) -> CorrectedShares:
     """Return the shares of a judge's answers about all images, corrected by people's answers about some.
 
@@ -268,18 +229,13 @@ def corrected_shares(
     Warns:
         SuspectInputWarning: fewer than 30 labelled images, or an answer of the judge of which none is labelled.
     """
-    said, answered = rows(judged, "judged", 1), rows(people, "people", 1)
-    worth = np.ones(len(said)) if weights is None else rows(weights, "weights", 1).astype(np.float64)
-    if not len(said) == len(answered) == len(worth):
-        lengths = f"{len(said)}, {len(answered)} and {len(worth)}"
-        raise InvalidInputError(
-            f"expected answers of the judge and of people, and weights, of one length, got {lengths}"
-        )
+    given = np.ones(len(judged)) if weights is None else weights
+    said, answered, worth = vectors(judged=judged, people=people, weights=given)
     if answered.dtype.kind not in "iu" or answered.min() < NOT_LABELLED or answered.max() >= answers:
         raise InvalidInputError(
             f"people: expected codes {NOT_LABELLED} .. {answers - 1}, got {np.unique(answered)[:8]}"
         )
-    asked, told = answered != NOT_LABELLED, _one_hot(answered, answers)
+    asked = answered != NOT_LABELLED
     labels = int(asked.sum())
     if labels < LEAST:
         raise InvalidInputError(
@@ -293,7 +249,11 @@ def corrected_shares(
     if labels < FEW or lacking:
         why = f"{labels} labels are few" if labels < FEW else f"no image is labelled of the judge's answers {lacking}"
         warn(f"people: {why}; the intervals are wide, label more images", SuspectInputWarning)
-    overall = (worth[asked] @ told[asked]) / worth[asked].sum()
+
+    def shares_of(part: Codes) -> Floats:
+        return np.bincount(answered[part], worth[part], minlength=answers) / worth[part].sum()
+
+    overall = shares_of(np.flatnonzero(asked))
     strata: list[tuple[float, Floats, Floats]] = []  # size, shares, and as many labels as they are worth
     for i in range(len(names)):
         size, here = (code == i).mean(), np.flatnonzero(asked & (code == i))
@@ -305,8 +265,7 @@ def corrected_shares(
             edges = np.quantile(worth[here], np.linspace(0, 1, _WEIGHTS + 1)[1:-1])
         place = np.searchsorted(edges, worth[here])
         for part in (here[place == one] for one in np.unique(place)):
-            w = worth[part]
-            shares = w @ told[part] / w.sum()
+            w, shares = worth[part], shares_of(part)
             strata.append((size * (w.sum() / worth[here].sum()), shares, shares * (w.sum() ** 2 / (w**2).sum())))
     of, theta, counts = (np.array(column) for column in zip(*strata, strict=True))
     rng = np.random.default_rng(seed)
@@ -321,34 +280,27 @@ def corrected_shares(
     return CorrectedShares(shares, draws, labels, len(said), noise)
 
 
-def _one_hot(codes: Codes, answers: int) -> Floats:
-    """(n, answers); zeros for NOT_LABELLED."""
-    return (codes[:, None] == np.arange(answers)).astype(np.float64)
-
-
-def corrected_squares(
-    prompts: Codes, judged: Codes, people: Codes, answers: int, values: int, *, weights: Floats | None = None
-) -> Floats:
+def corrected_squares(prompts: Codes, judged: Codes, people: Codes, values: int, *, weights: Floats) -> Floats:
     """Return the unbiased squared discrepancy (p,) of each prompt 0 .. p - 1, NaN with fewer than two labelled images.
 
     The share of each prompt is its mean of what the judge's answers are worth over all prompts, plus the mean error of
     that among its labelled images; the square is too large by the variance of this, which is taken off. As with
     `squared_discrepancies` one may be negative, and a mean over prompts is what it is for. The rate of images that can
-    be told, by which it is divided, is that of the judge's answers. Arguments: see `corrected_shares`; the first
-    `values` of the answers name values.
+    be told, by which it is divided, is that of the judge's answers. Arguments: see `corrected_shares`; the code
+    `values` of people names no value.
     """
-    told, asked = _one_hot(people, answers), people != NOT_LABELLED
-    worth = np.ones(len(told)) if weights is None else weights
-    seen = {code: rows for code in np.unique(judged) if len(rows := np.flatnonzero(asked & (judged == code)))}
-    labelled = {code: worth[rows] @ told[rows] / worth[rows].sum() for code, rows in seen.items()}
-    share = {code: float((judged == code).mean()) for code in labelled}
-    overall = sum(share[code] * labelled[code] for code in labelled) / sum(share.values())
+    told, asked = np.eye(values + 2, values)[people], people != NOT_LABELLED
+    _, code = np.unique(judged, return_inverse=True)
+    said = np.eye(code.max() + 1)[code]
+    of = (said * (weights * asked)[:, None]).T
+    seen = of.sum(1) > 0
+    means, share = of @ told / np.maximum(of.sum(1), 1e-300)[:, None], said.mean(0) * seen
+    predicted = np.where(seen[:, None], means, share @ means / share.sum())[code]
 
     def centred(of: Floats) -> Floats:
         """(n, values): 0 in the mean where the values are even; unknown is 0."""
-        return of[:, :values] - of[:, :values].sum(1, keepdims=True) / values
+        return of - of.sum(1, keepdims=True) / values
 
-    predicted = np.stack([labelled.get(code, overall) for code in judged])
     guess, error = centred(predicted), centred(told) - centred(predicted)
     squares = np.full(int(prompts.max()) + 1, np.nan)
     for p in range(len(squares)):
@@ -356,8 +308,8 @@ def corrected_squares(
         some = every[asked[every]]
         if len(some) < 2:
             continue
-        w = worth[some] / worth[some].sum()
-        rate = predicted[every, :values].sum(1).mean()
+        w = weights[some] / weights[some].sum()
+        rate = predicted[every].sum(1).mean()
         mean = guess[every].mean(0) + w @ error[some]
         off, lean = error[some] - w @ error[some], guess[some] - w @ guess[some]
         grown = len(some) / (len(some) - 1)

@@ -101,10 +101,10 @@ def label_command(
     sample: Annotated[
         str,
         typer.Option(
-            help="judge: uncertainty sampling with inverse-probability weights; turn: the prompts in turn. "
-            "auto: judge if one has answered and no answers were given in turn."
+            help="judge: uncertainty sampling with inverse-probability weights, where a judge has read the images; "
+            "turn: the prompts in turn."
         ),
-    ] = "auto",
+    ] = "judge",
     **where: Any,
 ) -> None:
     """Label images by hand: one at a time, blinded, in an order of its own for every annotator.

@@ -294,10 +294,9 @@ class SharesTask(Task):
             own, total = rows[rows.method == method], np.zeros((len(prompts), k + 1))
             np.add.at(total, (own.number, own.value), own.counts)
             counts[method] = total * (total.sum(1) / np.bincount(own.number, own.counts**2))[:, None]
-        settings = self.model_dump(mode="json", exclude={"task", "name", "title", "table"})
-        settings |= {"values": list(names), "prompts of some methods alone, left out": len(shown) - len(prompts)}
+        left = {"values": list(names), "prompts of some methods alone, left out": len(shown) - len(prompts)}
         n = {"prompts": len(prompts), "images": len(rows)}
-        result = empty(task=self.name, title=self.title, description=ABOUT, n=n, settings=settings)
+        result = empty(task=self.name, title=self.title, description=ABOUT, n=n, settings=self.settings(left))
         add_shares(result, names, counts, prompts.tolist(), **boot)
         return [result, *(_corrected_block(result, names, rows, counts, **boot) if corrects else [])]
 

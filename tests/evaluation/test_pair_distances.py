@@ -10,7 +10,7 @@ import torch
 
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation import TextsTask, evaluate, load_suite, run_suite
-from vldebias.evaluation.paper import GENERATED
+from vldebias.evaluation.report import published
 from vldebias.evaluation.result import Result
 from vldebias.hosts import resolve
 from vldebias.methods import Problem
@@ -76,7 +76,9 @@ def test_the_suite_of_the_paper_measures_what_is_published_and_a_user_chooses_la
     task = load_suite("generation").tasks[0]
     assert isinstance(task, TextsTask)
     assert task.with_options(Options(out=Path(), lam=7.0)).lam == 7.0
-    published = {name for name, metric, *_ in GENERATED if metric == "pair_distance"}
-    assert published == {f"pairs {name}" for name in task.sets}
+    figures = published("generation", "stable diffusion 2.1")
+    assert {name for name, metric, *_ in figures if metric == "pair_distance"} == {
+        f"pairs {name}" for name in task.sets
+    }
     with pytest.raises(InvalidInputError, match="method="):
         evaluate(load_pipeline(), prompts=prompts, task="texts", methods=["cali", "orth"])

@@ -126,4 +126,3 @@ def test_parts_are_the_arguments_of_a_metric_frame() -> None:
     assert overall == pytest.approx((10 * 0.5 + 30 * 0.9) / 40)
     with pytest.raises(InvalidInputError, match="gap"):
         result.as_metric_frame("birds", "gap", "none")
-    pd.testing.assert_frame_equal(result.to_frame(), result.to_pandas())

@@ -1,6 +1,5 @@
 """Every committed result opens, its rows hold together, a page quotes it, and pages show the figures that are there."""
 
-import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -34,7 +33,7 @@ def problems(result: Result) -> list[str]:
     keys = Counter((r.task, r.metric, r.method, r.subset, r.lam, r.strength) for r in result.rows)
     found += [f"{key} stands {count} times" for key, count in keys.items() if count > 1]
     found += [f"{one.task}: a protocol without words" for one in result.provenance if not one.description]
-    if re.search(r'"(/|[A-Za-z]:\\\\|~)|/(home|tmp|root|Users|mnt|work)/', json.dumps(result.to_dict())):
+    if re.search(r'"(/|[A-Za-z]:\\\\|~)|/(home|tmp|root|Users|mnt|work)/', result.model_dump_json()):
         found.append("a path of a machine")
     return found
 

@@ -29,8 +29,8 @@ def _narrow():
         yield
 
 
-def found(pipe, **how):
-    return {one.name: one for one in check(Loaded(pipe, "tiny"), PROMPTS, **{"draw": CALL} | how)}
+def found(pipe):
+    return {one.name: one for one in check(Loaded(pipe, "tiny"), PROMPTS, **CALL)}
 
 
 def test_a_sound_pipeline():
@@ -39,20 +39,21 @@ def test_a_sound_pipeline():
 
 
 def test_weights_that_cannot_hold_it_and_a_call_that_needs_more():
-    told = found(tiny.sd3(), draw=None)
+    told = found(tiny.sd3())
     assert told["merged: as attached"].right is None
     assert "cannot merge" in told["merged: as attached"].note
     from diffusers import StableDiffusionImg2ImgPipeline
 
-    told = found(tiny.sd(StableDiffusionImg2ImgPipeline), merge=False)
+    told = found(tiny.own(tiny.sd(StableDiffusionImg2ImgPipeline)))
     assert told["drawn"].right is None
     assert told["removed: as without"].right
+    assert told["merged: as attached"].right is None
 
 
 def test_a_trace_that_is_left_is_found(monkeypatch):
     monkeypatch.setattr(Attachment, "remove", lambda self: None)
     told = {}
-    for one in check(Loaded(tiny.sd(), "tiny"), PROMPTS, draw=CALL):
+    for one in check(Loaded(tiny.sd(), "tiny"), PROMPTS, **CALL):
         told[one.name] = one
         if one.name == "removed: as without":
             break

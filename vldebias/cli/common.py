@@ -139,7 +139,7 @@ def print_result(result: Result, measures: Sequence[tuple[str, str]] = (), /, *,
     """Print the table of a result, with tabs elsewhere than in a terminal, and where its files are; or all as JSON."""
     if as_json:
         written = {name: str(path) for name, path in files.items()}
-        print_json(result.to_dict() | ({"files": written} if len(files) > 1 else {}))
+        print_json(result.model_dump(mode="json", by_alias=True) | ({"files": written} if len(files) > 1 else {}))
         return
     from vldebias.evaluation.report import tab_rows, text
 

@@ -134,7 +134,7 @@ def _check(loaded: Loaded, prompts: str, as_json: bool) -> None:
 
     if hasattr(loaded.host, "set_progress_bar_config"):
         loaded.host.set_progress_bar_config(disable=True)
-    findings = list(check(loaded, prompts, draw={"num_inference_steps": 2}))
+    findings = list(check(loaded, prompts, num_inference_steps=2))
     if as_json:
         about = {"model": loaded.name, "class": type(loaded.host).__name__, "prompts": prompts, "versions": versions()}
         print_json(about | {"checks": [one._asdict() for one in findings]})

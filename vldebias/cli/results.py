@@ -62,14 +62,14 @@ def compare(a: Result, b: Result, as_json: Json = False) -> None:
       vldebias eval compare rn50/result.json vit-l-14/result.json
       vldebias eval compare before after --json
     """
-    from vldebias.evaluation.comparison import compare
+    from vldebias.evaluation.report import compare
     from vldebias.evaluation.result import Result
 
     comparison = compare(Result.read(_file_of(a)), Result.read(_file_of(b)), (str(a), str(b)))
     frame = comparison.to_pandas()
     frame = frame.astype(object).where(frame.notna(), None)
     if as_json:
-        about = {"a": comparison.a, "b": comparison.b, "warnings": comparison.warnings, "only": comparison.only}
+        about = {"a": str(a), "b": str(b), "warnings": comparison.warnings, "only": comparison.only}
         print_json({**about, "figures": frame.to_dict("records")})
     elif piped(tuple(map(str, frame)), frame.itertuples(index=False)):
         for text in comparison.warnings:
@@ -171,9 +171,7 @@ def paper(
     rows = []
     for run in runs:
         for name in run.parts:
-            part = PARTS[name]
-            needs = f"{part.data}; about {part.gigabytes:g} GB" + (f"; {part.licence}" if part.licence else "")
-            rows.append((name, part.table, run.model, run.missing.get(name) or "there", needs))
+            rows.append((name, PARTS[name].table, run.model, run.missing.get(name) or "there", PARTS[name].needs))
     if not as_json:
         print_grid(("part", "table", "model", "state", "needs"), rows)
     if not any(run.tasks for run in runs):

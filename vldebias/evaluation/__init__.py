@@ -1,12 +1,11 @@
 """Evaluate a method: measure what it changes, what it costs, and how certain both figures are."""
 
 from vldebias.evaluation.auditing import audit
-from vldebias.evaluation.comparison import compare
 from vldebias.evaluation.diagnosis import diagnose
 from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.groups import GroupsTask
 from vldebias.evaluation.pairs import TextsTask
-from vldebias.evaluation.report import render
+from vldebias.evaluation.report import compare, render
 from vldebias.evaluation.result import Result, TaskResult
 from vldebias.evaluation.retrieval import RetrievalTask
 from vldebias.evaluation.run import evaluate, run_suite

@@ -1,14 +1,14 @@
 """Check that an edit works on a given model: attached, saved and loaded, and merged into the weights.
 
-Only the given model is checked; nothing is compared with other machines. A pipeline is checked by its embeddings,
-and by an image if it can generate one from a prompt alone.
+Only the given model is checked; nothing is compared with other machines. A pipeline is checked by an image if it can
+generate one from a prompt alone, else by its embeddings.
 """
 
 from __future__ import annotations
 
 import inspect
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,8 +24,7 @@ from vldebias.hosts.images import JointHost
 from vldebias.loading import Loaded
 from vldebias.methods import load_edits
 
-METHOD = "cali"  # the default may attach no edit to a model, and changes the prompts of a pipeline
-PROMPTS = ("A photo of a doctor.", "A photo of a person in a garden.")
+PROMPTS = ["A photo of a doctor.", "A photo of a person in a garden."]
 
 
 class Finding(NamedTuple):
@@ -36,32 +35,30 @@ class Finding(NamedTuple):
     note: str = ""
 
 
-def check(
-    loaded: Loaded, prompts: str = "gender", *, draw: Mapping[str, Any] | None = None, merge: bool = True
-) -> Iterator[Finding]:
+def check(loaded: Loaded, prompts: str = "gender", **call: Any) -> Iterator[Finding]:
     """Yield the findings one by one; the last check merges the edit into the weights, so the model is changed for good.
 
-    Args:
-        prompts: the prompt set that is fitted. draw: arguments of the call of a pipeline; None: its embeddings alone.
-        merge: also run the last check.
+    prompts: the prompt set that is fitted, by "cali": the default may attach no edit, and changes a pipeline's prompts.
+    call: arguments of the call of a pipeline, where it takes them.
     """
-    host = resolve(loaded.host, tokenizer=loaded.tokenizer)
-    read = _reader(host, loaded, draw)
+    model, host, own = loaded.host, resolve(loaded.host, tokenizer=loaded.tokenizer), {"tokenizer": loaded.tokenizer}
+    generates = isinstance(host, DiffusersHost) and hasattr(model, "encode_prompt")
+    read = partial(_generated, model, call) if generates else partial(_embedded, host)
     try:
         bare = read()
     except Exception as error:
-        if draw is None or not isinstance(host, DiffusersHost):
+        if not generates:
             raise
         yield Finding("drawn", None, f"a call with a prompt alone fails ({type(error).__name__}: {str(error)[:150]})")
-        read = _reader(host, loaded, None)
+        read = partial(_embedded, host)
         bare = read()
 
     def as_before(tensors: list[Tensor]) -> bool:
         return all(map(torch.equal, tensors, read()))
 
     yield Finding("the same twice", as_before(bare))
-    edits = fit_projections(loaded.host, prompts, method=METHOD, tokenizer=loaded.tokenizer)
-    attachment = debias(loaded.host, edits, tokenizer=loaded.tokenizer)
+    edits = fit_projections(model, prompts, method="cali", **own)
+    attachment = debias(model, edits, **own)
     attached = read()
     yield Finding("attached: changed", not as_before(bare))
     attachment.strength = 0.0
@@ -75,28 +72,26 @@ def check(
     with tempfile.TemporaryDirectory() as folder:
         for role, edit in edits.items():
             edit.save_pretrained(Path(folder) / role)
-        with debias(loaded.host, load_edits(folder), tokenizer=loaded.tokenizer):
+        with debias(model, load_edits(folder), **own):
             yield Finding("saved and loaded: the same", as_before(attached))
-    if not merge:
-        return
     # Weights that hold the edit against the attachment, all prompts changed alike: how far apart what is read is.
-    name, draws = "merged: as attached", hasattr(loaded.host, "encode_prompt")
-    attachment = debias(loaded.host, edits, tokenizer=loaded.tokenizer, keep_stated=False, negative=draws)
+    attachment = debias(model, edits, keep_stated=False, negative=generates, **own)
     expected = read()
     try:
         attachment.merge()
     except VldebiasError as error:
         attachment.remove()
-        yield Finding(name, None, str(error))
+        yield Finding("merged: as attached", None, str(error))
         return
-    if draws and as_before(bare):
-        yield Finding(name, None, "the denoiser holds it now, and nothing was generated")
+    merged = read()
+    if generates and all(map(torch.equal, merged, bare)):
+        yield Finding("merged: as attached", None, "the denoiser holds it now, and nothing was generated")
         return
     off, moved = (
         float(torch.cat([(a - b).float().flatten() for a, b in zip(one, expected, strict=True)]).norm())
-        for one in (read(), bare)
+        for one in (merged, bare)
     )
-    yield Finding(name, off <= 0.05 * moved, f"off by {off / max(moved, 1e-12):.1%} of the edit")
+    yield Finding("merged: as attached", off <= 0.05 * moved, f"off by {off / max(moved, 1e-12):.1%} of the edit")
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -107,19 +102,17 @@ def _tensors(value: Any) -> Iterator[Tensor]:
         yield from _tensors(one)
 
 
-def _reader(host: Host, loaded: Loaded, draw: Mapping[str, Any] | None) -> Callable[[], list[Tensor]]:
-    """Return a function that reads what the model gives for two prompts, as a user asks for it."""
-    if not isinstance(host, DiffusersHost):
-        encode = host.encode if isinstance(host, JointHost) else partial(host.embed, role=host.roles[0])
-        return torch.no_grad()(lambda: [encode(list(PROMPTS))])
-    pipe = loaded.host
-    if draw is None or not hasattr(pipe, "encode_prompt"):
-        return torch.no_grad()(lambda: list(_tensors([host.call(prompt) for prompt in PROMPTS])))
+@torch.no_grad()
+def _embedded(host: Host) -> list[Tensor]:
+    """Return the embeddings of two prompts."""
+    if isinstance(host, DiffusersHost):
+        return list(_tensors([host.call(prompt) for prompt in PROMPTS]))
+    return [host.encode(PROMPTS) if isinstance(host, JointHost) else host.embed(PROMPTS, role=host.roles[0])]
+
+
+def _generated(pipe: Any, call: Mapping[str, Any]) -> list[Tensor]:
+    """Return what a pipeline generates of a prompt from one seed, without decoding where that can be left out."""
     takes = inspect.signature(type(pipe).__call__).parameters
-    known = {name: value for name, value in {"output_type": "latent", **draw}.items() if name in takes}
-
-    def drawn() -> list[Tensor]:
-        made = {"generator": torch.Generator().manual_seed(0)} if "generator" in takes else {}
-        return list(_tensors(list(pipe(prompt=PROMPTS[0], return_dict=False, **known, **made))))
-
-    return drawn
+    given = {"output_type": "latent", "generator": torch.Generator().manual_seed(0), **call}
+    known = {name: value for name, value in given.items() if name in takes}
+    return list(_tensors(list(pipe(prompt=PROMPTS[0], return_dict=False, **known))))

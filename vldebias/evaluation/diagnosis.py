@@ -39,15 +39,10 @@ FOLDS = 5
 PERMUTATIONS = 100  # of labels, for chance
 SEARCHED = 20_000  # rows among which neighbours are sought at most
 FEW = 30  # rows of a group below which its accuracy is no reason for advice
-READERS = {"linear_probe": "linear", "neighbour_probe": "neighbour"}
 
 
-def known_rows(features: Any, labels: Any) -> tuple[Tensor, Codes, tuple[str, ...]]:
-    """Return float32 rows of length 1 with a known label, their codes, and the names of the values that occur.
-
-    Raises:
-        InvalidInputError: not (n, d), not finite, other lengths, a value with fewer rows than folds or less than two.
-    """
+def _known(features: Any, labels: Any) -> tuple[Tensor, Codes, tuple[str, ...]]:
+    """Return float32 rows of length 1 with a known label, their codes, and the names of the values that occur."""
     rows, column = torch.as_tensor(features).detach().cpu(), Labels.of_array(labels)
     if rows.ndim != 2 or len(rows) != len(column):
         raise InvalidInputError(f"labels: expected {len(rows)}, one for each row of features, got {len(column)}")
@@ -60,20 +55,28 @@ def known_rows(features: Any, labels: Any) -> tuple[Tensor, Codes, tuple[str, ..
     return unit, codes, tuple(column.names[value] for value in values)
 
 
-def out_of_fold(model: Any, rows: Tensor, codes: Codes, targets: Any, seed: int) -> Any:
+def _out_of_fold(model: Any, rows: Tensor, codes: Codes, targets: Any, seed: int) -> Any:
     """Return what a scikit-learn model predicts for each row when it is fitted on the other folds."""
     selection = need("sklearn.model_selection")
-    folds = list(selection.StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(rows, codes))
-    return selection.cross_val_predict(model, rows.numpy(), targets, cv=folds)
+    folds = selection.StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(rows, codes)
+    return selection.cross_val_predict(model, rows.numpy(), targets, cv=list(folds))
 
 
-def ridge(rows: Tensor) -> Any:
+def _ridge(rows: Tensor) -> Any:
     """Return ridge regression, for one-hot targets: scores are near 1 for the given class and 0 for others.
 
     The penalty is the mean variance of a column: a penalty selected on labels that may be wrong would fit their errors.
     """
     variance = float(rows.double().var(0, correction=0).mean())
     return need("sklearn.linear_model").Ridge(alpha=max(variance * len(rows), 1e-12))
+
+
+def _margin(scores: Floats, codes: Codes) -> tuple[Floats, Codes]:
+    """Return the score (n,) of the given class less the best other score, and the class of that, for scores (n, k)."""
+    each, others = np.arange(len(codes)), scores.copy()
+    others[each, codes] = -np.inf
+    rival = others.argmax(1)
+    return scores[each, codes] - scores[each, rival], rival
 
 
 class Probe(NamedTuple):
@@ -91,9 +94,10 @@ def readable(features: Any, labels: Any, reader: str = "linear", *, seed: int = 
     """Return how well a probe predicts the labels (n,) of features (n, d) out of fold; unknown labels are left out.
 
     "linear" is scikit-learn's discriminant with equal priors and the shrinkage of Ledoit and Wolf; "neighbour" takes
-    the value of the row with the largest cosine, among at most 20,000 rows. Raises: see `known_rows`.
+    the value of the row with the largest cosine, among at most 20,000 rows. Features that are not (n, d) or not finite,
+    and a value of fewer than five rows, raise InvalidInputError.
     """
-    rows, codes, names = known_rows(features, labels)
+    rows, codes, names = _known(features, labels)
     rng = np.random.default_rng(seed)
     if reader == "linear":
         discriminant = need("sklearn.discriminant_analysis").LinearDiscriminantAnalysis
@@ -102,7 +106,7 @@ def readable(features: Any, labels: Any, reader: str = "linear", *, seed: int = 
         some = np.sort(rng.permutation(len(codes))[:SEARCHED])
         rows, codes = rows[torch.from_numpy(some)], np.unique(codes[some], return_inverse=True)[1]
         model = need("sklearn.neighbors").KNeighborsClassifier(1, metric="cosine")
-    named, sizes = out_of_fold(model, rows, codes, codes, seed), np.bincount(codes)
+    named, sizes = _out_of_fold(model, rows, codes, codes, seed), np.bincount(codes)
     dealt = [rng.permutation(codes) for _ in range(PERMUTATIONS)]
     shares, *chance = (np.bincount(one, weights=named == one) / sizes for one in (codes, *dealt))
     by_chance = np.mean(chance, axis=1)
@@ -114,25 +118,14 @@ def wrong_labels(features: Any, labels: Any, *, seed: int = 0) -> pd.DataFrame:
     """Return every labelled row, the least credible label first: columns row, given, proposed, confidence.
 
     Each row is scored by ridge regression on one-hot targets that was fitted on the other folds; confidence is the
-    score of the given label less the best other one, so below 0 another label fits better. Raises: see `known_rows`.
+    score of the given label less the best other one, so below 0 another label fits better. Raises: see `readable`.
     """
-    rows, codes, names = known_rows(features, labels)
-    scores = torch.from_numpy(out_of_fold(ridge(rows), rows, codes, np.eye(len(names))[codes], seed))
-    found = {
-        "row": np.flatnonzero(Labels.of_array(labels).known),
-        "given": np.array(names)[codes],
-        "proposed": np.array(names)[scores.argmax(1).numpy()],
-        "confidence": margin_of(scores, torch.from_numpy(codes))[0].numpy(),
-    }
-    frame = need("pandas").DataFrame(found)
+    rows, codes, names = _known(features, labels)
+    scores = _out_of_fold(_ridge(rows), rows, codes, np.eye(len(names))[codes], seed)
+    given, proposed = np.array(names)[codes], np.array(names)[scores.argmax(1)]
+    found = {"row": np.flatnonzero(Labels.of_array(labels).known), "given": given, "proposed": proposed}
+    frame = need("pandas").DataFrame(found | {"confidence": _margin(scores, codes)[0]})
     return frame.sort_values("confidence", kind="stable", ignore_index=True)
-
-
-def margin_of(scores: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the score (n,) of the given class less the best other score, and the class of that, for scores (n, k)."""
-    own = scores.gather(1, codes[:, None])[:, 0]
-    best = scores.scatter(1, codes[:, None], -torch.inf).max(1)
-    return own - best.values, best.indices
 
 
 def margins(head: Any, features: Any, codes: Codes, *, seed: int = 0) -> tuple[dict[str, Floats], Floats]:
@@ -142,13 +135,10 @@ def margins(head: Any, features: Any, codes: Codes, *, seed: int = 0) -> tuple[d
     8.3.2; "kv_margin" is the margin over E_c[Lip_c Var_c], with the largest gradient of a class as Lip_c, and
     "kv_gn_margin" the normalised one over E_c[Var_c] (section 8.4). The last two are missing where classes are points.
 
-    Args:
-        head: (weight (k, d), bias (k,)) or nn.Linear. features: (n, d) as the head takes them. codes: (n,) classes.
-
-    Raises:
-        InvalidInputError: shapes that do not fit, a class that the head does not have or of one row.
+    head: (weight (k, d), bias (k,)) or nn.Linear. features: (n, d) as the head takes them. codes: (n,) classes. Shapes
+    that do not fit, a class that the head does not have and one of a single row raise InvalidInputError.
     """
-    rows, which = torch.as_tensor(features).detach().cpu(), torch.as_tensor(codes)
+    rows = torch.as_tensor(features).detach().cpu()
     if isinstance(head, nn.Linear):
         head = head.weight, torch.zeros(head.out_features) if head.bias is None else head.bias
     weight, bias = (torch.as_tensor(part).detach().cpu().double() for part in head)
@@ -159,33 +149,23 @@ def margins(head: Any, features: Any, codes: Codes, *, seed: int = 0) -> tuple[d
             f"has no k-variance), got {tuple(weight.shape)}, {tuple(bias.shape)} and {sizes.tolist()} rows"
         )
     scores = torch.cat([block.double() @ weight.T for block in rows.split(BLOCK)]) + bias
-    margin, rival = margin_of(scores, which)
-    slope = torch.cdist(weight, weight)[which, rival].numpy()
-    variance, steepest = np.zeros(len(sizes)), np.zeros(len(sizes))
+    margin, rival = _margin(scores.numpy(), codes)
+    slope = torch.cdist(weight, weight).numpy()[codes, rival]
+    variance, steepest = np.zeros((2, len(sizes)))
     for code in np.flatnonzero(sizes):
-        mine = codes == code
-        variance[code] = k_variance(rows[torch.from_numpy(mine)].float(), seed=seed)
-        steepest[code] = slope[mine].max()
-    shares = sizes / len(codes)
-    found = {"margin": margin.numpy(), "gn_margin": margin.numpy() / (slope + 1e-6)}
+        variance[code] = k_variance(rows[torch.from_numpy(codes == code)].float(), seed=seed)
+        steepest[code] = slope[codes == code].max()
+    found, shares = {"margin": margin, "gn_margin": margin / (slope + 1e-6)}, sizes / len(codes)
     if (steepest * variance).any():
-        found["kv_margin"] = found["margin"] / float(shares @ (steepest * variance))
+        found["kv_margin"] = margin / float(shares @ (steepest * variance))
         found["kv_gn_margin"] = found["gn_margin"] / float(shares @ variance)
     return found, variance
 
 
 def diagnose(
-    features: Any,
-    labels: Any = None,
-    *,
-    groups: Any = None,
-    texts: Any = None,
-    head: Any = None,
-    seed: int = 0,
-    prompts: str | PromptSet | None = None,
-    methods: str | Sequence[Any] = (),
-    reference: Any = None,
-) -> Result:
+    features: Any, labels: Any = None, *, groups: Any = None, texts: Any = None, head: Any = None, seed: int = 0,
+    prompts: str | PromptSet | None = None, methods: str | Sequence[Any] = (), reference: Any = None,
+) -> Result:  # fmt: skip
     """Probe embeddings for attribute leakage, worst-off groups, label errors and margins.
 
     Args:
@@ -215,119 +195,115 @@ def diagnose(
         raise InvalidInputError(
             f"expected labels= (classes), groups= (an attribute) or both; the columns are {sorted(data.labels)}"
         )
-    named = [given if isinstance(given, str) else field for field, given in (("labels", labels), ("groups", groups))]
+    kinds = [get_method(one) for one in ([methods] if isinstance(methods, str) else methods)]
+    fitted = [one.name for one in kinds if one.name != NONE]
+    if fitted and (prompts is None or texts is None):
+        raise InvalidInputError(f"methods: {', '.join(fitted)} are fitted on texts; expected prompts= and texts= too")
+    of_classes = labels if isinstance(labels, str) else "labels"
+    of_groups = groups if isinstance(groups, str) else "groups"
     classes, attribute = (
         given if given is None else data.column(given) if isinstance(given, str) else Labels.of_array(given)
         for given in (labels, groups)
     )
-    kinds = [get_method(one) for one in ([methods] if isinstance(methods, str) else methods)]
-    own, side, by_value = None, None, dict[str, Tensor]()
+    own, side, rows, used = None, None, {NONE: data.unit[:]}, dict[str, Any]()
     if prompts is not None and texts is not None:
         own, side = load_prompts(prompts), texts if isinstance(texts, Texts) else Texts(texts)
         ImageTask.check_images(data, side, own.spurious[0])
-        by_value = {value: side.embed(some).mean(0) for value, some in own.by_value().items()}
-    elif fitted := [one.name for one in kinds if one.name != NONE]:
-        raise InvalidInputError(f"methods: {', '.join(fitted)} are fitted on texts; expected prompts= and texts= too")
-    given = reference if reference is None or isinstance(reference, Embeddings) else Embeddings.of(reference)
-    kept, rows, used = disjoint(given, data)[0], {NONE: data.unit[:]}, dict[str, Any]()
-    for method in kinds:
-        if side is not None and own is not None and (edit := side.fit(own, method, reference=kept)) is not None:
-            rows[method.name] = data.unit.changed(lambda block, edit=edit: normalize(edit.image(block), dim=1))[:]  # type: ignore[misc]
-            used[method.name] = {"lam": edit.provenance.lam, "prompts": edit.provenance.prompts, "side": "image"}
-    chance, advice = dict[str, Any](), list[str]()
+        given = reference if reference is None or isinstance(reference, Embeddings) else Embeddings.of(reference)
+        kept = disjoint(given, data)[0]
+        for method in kinds:
+            if (edit := side.fit(own, method, reference=kept)) is not None:
+                rows[method.name] = data.unit.changed(lambda block, edit=edit: normalize(edit.image(block), dim=1))[:]  # type: ignore[misc]
+                used[method.name] = {"lam": edit.provenance.lam, "prompts": edit.provenance.prompts, "side": "image"}
+    chance, advice, about = dict[str, Any](), list[str](), data.about
     provenance = TaskProvenance(
         task="diagnose",
-        title=" by ".join(name for name, one in zip(named, (classes, attribute), strict=True) if one is not None),
+        title=" by ".join(name for name, one in ((of_classes, classes), (of_groups, attribute)) if one is not None),
         description="",
-        model=str(data.about.get("model") or (side and side.host.model_id) or "unnamed model"),
+        model=str(about.get("model") or (side and side.host.model_id) or "unnamed model"),
         fingerprint=None if side is None else side.fingerprint,
         prompts="" if own is None else own.name,
         prompts_hash="" if own is None else own.hash,
-        split=" ".join(str(data.about[key]) for key in ("data", "split") if data.about.get(key)) or "unnamed split",
+        split=" ".join(str(about[key]) for key in ("data", "split") if about.get(key)) or "unnamed split",
         seeds=[seed],
         n={"images": len(data)},
         methods=used,
-        data={"images": str(data.about["digest"])} if data.about.get("digest") else {},
+        data={"images": str(about["digest"])} if about.get("digest") else {},
         settings={"probes": "balanced accuracy out of five folds; see vldebias.diagnose", "chance": chance},
     )
-    out = TaskResult(provenance)
-
-    def probe(metric: str, column: Labels, name: str, reader: str = "linear") -> dict[str, Probe]:
-        """Add a row for every method, and to `chance` what permuted labels give."""
-        read = {method: readable(of, column, reader, seed=seed) for method, of in rows.items()}
-        values, draws = {m: one.accuracy for m, one in read.items()}, {m: one.draws for m, one in read.items()}
-        out.add_draws(metric, values, draws, n={"images": int(column.known.sum())}, subset=name)
-        chance[f"{metric} of {name}"] = {method: round(one.limit, 4) for method, one in read.items()}
-        return read
-
+    out, read = TaskResult(provenance), dict[str, dict[str, Probe]]()
+    for metric, column, name, reader in (
+        ("linear_probe", attribute, of_groups, "linear"),
+        ("neighbour_probe", attribute, of_groups, "neighbour"),
+        ("class_probe", classes, of_classes, "linear"),
+    ):
+        if column is not None:
+            probes = read[metric] = {method: readable(of, column, reader, seed=seed) for method, of in rows.items()}
+            values, draws = {m: one.accuracy for m, one in probes.items()}, {m: one.draws for m, one in probes.items()}
+            out.add_draws(metric, values, draws, n={"images": int(column.known.sum())}, subset=name)
+            chance[f"{metric} of {name}"] = {method: round(one.limit, 4) for method, one in probes.items()}
     if attribute is not None:
-        read = [probe(metric, attribute, named[1], reader) for metric, reader in READERS.items()]
-        advice.append(_of_probes(named[1], *read))
+        advice.append(_of_probes(of_groups, read["linear_probe"], read["neighbour_probe"][NONE].accuracy))
     if classes is not None:
-        probe("class_probe", classes, named[0])
-        parts, origin = attribute, f"by {named[1]}"
-        if attribute is None and by_value:
-            nearest = (rows[NONE] @ torch.stack(list(by_value.values())).float().T).argmax(1).numpy()
-            parts, origin = Labels(nearest, tuple(by_value)), "by the prompts' texts"
-        groups_of = None if parts is None else cross(classes, parts)
-        advice += _of_classes(out, data.features, classes, groups_of, origin, head, seed)
+        parts, origin = attribute, f"by {of_groups}"
+        if attribute is None and own is not None and side is not None:
+            centres = torch.stack([side.embed(some).mean(0) for some in own.by_value().values()]).float()
+            nearest, origin = (rows[NONE] @ centres.T).argmax(1).numpy(), "by the prompts' texts"
+            parts = Labels(nearest, tuple(own.by_value()))
+        advice += _of_classes(out, data.features, classes, parts and cross(classes, parts), origin, head, seed)
     provenance.description, provenance.settings["advice"] = " ".join(advice), advice
     return Result.of("diagnose", [out], seconds=round(time.monotonic() - began, 3))
 
 
-def _of_probes(name: str, linear: Mapping[str, Probe], neighbour: Mapping[str, Probe]) -> str:
+def _of_probes(name: str, linear: Mapping[str, Probe], neighbour: float) -> str:
     """Return what the probes of an attribute say."""
-    plain, others = linear[NONE], {method: one for method, one in linear.items() if method != NONE}
-    text = (
-        f"{name}: a linear probe predicts it in {plain.accuracy:.0%} of images that it was not fitted on, the nearest "
-        f"neighbour in {neighbour[NONE].accuracy:.0%} (chance at most {plain.limit:.0%})"
+    none, removed = linear[NONE], [method for method, one in linear.items() if one.accuracy <= one.limit]
+    kept = {one.accuracy: method for method, one in linear.items() if method not in (NONE, *removed)}
+    said = (
+        f"{name}: a linear probe predicts it in {none.accuracy:.0%} of images that it was not fitted on, the nearest "
+        f"neighbour in {neighbour:.0%} (chance at most {none.limit:.0%})"
     )
-    if plain.accuracy <= plain.limit:  # whatever a method does then, it is not what took it out
-        return f"{text}; there is nothing to remove."
-    kept = {method: one.accuracy for method, one in others.items() if one.accuracy > one.limit}
-    if removed := [method for method in others if method not in kept]:
-        text += f"; removed for a linear probe by {', '.join(removed)}"
-    if kept:
-        least = min(kept, key=lambda method: kept[method])
-        text += f"; reduced most by {least} ({kept[least]:.0%}), not removed"
-    return f"{text}." if others else f"{text}; try --methods with a prompt set."
+    if NONE in removed:  # whatever a method does then, it is not what took it out
+        return f"{said}; there is nothing to remove."
+    said += f"; removed for a linear probe by {', '.join(removed)}" if removed else ""
+    said += f"; reduced most by {kept[min(kept)]} ({min(kept):.0%}), not removed" if kept else ""
+    return f"{said}." if len(linear) > 1 else f"{said}; try --methods with a prompt set."
 
 
 def _of_classes(
     out: TaskResult, features: Any, classes: Labels, groups: Labels | None, origin: str, head: Any, seed: int
 ) -> list[str]:
     """Add accuracy by group, suspect labels and margins, of classifiers that did not see the row; return advice."""
-    listed, n = wrong_labels(features, classes, seed=seed), int(classes.known.sum())
-    right, suspect = listed.given == listed.proposed, int((listed.confidence < 0).sum())
-    advice = [
+    listed, advice = wrong_labels(features, classes, seed=seed), list[str]()
+    suspect, n = int((listed.confidence < 0).sum()), len(listed)
+    if groups is not None:
+        found = listed.assign(group=groups.codes[listed.row], right=listed.given == listed.proposed).query("group >= 0")
+        sizes = found.groupby("group").right.agg(["sum", "size", "mean"])
+        for code, hits, size, share in sizes.itertuples():
+            many, name = {"images": int(size)}, groups.names[code]
+            out.add("accuracy", NONE, float(share), wilson_interval(int(hits), int(size)), n=many, subset=name)
+        if len(large := sizes[sizes["size"] >= FEW]):
+            _, size, share = large.loc[worst := large["mean"].idxmin()]
+            advice.append(
+                f"Worst group {origin}: {groups.names[worst]}, {size:,.0f} images, {share:.0%} right where all are "
+                f"{found.right.mean():.0%}: reweight it (baseline dfr-sub, with these groups) first."
+            )
+    advice.append(
         f"{suspect:,} of {n:,} labels fit another class better: look at the first of them, the least credible; rare "
         "and hard images are among them."
-    ]
-    if groups is not None:
-        codes, shares = groups.codes[listed.row], list[tuple[float, int, str]]()
-        for code, hit in right[codes >= 0].groupby(codes[codes >= 0]):
-            hits, size, subset = int(hit.sum()), len(hit), groups.names[code]
-            out.add("accuracy", NONE, hits / size, wilson_interval(hits, size), n={"images": size}, subset=subset)
-            shares += [(hits / size, size, subset)] if size >= FEW else []
-        for share, size, worst in sorted(shares)[:1]:
-            advice.insert(
-                0,
-                f"Worst group {origin}: {worst}, {size:,} images, {share:.0%} right where all are "
-                f"{right[codes >= 0].mean():.0%}: reweight it (baseline dfr-sub, with these groups) first.",
-            )
+    )
     out.add("suspect_labels", NONE, suspect / n, wilson_interval(suspect, n), n={"images": n})
-    rows, which, names = known_rows(features, classes)
+    rows, which, names = _known(features, classes)
     if head is None:
-        fitted = ridge(rows).fit(rows.double().numpy(), np.eye(len(names))[which])
+        fitted = _ridge(rows).fit(rows.double().numpy(), np.eye(len(names))[which])
         head = (fitted.coef_, fitted.intercept_)
     else:  # its classes are all that the column knows, whether they occur or not
         which, names = classes.codes[classes.known], classes.names
-    found, variance = margins(head, rows, which, seed=seed)
+    values, variance = margins(head, rows, which, seed=seed)
     for code, name in enumerate(names):
-        mine = which == code
-        of: dict[str, Any] = {"n": {"images": int(mine.sum())}, "subset": name}
-        for metric, values in found.items() if mine.any() else ():
-            low, middle, high = map(float, np.percentile(values[mine], (25, 50, 75)))
-            out.add(metric, NONE, middle, (low, high), **of)
-        out.add("k_variance", NONE, float(variance[code]), **of)
+        many = {"images": int((which == code).sum())}
+        for metric, each in values.items() if many["images"] else ():
+            low, middle, high = map(float, np.percentile(each[which == code], (25, 50, 75)))
+            out.add(metric, NONE, middle, (low, high), n=many, subset=name)
+        out.add("k_variance", NONE, float(variance[code]), n=many, subset=name)
     return advice

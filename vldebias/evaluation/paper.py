@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,36 +37,25 @@ HEAD = ("table", "data", "model", "metric", "method", "published", "measured", "
 
 
 class Part(NamedTuple):
-    """Describe a part of the paper: its suite, the files to provide, and their approximate size in gigabytes."""
+    """Describe a part of the paper: its tables, its models, and the files to provide with size and licence."""
 
     table: str
     models: tuple[str, ...]
-    data: str
-    licence: str
-    gigabytes: float
+    needs: str
 
 
-_BIRDS = "waterbird_complete95_forest2water2 (github.com/kohpangwei/group_DRO, or WILDS): metadata.csv and its images"
-_FACES = "CelebA, aligned (mmlab.ie.cuhk.edu.hk/projects/CelebA.html): img_align_celeba/, attributes and partition"
-_FAIR = "FairFace, padding 0.25 (github.com/joojs/fairface): fairface_label_val.csv and val/"
-_JOBS = "a pipeline and a judge; 80 + 20 professions come with the package"
-_CUB = "images of CUB-200-2011 and Places, non-commercial research"
 PARTS = {
-    "waterbirds": Part("7.2 to 7.4", ("RN50:openai", "ViT-L-14:openai"), _BIRDS, _CUB, 0.5),
-    "celeba": Part("7.2 to 7.4", ("RN50:openai", "ViT-L-14:openai"), _FACES, "non-commercial research", 1.5),
-    "fairface": Part("7.5", ("ViT-B-32:openai", "ViT-L-14:openai"), _FAIR, "CC BY 4.0", 0.1),
-    "generation": Part("7.6 and 7.7", (), _JOBS, "", 5.0),
-}
-GENERATED = {  # Tables 7.6 and 7.7, of unseen professions: (task, metric, method, subset) -> figure
-    ("pairs gender", "pair_distance", "none", "unseen"): 0.54,
-    ("pairs gender", "pair_distance", "cali", "unseen"): 0.16,
-    ("pairs race", "pair_distance", "none", "unseen"): 0.69,
-    ("pairs race", "pair_distance", "cali", "unseen"): 0.26,
-    ("gender", "discrepancy", "none", "unseen professions"): 0.412,
-    ("gender", "discrepancy", "cali", "unseen professions"): 0.354,
-    ("race", "discrepancy", "none", "unseen professions"): 0.528,
-    ("race", "discrepancy", "cali", "unseen professions"): 0.455,
-}
+    "waterbirds": Part("7.2 to 7.4", ("RN50:openai", "ViT-L-14:openai"),
+        "waterbird_complete95_forest2water2 (github.com/kohpangwei/group_DRO, or WILDS): metadata.csv and its images; "
+        "about 0.5 GB; images of CUB-200-2011 and Places, non-commercial research"),
+    "celeba": Part("7.2 to 7.4", ("RN50:openai", "ViT-L-14:openai"),
+        "CelebA, aligned (mmlab.ie.cuhk.edu.hk/projects/CelebA.html): img_align_celeba/, attributes and partition; "
+        "about 1.5 GB; non-commercial research"),
+    "fairface": Part("7.5", ("ViT-B-32:openai", "ViT-L-14:openai"),
+        "FairFace, padding 0.25 (github.com/joojs/fairface): fairface_label_val.csv and val/; about 0.1 GB; CC BY 4.0"),
+    "generation": Part("7.6 and 7.7", (),
+        "a pipeline and a judge; 80 + 20 professions come with the package; about 5 GB"),
+}  # fmt: skip
 
 
 @dataclass
@@ -77,6 +66,7 @@ class Run:
     """
 
     model: str
+    generates: bool
     parts: list[str] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
@@ -89,40 +79,9 @@ class Run:
         return sum(self.sizes)
 
     @property
-    def generates(self) -> bool:
-        """Return whether the run is that of a pipeline."""
-        return "generation" in self.parts
-
-    @property
     def name(self) -> str:
         """Return the name of the run's folder."""
         return file_slug(self.model)
-
-    def add(self, part: str, root: Path | None) -> None:
-        """Add the tasks of a part with their data found; what lacks is `missing`."""
-        tasks, sizes = list[Task](), list[int]()
-        own = root / part if root is not None and (root / part).exists() else root
-        self.parts.append(part)
-        try:
-            for task in load_suite(part).tasks:
-                specs = {name: spec for name, spec in task if isinstance(spec, Data)}
-                if specs and root is None:
-                    raise InvalidInputError(f"expected --data-root with {PARTS[part].data}")
-                sizes += [len(open_split(spec.name, own, spec.split, spec.options)) for spec in specs.values()]
-                sizes += [len(task.plan().all_images)] if isinstance(task, GenerationTask) else []
-                found = {name: spec.model_copy(update={"root": own}) for name, spec in specs.items()}
-                tasks.append(task.model_copy(update=found))
-        except InvalidInputError as error:
-            self.missing[part] = str(error)
-        else:
-            self.tasks += tasks
-            self.sizes += sizes
-
-    def options(self, out: Path, given: Options) -> Options:
-        """Return the user's options with the model, a folder for this run and one embedding cache for all runs."""
-        model, _, pretrained = self.model.partition(":")
-        named = {"pipeline": self.model} if self.generates else {"model": model, "pretrained": pretrained or None}
-        return replace(given, out=out / self.name, cache=given.cache or out / "cache", **named)
 
     def measure(self, loaded: Loaded, options: Options, progress: Progress = SILENT) -> Result:
         """Measure all parts and return the result; a second call with the same folder continues an interrupted one."""
@@ -136,22 +95,34 @@ def plan(
 ) -> list[Run]:
     """Return the runs, with what each needs and what is available; reads labels but no images and no weights.
 
-    Args:
-        root: the folder of the data sets, each in a folder of its name or all in one.
-        only: some of `PARTS`; none: all. models: NAME:PRETRAINED for open_clip, an id of the hub, or "miniature", in
-            place of the paper's. pipeline: in place of `PIPELINE`.
-
-    Raises:
-        InvalidInputError: a part that does not exist.
+    root: the folder of the data sets, each in a folder of its name or all in one. only: some of `PARTS`; none: all.
+    models: NAME:PRETRAINED for open_clip, an id of the hub, or "miniature", in place of the paper's. pipeline: also.
+    A part that does not exist raises InvalidInputError.
     """
     runs: dict[tuple[bool, str], Run] = {}
     for part in only or PARTS:
         if part not in PARTS:
             hint = did_you_mean(part, list(PARTS))
             raise InvalidInputError(f"--only: got {part!r}; expected some of {', '.join(PARTS)}; {hint}")
-        generates = part == "generation"
+        generates, tasks, sizes, problem = part == "generation", list[Task](), list[int](), ""
+        own = root / part if root is not None and (root / part).exists() else root
+        try:
+            for task in load_suite(part).tasks:
+                specs = {name: spec for name, spec in task if isinstance(spec, Data)}
+                if specs and root is None:
+                    raise InvalidInputError(f"expected --data-root with {PARTS[part].needs}")
+                sizes += [len(open_split(spec.name, own, spec.split, spec.options)) for spec in specs.values()]
+                sizes += [len(task.plan().all_images)] if isinstance(task, GenerationTask) else []
+                found = {name: spec.model_copy(update={"root": own}) for name, spec in specs.items()}
+                tasks.append(task.model_copy(update=found))
+        except InvalidInputError as error:
+            tasks, sizes, problem = [], [], str(error)
         for model in (pipeline or PIPELINE,) if generates else models or PARTS[part].models:
-            runs.setdefault((generates, model), Run(model)).add(part, root)
+            run = runs.setdefault((generates, model), Run(model, generates))
+            run.parts.append(part)
+            run.tasks += tasks
+            run.sizes += sizes
+            run.missing |= {part: problem} if problem else {}
     return list(runs.values())
 
 
@@ -160,30 +131,39 @@ def estimate(run: Run, loaded: Loaded, options: Options) -> float:
 
     A model measures two samples of its splits; a pipeline generates one batch with two numbers of steps.
     """
-    spent = []
-    if run.generates:
-        task = next(task for task in run.tasks if isinstance(task, GenerationTask)).with_options(options)
-        size = min(task.batch_size, 4)
-        loaded.host.set_progress_bar_config(disable=True)
-        for steps in (1, *STEPS):  # the first warms up
+
+    def extrapolated(work: Callable[[int], object], amounts: Mapping[int, int], amount: int) -> float:
+        seconds = list[float]()
+        for size in amounts:
             started = time.monotonic()
-            loaded.host(["A photo of a doctor."] * size, num_inference_steps=steps, **task.options)
-            spent.append(time.monotonic() - started)
-        each = max((spent[2] - spent[1]) / (STEPS[1] - STEPS[0]), 0.0)
-        return run.images / size * (max(spent[1] - STEPS[0] * each, 0.0) + task.steps * each)
-    for limit in SAMPLES:
+            work(size)
+            seconds.append(time.monotonic() - started)
+        less, more = amounts.values()
+        each = max(seconds[1] - seconds[0], 0.0) / max(more - less, 1)
+        return max(seconds[1] + each * (amount - more), 0.0)
+
+    if run.generates:
+        task = next(task for task in run.tasks if isinstance(task, GenerationTask))
+        batch = min(task.batch_size, 4)
+        loaded.host.set_progress_bar_config(disable=True)
+
+        def generate(steps: int) -> None:
+            loaded.host(["A photo of a doctor."] * batch, num_inference_steps=steps, **task.options)
+
+        generate(1)  # the first call is slower
+        return run.images / batch * extrapolated(generate, {n: n for n in STEPS}, task.steps)
+
+    def measure(limit: int) -> None:
         tasks = [  # a ranking of a sample is shorter than it
             one.model_copy(update={"k": [min(k, limit // 2) for k in one.k]}) if isinstance(one, RetrievalTask) else one
             for one in run.tasks
         ]
         with tempfile.TemporaryDirectory() as folder:
             sample = replace(options, out=Path(folder), cache=Path(folder) / "cache", limit=limit)
-            started = time.monotonic()
             replace(run, tasks=tasks).measure(loaded, sample)
-            spent.append(time.monotonic() - started)
-    read = [sum(min(limit, size) for size in run.sizes) for limit in SAMPLES]
-    each = max(spent[1] - spent[0], 0.0) / max(read[1] - read[0], 1)
-    return spent[1] + each * (run.images - read[1])
+
+    read = {limit: sum(min(limit, size) for size in run.sizes) for limit in SAMPLES}
+    return extrapolated(measure, read, run.images)
 
 
 def paper(
@@ -195,25 +175,25 @@ def paper(
         A frame with the columns `HEAD`, a row for each published figure; `measured` is NaN where it is not measured.
     """
     known = read_json(out / "estimate.json") if (out / "estimate.json").is_file() else {}
-    hosts, results = dict[str, Loaded](), dict[str, Result]()
-    possible = [run for run in runs if run.tasks]
-    for run in possible:
-        own = run.options(out, options)
-        if run.generates:
-            tasks = [task.with_options(own) for task in run.tasks if isinstance(task, GenerationTask)]
-            run.sizes = [len(task.plan().all_images) for task in tasks]
+    results = dict[str, Result]()
+    for run in runs:
+        if not run.tasks:
+            continue
+        model, _, pretrained = run.model.partition(":")
+        named = {"pipeline": run.model} if run.generates else {"model": model, "pretrained": pretrained or None}
+        own = replace(options, out=out / run.name, cache=options.cache or out / "cache", **named)
         with progress.step(f"loading {run.model}"):
-            hosts[run.name] = load_host(own.model, own.pretrained, own.pipeline, device=own.device, dtype=own.dtype)
+            loaded = load_host(own.model, own.pretrained, own.pipeline, device=own.device, dtype=own.dtype)
         key = f"{run.name} {run.images} {own.device}"
         if key not in known:
             with progress.step(f"timing a sample of {run.model}"):
-                known[key] = round(estimate(run, hosts[run.name], own), 1)
+                known[key] = round(estimate(run, loaded, own), 1)
             write_atomically(out / "estimate.json", json.dumps(known, indent=1) + "\n")
         run.seconds = known[key]
         progress.say(f"{run.model}: {run.images:,} images, about {run.seconds / 3600:.2f} hours on {own.device}")
-    for run in () if stop_after_estimate else possible:
-        results[run.name] = run.measure(hosts.pop(run.name), run.options(out, options), progress)
-        compared(runs, results, out)
+        if not stop_after_estimate:
+            results[run.name] = run.measure(loaded, own, progress)
+            compared(runs, results, out)
     return compared(runs, results, out)
 
 
@@ -227,9 +207,8 @@ def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> p
         every = results[run.name].rows if run.name in results else []
         measured = {(r.task, r.metric, r.method, r.subset): r for r in reversed(every)}
         for part in run.parts:
-            figures = {(*names, ""): value for names, value in published(part, [run.model]).items()}
-            for (task, metric, method, subset), value in (GENERATED if part == "generation" else figures).items():
-                row = measured.get((task, metric, method, subset))
+            for names, value in published(part, "stable diffusion 2.1" if run.generates else run.model).items():
+                (task, metric, method, subset), row = names, measured.get(names)
                 own: Any = (float("nan"),) * 4 if row is None else (row.value, *row.interval, row.value - value)
                 n = "" if row is None else ", ".join(f"{count:,} {what}" for what, count in row.n.items())
                 name = f"{metric}, {subset}" if subset else metric

@@ -1,4 +1,4 @@
-"""Show a result: as text, as a page, and beside another result.
+"""Show a result as text, as a page, and compared with another result.
 
 All of it comes from the data frame of `Result.to_pandas` and the provenance. Names of methods, groups and prompts may
 hold anything: jinja2 and `for_matplotlib` escape them.
@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from operator import itemgetter
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from vldebias.errors import need
+from vldebias.edit import Fingerprint
+from vldebias.errors import InvalidInputError, need, shortened
 from vldebias.evaluation.result import CHANCE, COLUMNS, NONE, Result, TaskProvenance
 from vldebias.evaluation.session import WORLDS
 from vldebias.files import write_atomically
@@ -34,8 +35,17 @@ DAGGER = "†"  # of methods that were given labels
 ATTACHED = "default"  # the method that `debias` attaches where none is named: sentences are about it
 ROOT = "discrepancy_squared"  # shown as a root with its sign, so that it has the unit of the parity gap
 LEADS = (f"corrected_{ROOT}", "corrected_discrepancy", ROOT)  # corrected by people, then free of the bias of few images
-RANK = {"worse": 1, "changed": 2, "better": 3}
+SPELT = {  # a model of the paper -> how others write it, in letters and digits
+    "rn50": "^rn50$|rn50openai", "vitb32": "vitb32|vitbasepatch32", "vitl14": "vitl14|vitlargepatch14",
+    "stable diffusion 2.1": "stablediffusion21",
+}  # fmt: skip
+RANK = {"better": -3, "changed": -2, "worse": -1}
 LABELS = f"{DAGGER} was given labels of training images; the other methods see prompts only."
+COMPARED = (
+    "Each difference is B less A. The two runs are taken for independent: the half-width towards each side is the root "
+    "of the sum of the squared half-widths (MOVER, Zou and Donner 2008), so where both used the same images the "
+    "interval is wider than a paired one. “Equal” figures are the same number with the same interval."
+)
 GRID, LABELLED = "#e4e7eb", "#c9ccd1"  # of charts: lines, and methods that were given labels
 OTHERS = ("#d9a441", "#b4656f", "#7d6b91", "#5f7a4f")  # methods that have no colour of their own
 Measures = Sequence[tuple[str, str]]  # (task, metric) to show; all where there are none
@@ -58,71 +68,54 @@ def verdict(change: tuple[float, float, float] | None, better: str) -> str:
     return "better" if (low > 0) == (better == "higher") else "worse"
 
 
-def _number(value: float, low: float, high: float, sign: str = "", of: float | None = None) -> str:
-    """Return "0.474 [0.444, 0.506]"; of: the value whose digits count."""
-    form = f"{{:{sign}.{3 if abs(value if of is None else of) < 10 else 1}f}}"
-    return f"{form} [{form}, {form}]".format(value, low, high)
-
-
 def told(result: Result) -> pd.DataFrame:
     """Return the frame of a result with the columns that a reader sees.
 
-    Additional columns: title and kind (of the metric), measure (the title with the part), name (of the method, with
-    lambda where it has several), number, moved (the change), verdict, whole (of a summary, not one group or query),
-    chance (value of random rankings), at_chance (none is no more biased than they are), published (of the paper).
+    Additional columns: title and kind (of the metric), hint (which way is better), measure (the title with the part),
+    name (of the method, with lambda where it has several), number, moved (the change), verdict, whole (of a summary,
+    not one group or query), before (value of none), chance (value of random rankings), at_chance (none is no more
+    biased than they are), published (of the paper).
     """
     t, keys = result.to_pandas(), ["task", "metric", "subset"]
     about = {name: metric_of(name) for name in t.metric.unique()}
-    t["title"], t["kind"] = [about[name].title for name in t.metric], [about[name].kind for name in t.metric]
+    t["title"], t["kind"] = t.metric.map(lambda name: about[name].title), t.metric.map(lambda name: about[name].kind)
+    t["hint"] = (" (" + t.better + " is better)").where(t.better != "neither", "")
     t["measure"] = t.title + t.subset.where(t.subset == "", ", " + t.subset)
     t["units"] = [tuple(row.n) for row in result.rows]
-    t["whole"] = _wholes(t)
+    t["whole"] = t.subset == ""
+    # Of a task without wholes a few parts with several measures, such as train and unseen professions; else all.
+    for _, alike in t[~t.task.isin(t.task[t.whole])].groupby(["task", "units"], sort=False):
+        t.loc[alike.index, "whole"] = alike.metric.nunique() > 1 and alike.subset.nunique() <= 3
+    t["whole"] |= ~t.task.isin(t.task[t.whole])
     wholes = t[t.whole].drop_duplicates([*keys, "method"], keep="last").set_index(keys)
-    chance = t[keys].join(wholes[wholes.method == CHANCE][["value", "low", "high"]], on=keys)
-    none = t[keys].join(wholes[wholes.method == NONE].value, on=keys).value
+    none, chance = (t[keys].join(wholes[wholes.method == method], on=keys) for method in (NONE, CHANCE))
+    t["before"] = none.value.fillna((t.value - t.change).round(12))
     t["chance"] = chance.value  # nothing to remove where none is within it: no method is praised or blamed there
-    t["at_chance"] = np.where(t.better == "higher", none >= chance.low, none <= chance.high)
+    t["at_chance"] = np.where(t.better == "higher", none.value >= chance.low, none.value <= chance.high)
     several = t.groupby([*keys, "method"])[["lam", "strength"]].transform("nunique", dropna=False) > 1
-    known = published(result.name, [one.model for one in result.provenance])
-    shown: dict[str, list[Any]] = {name: [] for name in ("name", "number", "moved", "verdict", "published")}
-    for r, lam, strength in zip(t.itertuples(), several.lam, several.strength, strict=True):
-        change, own = (r.change, r.change_low, r.change_high), r.subset == "" and (np.isnan(r.lam) or r.lam == 1000)
-        shown["name"].append(
-            ("chance" if r.method == CHANCE else r.method)
-            + (DAGGER if r.uses_labels else "")
-            + (f", λ = {r.lam:g}" if lam and r.lam == r.lam else "")
-            + (f", strength {r.strength:g}" if strength and r.strength == r.strength else "")
-        )
-        shown["number"].append(_number(r.value, r.low, r.high))
-        shown["moved"].append("" if np.isnan(r.change) else _number(*change, "+", r.value))
+    t["name"] = t.method.replace(CHANCE, "chance") + np.where(t.uses_labels, DAGGER, "")
+    for column, word in (("lam", ", λ = "), ("strength", ", strength ")):
+        t["name"] += (word + t[column].map("{:g}".format)).where(several[column] & t[column].notna(), "")
+    known = published(result.name, result.provenance[0].model if result.provenance else "")
+    shown: dict[str, list[Any]] = {name: [] for name in ("number", "moved", "verdict", "published")}
+    for r in t.itertuples():
+        form = "{:.3f} [{:.3f}, {:.3f}]" if abs(r.value) < 10 else "{:.1f} [{:.1f}, {:.1f}]"
+        change = (r.change, r.change_low, r.change_high)
+        shown["number"].append(form.format(r.value, r.low, r.high))
+        shown["moved"].append("" if np.isnan(r.change) else form.replace(":", ":+").format(*change))
         shown["verdict"].append("" if r.at_chance else verdict(change, r.better))
-        shown["published"].append(known.get((r.task, r.metric, r.method), np.nan) if own else np.nan)
+        own = known.get((r.task, r.metric, r.method, r.subset), np.nan)
+        shown["published"].append(own if np.isnan(r.lam) or r.lam == 1000 else np.nan)
     return t.assign(**shown)
 
 
-def _wholes(t: pd.DataFrame) -> pd.Series:
-    """Return which rows are wholes; of a task without any those of a few parts with several measures, else all."""
-    whole = t.subset == ""
-    for _, alike in t[~t.task.isin(t.task[whole])].groupby(["task", "units"], sort=False):
-        whole[alike.index] = alike.metric.nunique() > 1 and alike.subset.nunique() <= 3  # as train and unseen
-    return whole | ~t.task.isin(t.task[whole])
-
-
-def published(suite: str, models: Sequence[str]) -> dict[tuple[str, str, str], float]:
-    """Return the paper's figures for a suite on a model, (task, metric, method) -> value; none for other models."""
-    name = "".join(filter(str.isalnum, models[0].lower())) if models else ""
-    spelt = {"rn50": ("rn50openai",), "vitb32": ("vitb32", "vitbasepatch32"), "vitl14": ("vitl14", "vitlargepatch14")}
-    own = [model for model, ways in spelt.items() if name == model or any(one in name for one in ways)]
-    if not own or any(other in name for other in ("laion", "datacomp", "336")):
-        return {}
-    t = _figures()
-    rows = t[(t.suite == suite) & (t.model == own[0])]
-    return {(r.task, r.metric, r.method): float(r.value) for r in rows.itertuples()}
-
-
-@cache
-def _figures() -> pd.DataFrame:
-    return need("pandas").read_csv(TEMPLATES / "published.csv")
+def published(suite: str, model: str) -> dict[tuple[str, str, str, str], float]:
+    """Return the paper's figures for a suite on a model: (task, metric, method, subset) -> value; {} for others."""
+    name = "".join(filter(str.isalnum, model.lower()))
+    t = need("pandas").read_csv(TEMPLATES / "published.csv", keep_default_na=False)
+    own = next((of for of, names in SPELT.items() if re.search(names, name)), None)
+    rows = t[(t.suite == suite) & (t.model == own) & (re.search("laion|datacomp|336", name) is None)]
+    return {(r.task, r.metric, r.method, r.subset): float(r.value) for r in rows.itertuples()}
 
 
 def _some(t: pd.DataFrame, measures: Measures) -> pd.DataFrame:
@@ -132,7 +125,7 @@ def _some(t: pd.DataFrame, measures: Measures) -> pd.DataFrame:
 
 def _rooted(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows with squared gaps as roots with their sign."""
-    squared, ends = rows.metric == ROOT, ["value", "low", "high", "chance"]
+    squared, ends = rows.metric == ROOT, ["value", "low", "high", "chance", "before"]
     roots = np.sign(rows[ends]) * rows[ends].abs() ** 0.5
     measure = rows.measure.where(~squared, "signed root of the " + rows.measure)
     return rows.assign(measure=measure, **roots.where(squared, rows[ends], axis=0))
@@ -159,34 +152,31 @@ def lines(t: pd.DataFrame, measures: Measures = ()) -> list[Line]:
     Only methods without labels count: the one that `debias` attaches if it was measured, else the one that gains most.
     """
     found = []
-    for _, block in t.groupby("task", sort=False):
+    for _, block in t[t.change.notna()].groupby("task", sort=False):
         own = block[block.whole & ~block.uses_labels]
-        bias = _some(own[(own.kind == "bias") & own.change.notna()], measures)
+        bias = _some(own[own.kind == "bias"], measures)
         if bias.empty:
             continue
         lead = bias[bias.metric == next((one for one in LEADS if one in set(bias.metric)), bias.metric.iloc[0])]
         lead = lead[lead.subset == lead.subset.iloc[-1]]  # of train and unseen the last
-        rows = sorted(_rooted(lead).itertuples(), key=lambda r: (-RANK.get(r.verdict, 0), -abs(r.change)))
-        row = next((r for r in rows if r.method == ATTACHED), rows[0])
-        none = _rooted(own[(own.metric == row.metric) & (own.subset == row.subset) & (own.method == NONE)])
+        row = min(
+            _rooted(lead).itertuples(), key=lambda r: (r.method != ATTACHED, RANK.get(r.verdict, 0), -abs(r.change))
+        )
         form = ".3f" if abs(row.value) < 10 else ".1f"
         chance = "0" if row.metric == ROOT else "" if np.isnan(row.chance) else f"{row.chance:.3f}"
-        cost = own[(own.kind == "utility") & own.change.notna() & (own.method == row.method)]
-        cost = cost[(cost.metric != "average") | ("average_reweighted" not in set(cost.metric))]
-        costs = list(cost.drop_duplicates("metric", keep="last").itertuples())
-        said = [f"{one.title} {one.moved}" for one in costs if one.verdict == "worse"]
-        said = said or [f"{one.title} {one.moved} {one.verdict}" for one in costs[:1]] or ["not measured"]
-        parts = block[~block.whole & (block.method == row.method) & block.change.notna()]
+        costs = own[(own.kind == "utility") & (own.method == row.method)].drop_duplicates("metric", keep="last")
+        costs = costs[(costs.metric != "average") | ("average_reweighted" not in set(costs.metric))]
+        said = [f"{one.title} {one.moved}" for one in costs[costs.verdict == "worse"].itertuples()]
+        said = said or [f"{one.title} {one.moved} {one.verdict}" for one in costs[:1].itertuples()] or ["not measured"]
+        parts, worse = block[~block.whole & (block.method == row.method)], ""
         lost = parts[parts.verdict == "worse"]
-        worse = ""
         if len(lost):
             most = lost.loc[lost.change.abs().idxmax()]
             alike = parts[(parts.metric == most.metric) & (parts.units == most.units)]
-            of = f"{int((alike.verdict == 'worse').sum())} of {len(alike)} parts under {most['name']}"
+            of = f"{(alike.verdict == 'worse').sum()} of {len(alike)} parts under {most['name']}"
             worse = f"{most.title} got worse in {of}, most {most.subset}: {most.moved}"
-        moved = f"{none.value.iloc[0]:{form}}", f"{row.value:{form}}"
         judged = "nothing to remove" if row.at_chance else row.verdict
-        found.append(Line(row, *moved, chance, judged, "; ".join(said), worse))
+        found.append(Line(row, f"{row.before:{form}}", f"{row.value:{form}}", chance, judged, "; ".join(said), worse))
     return found
 
 
@@ -206,28 +196,20 @@ def opening(t: pd.DataFrame, measures: Measures = ()) -> list[str]:
 # ---- text -----------------------------------------------------------------------------------------------------
 
 
-def _headline(t: pd.DataFrame, measures: Measures = ()) -> pd.DataFrame:
-    """Return the rows of the wholes, or those of some measures, methods of a measure together."""
-    some = _some(t[t.whole], measures)
-    return some.iloc[np.argsort(some.groupby(["task", "metric", "subset"], sort=False).ngroup(), kind="stable")]
-
-
 def text(result: Result, measures: Measures = (), most: int = 40) -> str:
     """Return the summary rows as plain text of a limited number of lines, as `print(result)` and the terminal show.
 
     The first measures of every task come first.
     """
     t = told(result)
-    some = _headline(t, measures)
-    blocks: list[tuple[int, list[str]]] = []  # the place of a measure in its task, and its lines
-    for (task, measure), rows in some.groupby(["task", "measure"], sort=False):
-        hint = f" ({rows.better.iloc[0]} is better)" if rows.better.iloc[0] != "neither" else ""
-        body = [f"  {r.name:<19} {r.number:<22} {r.moved:<25} {r.verdict}".rstrip() for r in rows.itertuples()]
-        body += [f"  published: {r.name} {r.published:.3f}" for r in rows[rows.published.notna()].itertuples()]
-        body += ["  nothing to remove: none is no more biased than random rankings are"] * bool(rows.at_chance.any())
-        place = sum(block[0].startswith(f"{task}: ") for _, block in blocks)
-        blocks.append((place, [f"{task}: {measure}{hint}", *body]))
-    every = [line for _, block in sorted(blocks, key=itemgetter(0)) for line in block]
+    some, every = _some(t[t.whole], measures), list[str]()
+    some = some.assign(place=some.groupby("task").measure.transform(lambda of: of.factorize()[0]))
+    some = some.sort_values("place", kind="stable")
+    for (_, task, measure), rows in some.groupby(["place", "task", "measure"], sort=False):
+        every.append(f"{task}: {measure}{rows.hint.iloc[0]}")
+        every += [f"  {r.name:<19} {r.number:<22} {r.moved:<25} {r.verdict}".rstrip() for r in rows.itertuples()]
+        every += [f"  published: {r.name} {r.published:.3f}" for r in rows[rows.published.notna()].itertuples()]
+        every += ["  nothing to remove: none is no more biased than random rankings are"] * bool(rows.at_chance.any())
     notes = [LABELS] if some.uses_labels.any() else []
     shown = every[: most - 2 - len(notes)]
     left = len(t) - sum(line.startswith("  ") for line in shown)
@@ -237,10 +219,10 @@ def text(result: Result, measures: Measures = (), most: int = 40) -> str:
 
 def tab_rows(result: Result, measures: Measures = ()) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
     """Return the head and the summary rows with all digits, for programs that read them."""
-    some = _headline(told(result), measures)
-    columns = [*COLUMNS[:4], "lam", *COLUMNS[4:10], "better", "verdict"]
-    some = some.assign(method=some.method.replace(CHANCE, "chance"))[columns].astype(object)
-    return tuple(columns), list(some.where(some.notna(), None).itertuples(index=False, name=None))
+    t = told(result)
+    columns = (*COLUMNS[:4], "lam", *COLUMNS[4:10], "better", "verdict")
+    some = _some(t[t.whole], measures).replace({"method": {CHANCE: "chance"}})[list(columns)].astype(object)
+    return columns, list(some.where(some.notna(), None).itertuples(index=False, name=None))
 
 
 # ---- the page ------------------------------------------------------------------------------------------------
@@ -257,28 +239,18 @@ def plain(value: Any) -> str:
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-class Grid(NamedTuple):
-    """Hold a table of the page; cells: rows of the frame, or None. parts: of groups, queries, prompts; folded."""
+def grids(block: pd.DataFrame) -> Iterator[tuple[str, list[str], list[tuple[str, list[Any]]], bool]]:
+    """Yield (caption, heads, rows of cells, whether of parts): methods by measures, then parts by methods per measure.
 
-    caption: str
-    heads: tuple[str, ...]
-    rows: list[tuple[str, list[Any]]]
-    parts: bool
-
-
-def grids(block: pd.DataFrame) -> Iterator[Grid]:
-    """Yield the tables of a task: methods by summary measures, then parts by methods for each measure."""
-
-    def cells(frame: pd.DataFrame, down: str, across: str) -> list[tuple[str, list[Any]]]:
-        there = {(getattr(r, down), getattr(r, across)): r for r in frame.itertuples()}
-        return [(name, [there.get((name, key)) for key in frame[across].unique()]) for name in frame[down].unique()]
-
-    for subset, own in block[block.whole].groupby("subset", sort=False):
-        better = own.drop_duplicates("title").set_index("title").better
-        heads = tuple(f"{title} ({way} is better)" if way != "neither" else title for title, way in better.items())
-        yield Grid(str(subset) or "By method", heads, cells(own, "name", "title"), parts=False)
-    for title, own in block[~block.whole].groupby("title", sort=False):
-        yield Grid(f"{title} by part", tuple(own.name.unique()), cells(own, "subset", "name"), parts=True)
+    A cell is a row of the frame, or None.
+    """
+    block = block.assign(title=block.title + block.hint.where(block.whole, ""))
+    for parts, of, down, across in ((False, "subset", "name", "title"), (True, "title", "subset", "name")):
+        for caption, own in block[block.whole != parts].groupby(of, sort=False):
+            there = {(getattr(r, down), getattr(r, across)): r for r in own.itertuples()}
+            heads = list(own[across].unique())
+            rows = [(name, [there.get((name, head)) for head in heads]) for name in own[down].unique()]
+            yield f"{caption} by part" if parts else str(caption) or "By method", heads, rows, parts
 
 
 def render(result: Result, path: Path, *, beside: Path) -> Path:
@@ -298,19 +270,11 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
     first = [(one.row.task, one.row.metric, one.row.subset) for one in found]
     front = t[[key in first for key in zip(t.task, t.metric, t.subset, strict=True)]]
     of_worlds = [p.split.split(" ")[0] in WORLDS or p.model.split(" ")[0] == "miniature" for p in result.provenance]
-    values = {
-        "result": result,
-        "models": list(dict.fromkeys(one.model for one in result.provenance if one.model)),
-        "lines": found,
-        "lead": there[:1],
-        "dots": dots(front) if found else None,
-        "blocks": blocks,
-        "labels": LABELS if t.uses_labels.any() else "",
-        "cartoons": of_worlds and all(of_worlds),
-        "published": t.published.notna().any(),
-        "csv": result.to_csv(path.with_suffix(".csv")).name,
-    }
-    return write_page(path, "report", values)
+    models = list(dict.fromkeys(one.model for one in result.provenance if one.model))
+    values = {"result": result, "models": models, "lines": found, "lead": there[:1], "blocks": blocks}
+    values |= {"dots": dots(front) if found else None, "cartoons": of_worlds and all(of_worlds)}
+    values |= {"labels": LABELS if t.uses_labels.any() else "", "published": t.published.notna().any()}
+    return write_page(path, "report", values | {"csv": result.to_csv(path.with_suffix(".csv")).name})
 
 
 def write_page(path: Path, template: str, values: Mapping[str, Any]) -> Path:
@@ -341,25 +305,25 @@ def dots(rows: pd.DataFrame) -> Plot:
     down, high = -(-len(panels) // across), max(panel.name.nunique() for _, panel in panels)
     plot, axes = subplots(down, across, (1.4 + 3.1 * across, (0.8 + 0.24 * high) * down))
     for axis, ((task, _, _), panel) in zip(axes, panels, strict=False):
-        first, names = panel.iloc[0], list(panel[panel.method != CHANCE].name.unique())
-        for r in panel.drop_duplicates("name", keep="last").itertuples():
-            if r.method == CHANCE:
-                axis.axvspan(r.low, r.high, color=GRID, zorder=0)
-                continue
-            if r.method == NONE:
-                axis.axvline(r.value, color=INK, linewidth=0.8, linestyle=(0, (3, 3)), zorder=1)
+        points = panel[panel.method != CHANCE].drop_duplicates("name")
+        for r in panel[panel.method == CHANCE].itertuples():
+            axis.axvspan(r.low, r.high, color=GRID, zorder=0)
+        for r in points[points.method == NONE].itertuples():
+            axis.axvline(r.value, color=INK, linewidth=0.8, linestyle=(0, (3, 3)), zorder=1)
+        for place, r in enumerate(points.itertuples()):
             shade = METHODS[r.method].color if r.method in METHODS else OTHERS[sum(r.method.encode()) % len(OTHERS)]
             shade, ends = LABELLED if r.uses_labels else shade, np.maximum([[r.value - r.low], [r.high - r.value]], 0)
-            axis.errorbar([r.value], [names.index(r.name)], xerr=ends, fmt="o", markersize=4.5, color=shade, capsize=2)
-        axis.set_yticks(range(len(names)), list(map(for_matplotlib, names)))
-        axis.set_ylim(len(names) - 0.5, -0.5)
-        low, high = metric_of(first.metric).bounds
-        same = rows[rows.metric == first.metric]  # one scale of a measure, whatever the task
+            axis.errorbar([r.value], [place], xerr=ends, fmt="o", markersize=4.5, color=shade, capsize=2)
+        axis.set_yticks(range(len(points)), list(map(for_matplotlib, points.name)))
+        axis.set_ylim(len(points) - 0.5, -0.5)
+        first = panel.iloc[0]
+        same, (low, high) = rows[rows.metric == first.metric], metric_of(first.metric).bounds
         low = low if np.isfinite(low) else min(0.0, same.low.min())
         high = high if np.isfinite(high) else max(0.0, same.high.max())
-        axis.set_xlim(low - 0.02 * ((high - low) or 1), high + 0.02 * ((high - low) or 1))
-        hint = f"\n{first.better} is better" if first.better != "neither" else ""
-        axis.set_title(fill(for_matplotlib(f"{task}: {first.measure}"), 44) + hint, fontsize=8.5, color=INK)
+        margin = 0.02 * ((high - low) or 1)
+        axis.set_xlim(low - margin, high + margin)
+        title = fill(for_matplotlib(f"{task}: {first.measure}"), 44) + f"\n{first.hint.strip(' ()')}".rstrip()
+        axis.set_title(title, fontsize=8.5, color=INK)
         axis.grid(axis="x", color=GRID, linewidth=0.7, zorder=0)
         axis.set_axisbelow(True)
         axis.tick_params(labelsize=8, colors=INK, length=0)
@@ -369,3 +333,97 @@ def dots(rows: pd.DataFrame) -> Plot:
         axis.set_visible(False)
     plot.tight_layout()
     return plot
+
+
+# ---- two results ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison:
+    """Hold two results side by side.
+
+    names: what they are called. frame: a row for each figure that both have: its names, the values a and b with their
+    intervals, difference, low, high and verdict. only: what one of them has alone, by "A, its name" and "B, its name".
+    warnings: what differs beyond the figures.
+    """
+
+    names: tuple[str, str]
+    frame: pd.DataFrame
+    only: Mapping[str, list[str]]
+    warnings: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        """Return how many figures changed, the first of the warnings, and the wholes of each task that moved."""
+        counts = self.frame.verdict.value_counts().items()
+        out = [f"Of {len(self.frame)} figures that both have, in B: {', '.join(f'{n} {name}' for name, n in counts)}."]
+        more = f" (and {len(self.warnings) - 1} more)" if len(self.warnings) > 1 else ""
+        out += [f"The two differ in more than the figures: {one}{more}" for one in self.warnings[:1]]
+        moved = self.frame[self.frame.verdict != "equal"]
+        for task, rows in (moved[moved.whole] if moved.whole.any() else moved).groupby("task", sort=False):
+            out.append("\n{}: A is {}, B is {}".format(task, *self.names))
+            out += [f"  {r.measure}, {r.name}: A {r.number_a}, B {r.number}, {r.moved} {r.verdict}"
+                    for r in rows.itertuples()]  # fmt: skip
+        out += [f"\nonly in {name}: {shortened('; '.join(some), 600)}" for name, some in self.only.items()]
+        return "\n".join([*out, f"\n{COMPARED}"] if len(moved) else out)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return names, both values with their intervals, difference and verdict, a row per shared figure."""
+        sides = ["a", "low_a", "high_a", "b", "low_b", "high_b"]
+        return self.frame[["task", "metric", "method", "subset", "lam", *sides, "difference", "low", "high", "verdict"]]
+
+
+def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Comparison:
+    """Match rows by task, metric, part and method, with lambda and strength where a method has several; B less A.
+
+    Args:
+        a, b: two results, such as of two models or before and after a change.
+        names: what to call them; by default their own names.
+
+    Raises:
+        InvalidInputError: no row is in both, or one result has two rows of the same names.
+    """
+    names = names or (a.name, b.name)
+    one, two = (told(side).set_index(["task", "metric", "subset", "name"], drop=False) for side in (a, b))
+    sides = {f"A, {names[0]}": (one, two), f"B, {names[1]}": (two, one)}
+    for called, (side, _) in sides.items():
+        if len(twice := side.index[side.index.duplicated()]):
+            raise InvalidInputError(f"{called}: got the figure {twice[0]} twice; expected it once")
+    shared = two.index.intersection(one.index, sort=False)
+    if shared.empty:
+        raise InvalidInputError(
+            f"got no figure in both: A has tasks {list(one.task.unique())}, B {list(two.task.unique())}; "
+            "expected two results of the same suite"
+        )
+    x, y = one.loc[shared], two.loc[shared]
+    t = y.assign(a=x.value, low_a=x.low, high_a=x.high, number_a=x.number, b=y.value, low_b=y.low, high_b=y.high)
+    t = t.reset_index(drop=True)
+    t["difference"] = t.b - t.a
+    t["low"] = t.difference - np.hypot(t.b - t.low_b, t.high_a - t.a)
+    t["high"] = t.difference + np.hypot(t.high_b - t.b, t.a - t.low_a)
+    moved = list(zip(t.difference, t.low, t.high, strict=True))
+    t["verdict"] = [verdict(by, better) for by, better in zip(moved, t.better, strict=True)]
+    t["moved"] = ["{:+.3f} [{:+.3f}, {:+.3f}]".format(*by) for by in moved]
+    t.loc[(t.a == t.b) & (t.low_a == t.low_b) & (t.high_a == t.high_b), ["verdict", "moved"]] = ["equal", ""]
+    alone = {called: side[~side.index.isin(shared)] for called, (side, _) in sides.items()}
+    only = {called: [f"{r.task}: {r.measure}, {r.name}" for r in side.itertuples()] for called, side in alone.items()}
+    only = {called: some for called, some in only.items() if some}
+    return Comparison(names, t, only, tuple(dict.fromkeys(_notes(a, b))))
+
+
+def _notes(a: Result, b: Result) -> Iterator[str]:
+    """Yield what differs between two runs beyond the numbers."""
+
+    def differing(where: str, *settings: dict[str, Any]) -> Iterator[str]:
+        x, y = (need("pandas").json_normalize(one, sep=", ").iloc[0].map(plain) for one in settings)
+        for name in dict.fromkeys([*x.index, *y.index]):
+            if (here := x.get(name, "none")) != (there := y.get(name, "none")):
+                yield f"{where}, {name} differs: {shortened(here, 90)} in A, {shortened(there, 90)} in B"
+
+    yield from differing("the run", *(one.model_dump(include={"commit", "versions"}) for one in (a, b)))
+    before, texts = {one.task: one for one in a.provenance}, {"task", "title", "description", "fingerprint"}
+    for two in (two for two in b.provenance if two.task in before):
+        both = before[two.task], two
+        yield from differing(two.task, *(one.model_dump(exclude=texts) for one in both))
+        mine, other = (Fingerprint.of(one.fingerprint) for one in both)
+        if mine is not None and not mine.matches(other):
+            yield f"{two.task}: fingerprint of the weights differs"

@@ -33,18 +33,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Plot
     from PIL.Image import Image
 
-COLUMNS = (
-    "task", "metric", "method", "subset", "value", "low", "high", "change", "change_low", "change_high", "n",
-    "better", "lam", "strength", "uses_labels", "counts",
-)  # fmt: skip
 NONE = "none"  # the method of rows about the model without an edit, from which the changes of the others are counted
 CHANCE = "random"  # the method of rows about random rankings: their mean, and the middle 95 % of them
+NUMBERS = ["value", "low", "high", "change", "change_low", "change_high", "lam", "strength"]
+COLUMNS = ("task", "metric", "method", "subset", *NUMBERS[:6], "n", "better", *NUMBERS[6:], "uses_labels", "counts")
 Bounds = tuple[float, float]
-
-
-def percentiles(value: float, draws: np.ndarray) -> Bounds:
-    """Return the middle 95 % of the draws (b,) that are numbers; the value itself if there are none."""
-    return percentile_interval(draws[np.isfinite(draws)]) if len(draws) else (value, value)
 
 
 class Measurement(BaseModel, extra="forbid"):
@@ -107,84 +100,52 @@ class TaskResult:
     details: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def add(
-        self,
-        metric: str | Metric,
-        method: str,
-        value: float,
-        interval: Bounds | None = None,
-        *,
-        n: Mapping[str, int],
-        change: tuple[float, float, float] | None = None,
-        subset: str = "",
-        **details: Any,
-    ) -> None:
-        """Add one row. The metric says which way is better; "none", random rankings and facts have no change.
+        self, metric: str | Metric, method: str, value: float, interval: Bounds | None = None, *,
+        n: Mapping[str, int], change: tuple[float, float, float] | None = None, subset: str = "", **details: Any,
+    ) -> None:  # fmt: skip
+        """Add one row; "none", random rankings and facts have no change.
 
-        interval: None: the value is exact. details: lam, strength, uses_labels beyond `details`.
-
-        Raises:
-            InvalidInputError: no metric of this name.
+        interval: None: the value is exact. details: lam, strength, uses_labels beyond `details`. An unknown metric
+        raises InvalidInputError.
         """
         about = get_metric(metric)
-        self.rows.append(
-            Measurement(
-                task=self.provenance.task,
-                metric=about.name,
-                method=method,
-                value=value,
-                interval=(value, value) if interval is None else interval,
-                change=None if method in (NONE, CHANCE) or about.kind == "fact" else change,
-                better=about.better,
-                n=dict(n),
-                subset=subset,
-                **{**self.details.get(method, {}), **details},
-            )
-        )
+        names: Any = {"task": self.provenance.task, "metric": about.name, "method": method, "subset": subset}
+        details = {"better": about.better, "n": dict(n), **self.details.get(method, {}), **details}
+        own = None if method in (NONE, CHANCE) or about.kind == "fact" else change
+        self.rows.append(Measurement(**names, value=value, interval=interval or (value, value), change=own, **details))
 
     def add_draws(
-        self,
-        metric: str | Metric,
-        values: Mapping[str, float],
-        draws: Mapping[str, np.ndarray] | None = None,
-        *,
-        n: Mapping[str, int],
-        interval: Callable[[float, np.ndarray], Bounds] = percentiles,
-        subset: str = "",
-    ) -> None:
+        self, metric: str | Metric, values: Mapping[str, float], draws: Mapping[str, np.ndarray] | None = None, *,
+        n: Mapping[str, int], interval: Callable[[float, np.ndarray], Bounds] | None = None, subset: str = "",
+    ) -> None:  # fmt: skip
         """Add a row per method with its paired change to "none".
 
-        Args:
-            values: method -> value. draws: method -> what it takes in the same resamples (b,); None: values are exact.
-            interval: reads one off a value and its draws; it is cut at the metric's bounds.
+        values: method -> value. draws: method -> what it takes in the same resamples (b,); None: values are exact.
+        interval: reads one off a value and its draws, the middle 95 % by default; it is cut at the metric's bounds.
         """
-        low, high = get_metric(metric).bounds
-        drawn = dict.fromkeys(values, np.zeros(0)) if draws is None else draws
+
+        def ends(value: float, method: str, less: str | None = None) -> Bounds:
+            if draws is None:
+                return value, value
+            with np.errstate(invalid="ignore"):  # a resample that has no value is not a number
+                own = draws[method] - (0 if less is None else draws[less])
+            return interval(value, own) if interval else percentile_interval(own[np.isfinite(own)])
+
+        least, most = get_metric(metric).bounds
         for method, value in values.items():
-            change = None
-            if NONE in values and method != NONE:
-                moved = value - values[NONE]
-                with np.errstate(invalid="ignore"):  # a resample that has no value is not a number
-                    change = (moved, *interval(moved, drawn[method] - drawn[NONE]))
-            least, most = interval(value, drawn[method])
-            self.add(metric, method, value, (max(least, low), min(most, high)), n=n, change=change, subset=subset)
+            moved = value - values.get(NONE, np.nan)
+            change = (moved, *ends(moved, method, NONE)) if NONE in values and method != NONE else None
+            low, high = ends(value, method)
+            self.add(metric, method, value, (max(low, least), min(high, most)), n=n, change=change, subset=subset)
 
     def add_resampled(
-        self,
-        metric: str | Metric,
-        values: Mapping[str, np.ndarray],
-        *,
-        n: Mapping[str, int],
-        statistic: Callable[..., np.ndarray] | None = None,
-        subset: str = "",
-        resamples: int = 2000,
-        seed: int = 0,
-    ) -> None:
+        self, metric: str | Metric, values: Mapping[str, np.ndarray], *, n: Mapping[str, int], subset: str = "",
+        statistic: Callable[..., np.ndarray] | None = None, resamples: int = 2000, seed: int = 0,
+    ) -> None:  # fmt: skip
         """Add a row per method from values (n,) of the same n units: percentile intervals over units, changes paired.
 
         A width of 0 says that resampling shows no variation and not that there is none: such intervals cover where
-        there are some tens of units that differ.
-
-        statistic: from resampled values (b, n) to (b,); the mean by default.
+        there are some tens of units that differ. statistic: from resampled values (b, n) to (b,); None is the mean.
         """
         drawn = resampled_values(values, statistic=statistic, resamples=resamples, seed=seed)
         self.add_draws(metric, *drawn, n=n, subset=subset)
@@ -228,11 +189,8 @@ class Result(BaseModel, extra="forbid"):
 
     def row(self, task: str, metric: str, method: str, *, subset: str = "", lam: float | None = None) -> Measurement:
         """Return the one row with these names; without `lam` the first match. KeyError lists the closest names."""
-        there = {
-            "/".join((r.task, r.metric, r.method, r.subset or "all")): r
-            for r in reversed(self.rows)
-            if lam in (None, r.lam)
-        }
+        some = [row for row in reversed(self.rows) if lam in (None, row.lam)]
+        there = {"/".join((one.task, one.metric, one.method, one.subset or "all")): one for one in some}
         name = "/".join((task, metric, method, subset or "all"))
         if name not in there:
             raise KeyError(f"no row {name}; the closest are {difflib.get_close_matches(name, there, 8, 0)}")
@@ -246,20 +204,13 @@ class Result(BaseModel, extra="forbid"):
         change is the paired difference to method "none", NaN where there is none.
         """
         rows = [
-            {
-                **row.model_dump(),
-                **dict(zip(("low", "high"), row.interval, strict=True)),
-                **dict(zip(("change", "change_low", "change_high"), row.change or (None,) * 3, strict=True)),
-                "n": next(iter(row.n.values()), 0),
-                "counts": json.dumps(row.n, ensure_ascii=False),
-            }
+            row.model_dump()
+            | dict(zip(NUMBERS, (row.value, *row.interval, *(row.change or (None,) * 3)), strict=False))
+            | {"n": next(iter(row.n.values()), 0), "counts": json.dumps(row.n, ensure_ascii=False)}
             for row in self.rows
         ]
         frame = need("pandas").DataFrame(rows, columns=list(COLUMNS))
-        numbers = ["value", "low", "high", "change", "change_low", "change_high", "lam", "strength"]
-        return frame.astype(dict.fromkeys(numbers, "float64") | {"n": "int64", "uses_labels": "bool"})
-
-    to_frame = to_pandas
+        return frame.astype(dict.fromkeys(NUMBERS, "float64") | {"n": "int64", "uses_labels": "bool"})
 
     def as_metric_frame(self, task: str, metric: str, method: str) -> dict[str, Any]:
         """Return the arguments of a `fairlearn.metrics.MetricFrame` of one metric by group; it has no intervals.
@@ -271,16 +222,18 @@ class Result(BaseModel, extra="forbid"):
 
         >>> MetricFrame(**result.as_metric_frame("groups", "accuracy", "none")).by_group  # doctest: +SKIP
         """
-        names = (task, metric, method)
-        rows = [row for row in self.rows if (row.task, row.metric, row.method) == names and row.subset]
-        if not rows:
-            there = sorted({(row.task, row.metric, row.method) for row in self.rows if row.subset})
-            raise InvalidInputError(f"got {names}; expected names of rows by group, one of {there}")
-        values, groups = [row.value for row in rows], [row.subset for row in rows]
-        weights = {metric: {"sample_weight": [next(iter(row.n.values()), 1) for row in rows]}}
-        metrics = {metric: lambda _, values, sample_weight: float(np.average(values, weights=sample_weight))}
-        about = {"metrics": metrics, "sensitive_features": groups, "sample_params": weights}
-        return about | {"y_true": values, "y_pred": values}
+        parts = self.to_pandas().query("subset != ''").set_index(["task", "metric", "method"])
+        if (task, metric, method) not in parts.index:
+            there = sorted(set(parts.index))
+            raise InvalidInputError(f"got {(task, metric, method)}; expected names of rows by group, one of {there}")
+        t = parts.loc[[(task, metric, method)]]
+        return {
+            "metrics": {metric: lambda _, values, sample_weight: float(np.average(values, weights=sample_weight))},
+            "y_true": t.value.tolist(),
+            "y_pred": t.value.tolist(),
+            "sensitive_features": t.subset.tolist(),
+            "sample_params": {metric: {"sample_weight": t.n.tolist()}},
+        }
 
     def __repr__(self) -> str:
         tasks = ", ".join(dict.fromkeys(row.task for row in self.rows))
@@ -296,9 +249,8 @@ class Result(BaseModel, extra="forbid"):
         """Return the wholes as a table: value, interval, and change from none."""
         from vldebias.evaluation.report import told
 
-        t = told(self)
-        columns = ["task", "measure", "name", "number", "moved", "verdict"]
-        return f"<h3>{escape(self.name)}</h3>{t[t.whole][columns].to_html(index=False)}"
+        t = told(self).query("whole")[["task", "measure", "name", "number", "moved", "verdict"]]
+        return f"<h3>{escape(self.name)}</h3>{t.to_html(index=False)}"
 
     def plot(self, metric: str | None = None, *, task: str | None = None) -> Plot:
         """Draw value and interval of every method, a panel per task and metric of the wholes.
@@ -309,11 +261,11 @@ class Result(BaseModel, extra="forbid"):
         from vldebias.evaluation.report import dots, told
 
         wholes = told(self).query("whole")
-        chosen = wholes[((wholes.metric == metric) | (metric is None)) & ((wholes.task == task) | (task is None))]
-        if chosen.empty:
+        asked = [metric in (None, r.metric) and task in (None, r.task) for r in wholes.itertuples()]
+        if not any(asked):
             there = sorted(set(zip(wholes.task, wholes.metric, strict=True)))
             raise InvalidInputError(f"plot: got metric {metric!r} and task {task!r}; expected one of {there}")
-        return dots(chosen)
+        return dots(wholes[asked])
 
     # ---- files -----------------------------------------------------------------------------------------------
 
@@ -324,16 +276,12 @@ class Result(BaseModel, extra="forbid"):
         frame[texts] = frame[texts].map(shielded)
         return write_atomically(Path(path), frame.to_csv(index=False))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON: what `vldebias eval --json` prints."""
-        return self.model_dump(mode="json", by_alias=True)
-
     def write(self, path: str | Path, *, compact: bool = False) -> Path:
         """Write the result as JSON, atomically, so that a reader never sees half a file.
 
         compact: write the rows as parquet next to it (a twentieth of the size), the provenance readable in the JSON.
         """
-        path, content = Path(path), self.to_dict()
+        path, content = Path(path), self.model_dump(mode="json", by_alias=True)
         if compact:
             packed = self.to_pandas().to_parquet(index=False, compression="zstd")
             rows = write_atomically(path.with_suffix(".parquet"), packed)
@@ -348,12 +296,11 @@ class Result(BaseModel, extra="forbid"):
             InvalidInputError: no such file, or not a result; the message names the first field that does not fit.
         """
         path = Path(path)
-        content, problem = read_bytes(path), ""
         try:
-            found = json.loads(content)
+            found = json.loads(read_bytes(path))
             if isinstance(found, dict) and isinstance(found.get("figures"), dict):
                 found["figures"] = _rows_beside(path, found["figures"])
-            return cls.model_validate_json(json.dumps(found))
+            return cls.model_validate(found)
         except ValidationError as error:
             problem = f"{'.'.join(map(str, error.errors()[0]['loc'])) or 'the file'}: {error.errors()[0]['msg']}"
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -365,24 +312,20 @@ def _rows_beside(path: Path, about: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of a compact result; `about` names their file and its digest."""
     file = path.parent / Path(str(about.get("file", ""))).name
     if not file.is_file() or digest(file) != about.get("sha256"):
-        raise InvalidInputError(
-            f"{path}: expected its rows in {file.name} in the same folder, unchanged; copy both files"
-        )
+        raise InvalidInputError(f"{path}: expected its rows in {file.name} beside it, unchanged; copy both files")
     frame = need("pandas").read_parquet(file)
     rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
     for row in rows:
-        row["interval"], row["n"] = (row.pop("low"), row.pop("high")), json.loads(row.pop("counts"))
-        change = (row.pop("change"), row.pop("change_low"), row.pop("change_high"))
-        row["change"] = None if change[0] is None else change
+        row["n"], row["interval"] = json.loads(row.pop("counts")), (row.pop("low"), row.pop("high"))
+        moved = row["change"], row.pop("change_low"), row.pop("change_high")
+        row["change"] = None if moved[0] is None else moved
     return list(rows)
 
 
 def _command() -> str | None:
-    """Return the command line, without the folders of this machine; None in a notebook."""
-    program = Path(sys.argv[0] if sys.argv else "")
-    own = program.name == "vldebias" or program.parts[-2:] == ("vldebias", "__main__.py")
-    if not own and (program.suffix != ".py" or program.name == "__main__.py"):
+    """Return the command line, without the folders of this machine; None where no script or module was started."""
+    program = Path(sys.argv[0])
+    words = [re.sub(r"(^|=)(/|[A-Za-z]:[/\\\\]).*[/\\\\]", r"\1", word) for word in sys.orig_argv[1:]]
+    if program.suffix != ".py" and program.name != "vldebias":
         return None
-    module = getattr(sys.modules["__main__"], "__spec__", None)  # of `python -m`; a script that is a file has none
-    start = ["vldebias"] if own else ["python", "-m", module.name] if module else ["python", program.name]
-    return shlex.join([*start, *(re.sub(r"(^|=)(/|[A-Za-z]:[/\\\\]).*[/\\\\]", r"\1", word) for word in sys.argv[1:])])
+    return shlex.join(words if words[0] == "vldebias" else ["python", *words])

@@ -33,8 +33,8 @@ from torch.nn.functional import normalize
 from eval.tables import write_records
 from vldebias import losses
 from vldebias.data import Embeddings, Labels
-from vldebias.evaluation.gallery import Gallery, SkewOptions
 from vldebias.evaluation.images import disjoint
+from vldebias.evaluation.retrieval import Gallery
 from vldebias.metrics.bootstrap import resampled_weights
 from vldebias.metrics.rankings import leaders, reach, resampled_places
 from vldebias.projection import CalibratedProjection
@@ -139,7 +139,7 @@ def ranks(n: int = 400_000, queries: int = 50, k: int = 1000, repetitions: int =
         return np.take_along_axis(top, np.argsort(-np.take_along_axis(scores, top, 1), 1), 1)
 
     def ours() -> np.ndarray:
-        return leaders(texts, items, k, 0).places
+        return leaders(texts, items, k, np.arange(n))[1]
 
     difference, size = float((ours() != plain()).mean()), f"{n:,} rows, {queries} queries, k {k}"
     what = "exact top ranks / float32 product and argpartition"
@@ -149,7 +149,7 @@ def ranks(n: int = 400_000, queries: int = 50, k: int = 1000, repetitions: int =
 def intervals(n: int = 1_000_000, queries: int = 50, resamples: int = 40, repetitions: int = 1) -> Row:
     """Measure skew of four methods' queries on resampled galleries; difference: of mean NDKL, in standard errors."""
     rng, k = np.random.default_rng(0), min(1000, n // 20)
-    gallery = Gallery(Labels(rng.integers(3, size=n), ("a", "b", "c")), SkewOptions(k=[k], resamples=resamples))
+    gallery = Gallery(Labels(rng.integers(3, size=n), ("a", "b", "c")), [k], resamples=resamples)
     ranked = {m: np.stack([rng.permutation(n)[: reach(k, n)] for _ in range(queries)]) for m in ("none", *"abc")}
 
     def plain() -> np.ndarray:

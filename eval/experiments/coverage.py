@@ -19,8 +19,8 @@ import numpy as np
 
 from eval.tables import parser, run
 from vldebias.evaluation.result import TaskProvenance, TaskResult
-from vldebias.metrics.bootstrap import percentile_interval, wilson_interval
-from vldebias.metrics.classification import Reweighted, Statistic, draws_of, interval_of, mean_accuracy
+from vldebias.metrics.bootstrap import percentile_interval, resampled_counts, wilson_interval
+from vldebias.metrics.classification import Reweighted, Statistic, interval_of, mean_accuracy
 from vldebias.metrics.metric import Metric, computed
 
 STATISTICS = {one.name: of for one, of in computed("groups")}
@@ -110,8 +110,8 @@ def intervals(
     cells: np.ndarray, weights: np.ndarray, hardest: int, resamples: int, seed: int
 ) -> dict[str, tuple[float, float, float]]:
     """(value, low, high) of everything for one data set; the last ones compare with and without Wilson's."""
-    drawn, alone = draws_of(cells, resamples, seed), cells[hardest : hardest + 1]
-    found: dict[str, tuple[float, float, float]] = {}
+    alone, found = cells[hardest : hardest + 1], dict[str, tuple[float, float, float]]()
+    drawn, drawn_alone = (np.concatenate([*resampled_counts(one, resamples, seed)]) for one in (cells, alone))
     for name, of in {**STATISTICS, REWEIGHTED: Reweighted(weights)}.items():
         value, ends, change = interval_of(of, cells, drawn)
         found |= {name: (value, *ends)} | ({f"change of {name}": change} if name in STATISTICS else {})
@@ -119,7 +119,7 @@ def intervals(
             found[f"{name}, percentile alone"] = (value, *_percentile(of, drawn))
     hits, size = int(alone[0, :, 1].sum()), int(alone.sum())
     found[f"{HARDEST}, Wilson"] = (hits / size, *wilson_interval(hits, size))
-    found[f"{HARDEST}, percentile"] = (hits / size, *_percentile(mean_accuracy, draws_of(alone, resamples, seed)))
+    found[f"{HARDEST}, percentile"] = (hits / size, *_percentile(mean_accuracy, drawn_alone))
     return found
 
 

@@ -20,8 +20,8 @@ import numpy as np
 from eval.tables import parser, run
 from vldebias.data import Labels
 from vldebias.errors import SuspectInputWarning
-from vldebias.evaluation.gallery import Gallery, SkewOptions
 from vldebias.evaluation.result import TaskProvenance, TaskResult
+from vldebias.evaluation.retrieval import Gallery
 from vldebias.metrics import Metric, corrected_shares
 from vldebias.metrics.bootstrap import Interval, recentred_interval, wilson_interval
 from vldebias.metrics.shares import NOT_LABELLED, discrepancies, shares_radius
@@ -80,9 +80,9 @@ class Population:
         while len(np.unique(group)) < len(self.truth):
             group = rng.choice(len(self.truth), size=self.n, p=self.truth)
         scores = self.leans[:, group] + 0.7 * rng.normal(size=self.n) + rng.normal(size=(QUERIES, self.n))
-        options = SkewOptions(k=[self.k], resamples=resamples, seed=int(rng.integers(1 << 31)))
         labels = Labels(group, tuple(map(str, range(len(self.truth)))))
-        return Gallery(labels, options), np.argsort(-scores, axis=1, kind="stable")
+        gallery = Gallery(labels, [self.k], resamples=resamples, seed=int(rng.integers(1 << 31)))
+        return gallery, np.argsort(-scores, axis=1, kind="stable")
 
     def value(self, gallery: Gallery, ranked: np.ndarray) -> float:
         """MaxSkew, the mean over queries."""

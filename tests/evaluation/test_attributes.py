@@ -44,9 +44,8 @@ def test_what_is_there_is_measured_and_what_is_left_out_is_named(
     result = run_suite(SUITE, brought(tmp_path, SUITE, gender=GENDER))
     assert {row.task for row in result.rows} == {"fairface gender"}
     assert {"none", "cali", "random"} == {row.method for row in result.rows}
-    named = [text for text in said if "left out" in text]
-    expected = "race, age, gender x race, gender x age left out: the embeddings have no column ['age', 'race']"
-    assert named == [f"fairface: {expected}"]
+    (named,) = [text for text in said if "left out" in text]
+    assert "race, age, gender x race, gender x age" in named
 
 
 def test_intersections_need_both_of_their_columns_and_other_classes_are_measured(tmp_path: Path) -> None:
@@ -59,5 +58,5 @@ def test_intersections_need_both_of_their_columns_and_other_classes_are_measured
 
 def test_none_of_the_attributes_is_a_mistake_that_is_explained(tmp_path: Path) -> None:
     options = brought(tmp_path, SUITE, sex=GENDER)
-    with pytest.raises(InvalidInputError, match=r"\['gender', .*\], got \['sex'\]"):
+    with pytest.raises(InvalidInputError, match=r"gender, .*got \['sex'\]"):
         run_suite(SUITE, options)

@@ -21,8 +21,6 @@ from vldebias.evaluation import classifiers
 from vldebias.evaluation.classifiers import (
     BASELINES,
     Examples,
-    Linear,
-    Predictor,
     balanced_counts,
     logistic_regression,
     standard,
@@ -66,8 +64,13 @@ def world(n: int, *, seed: int, agree: float = 0.95, dim: int = 32) -> World:
     return World(unit[0], labels, place, unit[1])
 
 
-def fit(name: str, train: World, *, val: Any = None, seed: int = 0, **settings: Any) -> Predictor:
-    return BASELINES[name](Examples(train.features, train.labels, train.zero_shot, val, seed), **settings)
+class Fitted(NamedTuple):
+    logits: Any
+    chosen: dict[str, Any]
+
+
+def fit(name: str, train: World, *, val: Any = None, seed: int = 0, **settings: Any) -> Fitted:
+    return Fitted(*BASELINES[name][0](Examples(train.features, train.labels, train.zero_shot, val, seed), **settings))
 
 
 QUICK: dict[str, dict[str, Any]] = {
@@ -145,9 +148,9 @@ def test_the_validation_split_chooses_c_by_the_worst_group() -> None:
 def test_wise_ft_goes_from_zero_shot_to_the_probe() -> None:
     probe = fit("erm-linear", TRAIN).logits(TEST.features)
     zero_shot = 100 * TEST.features @ TRAIN.zero_shot.T
-    for alpha, scale in ((0.0, 100.0), (0.3, 50.0), (1.0, 100.0)):
-        logits = fit("wise-ft", TRAIN, alpha=alpha, logit_scale=scale).logits(TEST.features)
-        expected = (1 - alpha) * scale / 100 * zero_shot + alpha * probe
+    for alpha in (0.0, 0.3, 1.0):
+        logits = fit("wise-ft", TRAIN, alpha=alpha).logits(TEST.features)
+        expected = (1 - alpha) * zero_shot + alpha * probe
         torch.testing.assert_close(logits, expected, atol=1e-3, rtol=1e-4)
     how: dict[str, Any] = {"candidates": (10.0, 100.0), "tolerance": 1e-4}
     chosen = fit("wise-ft", TRAIN, val=VAL.split, **how).chosen
@@ -168,15 +171,17 @@ def test_balanced_counts_make_all_groups_of_one_size(sizes: list[int], seed: int
         assert counts.max() <= 1 if balance == "sub" else counts.min() >= 1
 
 
-@pytest.mark.parametrize(("balance", "c", "penalty"), [("sub", 1.0, "l2"), ("up", 1.0, "l2"), ("sub", 0.3, "l1")])
-def test_dfr_averages_the_coefficients_of_its_samples(balance: str, c: float, penalty: str) -> None:
-    ours = fit(f"dfr-{balance}", TRAIN, seed=5, draws=3, penalty=penalty, c=c, tolerance=1e-9)
+@pytest.mark.parametrize(("balance", "c"), [("sub", 0.3), ("up", 0.01)])
+def test_dfr_averages_the_coefficients_of_its_samples(balance: str, c: float) -> None:
+    ours = fit(f"dfr-{balance}", TRAIN, seed=5, draws=3, c=c, tolerance=1e-9)
     generator, heads = np.random.default_rng(5), []
     x = StandardScaler().fit_transform(TRAIN.features.double().numpy())
-    how = {"l1_ratio": 1.0, "solver": "saga", "random_state": 0} if penalty == "l1" else {}
+    how = {"l1_ratio": 1.0, "solver": "saga", "random_state": 0}
     for _ in range(3):
         counts = balanced_counts(TRAIN.found, balance, generator)
-        one = LogisticRegression(C=c, tol=1e-9, max_iter=10000, **how).fit(x, TRAIN.labels, sample_weight=counts)
+        one = LogisticRegression(C=c, tol=1e-7, max_iter=10000, **how).fit(
+            *(np.repeat(of, counts, 0) for of in (x, TRAIN.labels))
+        )
         heads.append(one.decision_function(x))
     logits = ours.logits(TRAIN.features)
     np.testing.assert_allclose((logits[:, 1] - logits[:, 0]).numpy(), np.mean(heads, 0), atol=1e-3)
@@ -220,11 +225,19 @@ def data(classes: int, n: int = 90, dim: int = 6) -> tuple[Tensor, NDArray[np.in
     return torch.from_numpy((centres[labels] + 1.5 * draw.normal(size=(n, dim)) + 1) * scales), labels
 
 
-def solve(features: Tensor, labels: NDArray[np.int64], classes: int, **options: Any) -> Linear:
-    return logistic_regression(features, labels, classes, **({"c": 0.7, "tolerance": 1e-8} | options))
+class Head(NamedTuple):
+    weight: Tensor
+    bias: Tensor
+
+    def logits(self, x: Tensor) -> Tensor:
+        return x @ self.weight.T + self.bias
 
 
-def assert_same(ours: Linear, weight: Any, bias: Any, tolerance: float = 1e-6) -> None:
+def solve(features: Tensor, labels: NDArray[np.int64], classes: int, **options: Any) -> Head:
+    return Head(*logistic_regression(features, labels, classes, **({"c": 0.7, "tolerance": 1e-8} | options)))
+
+
+def assert_same(ours: Head, weight: Any, bias: Any, tolerance: float = 1e-6) -> None:
     """A bias that all of several classes share says nothing, and nothing penalises it."""
     if len(weight) == 1:  # of two classes scikit-learn has the difference
         weight, bias = np.r_[-weight, weight] / 2, np.r_[-bias, bias] / 2
@@ -267,7 +280,7 @@ def test_copies_start_chunks_and_scaling_do_not_matter(
     copies = solve(x.repeat_interleave(torch.from_numpy(counts), 0), np.repeat(y, counts), classes, **how)
     assert_same(solve(x, y, classes, counts=counts, **how), copies.weight, copies.bias)
     cold = solve(x, y, classes, **how)
-    far = Linear(torch.randn(cold.weight.shape).double(), torch.zeros(cold.bias.shape).double())
+    far = torch.randn(cold[0].shape).double(), torch.zeros(cold[1].shape).double()
     assert_same(solve(x, y, classes, start=far, **how), cold.weight, cold.bias)
     shift, scale = scaling
     scaled = solve((x - shift) / scale, y, classes, **how)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from eval.experiments.coverage_shares import Population
 from tests.refusals import refused
 from vldebias.data import Labels
-from vldebias.evaluation.gallery import Gallery, SkewOptions
+from vldebias.evaluation import retrieval
+from vldebias.evaluation.retrieval import Gallery
 from vldebias.metrics import bootstrap, max_skew, min_skew, ndkl
 from vldebias.metrics.bootstrap import resampled_weights
 
@@ -28,14 +29,14 @@ def problems(draw: st.DrawFn) -> tuple[np.ndarray, Labels, int]:
     return scores, Labels(np.array(codes), NAMES), draw(st.integers(1, n))
 
 
-@given(problems(), st.sampled_from(["uniform", "dataset"]), st.sampled_from([None, 0.2]))
-def test_every_query_has_the_skew_of_the_naive_functions(problem, prior: str, floor: float | None) -> None:
+@given(problems(), st.sampled_from(["uniform", "dataset"]))
+def test_every_query_has_the_skew_of_the_naive_functions(problem, prior: str) -> None:
     scores, labels, k = problem
-    found = Gallery(labels, SkewOptions(k=[k], prior=prior, floor=floor)).values(rankings(scores))
+    found = Gallery(labels, [k], prior).values(rankings(scores))
     for i, row in enumerate(scores):
         one = (row, labels.codes, k)
-        assert found[f"max_skew@{k}"][i] == pytest.approx(max_skew(*one, prior=prior, floor=floor or 0.0))
-        assert found[f"min_skew@{k}"][i] == pytest.approx(min_skew(*one, prior=prior, floor=floor or 1 / (2 * k)))
+        assert found[f"max_skew@{k}"][i] == pytest.approx(max_skew(*one, prior=prior))
+        assert found[f"min_skew@{k}"][i] == pytest.approx(min_skew(*one, prior=prior, floor=1 / (2 * k)))
         assert found[f"ndkl@{k}"][i] == pytest.approx(ndkl(*one, prior=prior), abs=1e-12)
 
 
@@ -43,7 +44,7 @@ def test_every_query_has_the_skew_of_the_naive_functions(problem, prior: str, fl
 @given(problems(), st.sampled_from(["uniform", "dataset"]))
 def test_resampled_galleries_have_the_skew_of_the_naive_functions(problem, prior: str) -> None:
     scores, labels, k = problem
-    gallery = Gallery(labels, SkewOptions(k=[k], prior=prior, resamples=5, seed=7))
+    gallery = Gallery(labels, [k], prior, resamples=5, seed=7)
     drawn = gallery.resampled({"none": rankings(scores)})["none"]
     (weights,) = resampled_weights(len(labels), 5, 7, len(labels))
     for b, held in enumerate(weights):
@@ -59,10 +60,9 @@ def test_resampled_galleries_have_the_skew_of_the_naive_functions(problem, prior
             assert drawn[f"ndkl@{k}"][i, b] == pytest.approx(ndkl(*one, **options), abs=1e-12)
 
 
-@pytest.mark.parametrize("prior", ["uniform", "dataset"])
-def test_of_a_large_gallery_the_rows_that_are_read_are_drawn_as_among_all(prior: str) -> None:
+def test_of_a_large_gallery_the_rows_that_are_read_are_drawn_as_among_all() -> None:
     rng, n, k = np.random.default_rng(0), 2000, 10
-    gallery = Gallery(Labels(rng.integers(3, size=n), ("a", "b", "c")), SkewOptions(k=[k], prior=prior, resamples=1500))
+    gallery = Gallery(Labels(rng.integers(3, size=n), ("a", "b", "c")), [k], resamples=1500)
     ranked, relevant = np.stack([rng.permutation(n) for _ in range(2)]), rng.random((2, n)) < 0.4
     whole = gallery.resampled({"none": ranked}, relevant)["none"]
     few = gallery.resampled({"none": ranked[:, :80]}, relevant)["none"]
@@ -75,8 +75,8 @@ def test_of_a_large_gallery_the_rows_that_are_read_are_drawn_as_among_all(prior:
 
 def test_methods_share_their_resamples_and_memory_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
-    ranked, options = rankings(rng.normal(size=(2, 30))), SkewOptions(k=[7], prior="dataset", resamples=20)
-    gallery = Gallery(Labels(rng.integers(3, size=30), ("a", "b", "c")), options)
+    ranked = rankings(rng.normal(size=(2, 30)))
+    gallery = Gallery(Labels(rng.integers(3, size=30), ("a", "b", "c")), [7], "dataset", resamples=20)
     whole, again = gallery.resampled({"none": ranked, "again": ranked}).values()
     monkeypatch.setattr(bootstrap, "_WEIGHTS", 30 * 3)
     parts = gallery.resampled({"none": ranked})["none"]
@@ -84,8 +84,20 @@ def test_methods_share_their_resamples_and_memory_changes_no_number(monkeypatch:
 
 
 def test_groups_without_an_image_take_no_part() -> None:
-    gallery = Gallery(Labels(np.array([0, 3, 3, 0]), NAMES), SkewOptions(k=[4]))
+    gallery = Gallery(Labels(np.array([0, 3, 3, 0]), NAMES), [4])
     assert (gallery.names, gallery.prior.tolist(), gallery.codes.tolist()) == (("a", "d"), [0.5, 0.5], [0, 1, 1, 0])
+
+
+@pytest.mark.parametrize(("n", "k"), [(200, 20), (10_050, 200)])
+def test_random_rankings_are_those_of_drawing_without_replacement(n: int, k: int, monkeypatch) -> None:
+    """Of a large gallery few rows are drawn one by one."""
+    gallery = Gallery(Labels((np.arange(n) < n // 4).astype(int), ("a", "b")), [k], resamples=3000)
+    found = gallery.random()[f"max_skew@{k}"]
+    share = np.random.default_rng(5).hypergeometric(n // 4, n - n // 4, k, size=20_000) / k
+    assert found.mean() == pytest.approx(np.log(2 * np.maximum(share, 1 - share)).mean(), abs=0.005)
+    assert found.std() == pytest.approx(np.log(2 * np.maximum(share, 1 - share)).std(), rel=0.1)
+    monkeypatch.setattr(retrieval, "_BLOCK", 7 * n)
+    assert np.array_equal(gallery.random()[f"max_skew@{k}"], found)
 
 
 # ---- coverage --------------------------------------------------------------------------------------------------
@@ -117,16 +129,6 @@ def test_intervals_hold_the_expected_skew_of_an_uneven_gallery() -> None:
     assert np.mean([low <= truth <= high for low, high in intervals]) > 0.88
 
 
-# ---- refusals --------------------------------------------------------------------------------------------------
-
-
-@refused(
-    ([0, 0, 0], {"k": (1,)}, "two or more groups"),
-    ([0, 1, 2], {"k": (2, 4)}, "k: .* 3 images .* 4"),
-    *(([0, 1, 2], {"k": k}, "k") for k in ((), (0,), (2.5,), (3, 3))),
-    ([0, 1], {"prior": "flat"}, "prior"),
-    ([0, 1], {"ties": "best"}, "ties"),
-    ([0, 1], {"floor": 1.5}, "floor"),
-)
-def test_what_has_no_skew(codes: list[int], options: dict) -> None:
-    Gallery(Labels(np.array(codes), NAMES), SkewOptions.build({"k": (1,), **options}))
+@refused(([0, 0, 0], [1], "two or more groups"), ([0, 1, 2], [2, 4], "k: .* 3 images .* 4"))
+def test_what_has_no_skew(codes: list[int], k: list[int]) -> None:
+    Gallery(Labels(np.array(codes), NAMES), k)

@@ -18,11 +18,10 @@ from vldebias.errors import InvalidInputError, ProjectionMismatchError
 from vldebias.evaluation.groups import MEDIAN, class_of
 from vldebias.evaluation.result import TaskResult
 from vldebias.metrics import group_accuracy
-from vldebias.metrics.bootstrap import wilson_interval
+from vldebias.metrics.bootstrap import resampled_counts, wilson_interval
 from vldebias.metrics.classification import (
     Reweighted,
     accuracy_gap,
-    draws_of,
     group_areas,
     interval_of,
     lowest_accuracy,
@@ -198,8 +197,8 @@ def cells_of(before: np.ndarray, after: np.ndarray, group: np.ndarray, groups: i
 
 
 def interval(of: Any, cells: Any, resamples: int = 2000) -> tuple[float, tuple[float, float], tuple[float, ...]]:
-    table = np.array(cells)
-    return interval_of(of, table, draws_of(table, resamples, 0))
+    (drawn,) = resampled_counts(table := np.array(cells), resamples, 0)
+    return interval_of(of, table, drawn)
 
 
 def naive(name: str, right: np.ndarray, group: np.ndarray) -> float:
@@ -221,7 +220,7 @@ def test_a_resample_of_cells_is_a_resample_of_images(name: str) -> None:
     assert value == pytest.approx(naive(name, after, group), abs=1e-12)
     assert change[0] == pytest.approx(naive(name, after, group) - naive(name, before, group), abs=1e-12)
     assert interval(STATISTICS[name], cells_of(after, after, group), 50)[2] == (0, 0, 0)
-    drawn = draws_of(cells, 4000, 0)
+    (drawn,) = resampled_counts(cells, 4000, 0)
     size = drawn.sum((-1, -2))
     fast, without = (STATISTICS[name](hits, size) for hits in (drawn[..., 1].sum(-1), drawn[:, :, 1].sum(-1)))
     index = np.random.default_rng(7).integers(n, size=(900, n))

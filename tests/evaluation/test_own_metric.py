@@ -11,9 +11,9 @@ from made_figures import figure, protocol, result
 
 from vldebias.data import Labels
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.gallery import Gallery, SkewOptions
 from vldebias.evaluation.report import grids, lines, render, told
 from vldebias.evaluation.result import Result, TaskResult
+from vldebias.evaluation.retrieval import Gallery
 from vldebias.evaluation.shares import add_shares
 from vldebias.metrics import METRICS, Metric, register_metric
 from vldebias.metrics.metric import get_metric, metric_of
@@ -98,7 +98,7 @@ def test_one_of_shares_and_one_of_rankings_are_measured_too(mine: None) -> None:
     add_shares(drawn, ("male", "female"), counts, ["nurse", "pilot"], subset="train professions", resamples=20)
     (row,) = [row for row in drawn.rows if row.metric == "most_shown"]
     assert row.value == (3 / 4 + 2 / 4) / 2
-    gallery = Gallery(Labels(np.array([0, 0, 1, 1]), ("a", "b")), SkewOptions(k=2))
+    gallery = Gallery(Labels(np.array([0, 0, 1, 1]), ("a", "b")), [2])
     values = gallery.values(np.array([[0, 1, 2, 3], [2, 3, 0, 1], [1, 2, 3, 0]]))
     assert values["first_group@2"].tolist() == [1, 0, 1]
     assert get_metric("first_group@2").title == "first place goes to the first group@2"

@@ -119,7 +119,7 @@ def test_unknown_images_are_left_out_and_counted() -> None:
 
 
 def test_an_intersection_is_measured_on_its_groups_and_solved_jointly() -> None:
-    (part,) = evaluate(prompts={"gender x tone": [GENDER, TONE]}, prior="dataset", ties="random", seed=3)
+    (part,) = evaluate(prompts={"gender x tone": [GENDER, TONE]}, prior="dataset", seed=3)
     labels = cross(GALLERY.column("gender"), GALLERY.column("tone"))
     scores, groups = naive_scores("orth-cali", [GENDER, TONE])[:, labels.known], labels.codes[labels.known]
     expected = np.mean([max_skew(row, groups, K, prior="dataset") for row in scores])
@@ -138,10 +138,10 @@ def test_the_order_of_the_rows_does_not_matter() -> None:
 
 def test_what_changes_a_figure_is_printed() -> None:
     about = {**GALLERY.about, "data_fingerprint": "abc", "preprocessing": "resize", "cache": "a folder"}
-    (part,) = evaluate(replace(GALLERY, about=about), k=[5, N], prior="dataset", floor=0.01, lam=30.0)
+    (part,) = evaluate(replace(GALLERY, about=about), k=[5, N], prior="dataset", lam=30.0)
     assert cell(part, f"max_skew@{N}", "cali").value == pytest.approx(0, abs=1e-12)
     told = json.loads(part.provenance.model_dump_json())
-    expected = {"k": [5, N], "prior": "dataset", "ties": "stable", "floor": 0.01, "resample": "queries"}
+    expected = {"k": [5, N], "prior": "dataset", "resample": "queries"}
     expected |= {"queries": list(QUERIES), "gallery": {"data_fingerprint": "abc", "preprocessing": "resize"}}
     assert {name: told["settings"][name] for name in expected} == expected
     assert (told["model"], told["split"], told["prompts"]) == ("made up", "noise test", "g")
@@ -291,11 +291,13 @@ NOBODY = {**GALLERY.labels, "nobody": Labels(np.full(N, UNKNOWN), ("a", "b"))}
     ("options", "text"),
     [
         ({"k": N + 1}, "k: .* 90 .* 91"),
-        ({"queries": ()}, "queries: "),
-        ({"prompts": {"height": GENDER}}, "'height'"),
+        *(({"queries": queries}, "queries: ") for queries in ((), (QUERIES[0],) * 2)),
+        *(({"k": k}, "k") for k in ((), (0,), (2.5,), (3, 3))),
+        ({"prior": "flat"}, "prior"),
+        ({"prompts": {"height": GENDER}}, "height"),
         ({"gallery": GALLERY[GALLERY.column("gender").codes == 1]}, "two or more groups"),
         ({"gallery": Embeddings(np.ones((3, 4)), tuple("abc"), {})}, "width 4, .* 16"),
-        ({"queries": ("A photo of a unicorn.",)}, "1 of 1 prompts"),
+        ({"queries": ["A photo of a unicorn."]}, "1 of 1 prompts"),
         ({"classes": {"hair": {"dark": "x"}}}, r"classes\.hair"),
         (
             {"classes": {"nobody": {"a": "dark hair", "b": "no hat"}}, "gallery": replace(GALLERY, labels=NOBODY)},

@@ -25,7 +25,7 @@ from torch import Tensor
 from vldebias.data.parallel import OnRay
 from vldebias.errors import InvalidInputError
 from vldebias.files import digest
-from vldebias.metrics.rankings import Leaders, Rows, leaders
+from vldebias.metrics.rankings import Leaders, Rows, leaders, merged
 
 Index = NDArray[np.int64]
 T = TypeVar("T")
@@ -218,19 +218,12 @@ class UnitRows:
                 products[name][places] = of
         return products
 
-    def top(self, queries: Tensor, k: int, *, ties: str = "stable", seed: int = 0) -> Rows:
-        """Return the first k rows (q, k) by inner product with queries (q, d), merged from the first k of each part.
-
-        ties: of equal scores the earlier row comes first ("stable"), or a random order of the seed decides ("random").
-        """
+    def top(self, queries: Tensor, k: int) -> Rows:
+        """Return the first k rows (q, k) by inner product with queries (q, d); ties keep the order of the rows."""
         if queries.ndim != 2 or queries.shape[1] != self.shape[1] or not 1 <= k <= len(self):
             raise InvalidInputError(f"queries, k: {tuple(queries.shape)} and {k} do not fit images {self.shape}")
-        order = np.random.default_rng(seed).permutation(len(self)) if ties == "random" else None
-        place = np.arange(len(self)) if order is None else np.argsort(order)
-        parts = [(rows, place[places]) for rows, places in self._parts()]
-        found = self.features.map(partial(_leaders, queries, k), parts)
-        first = reduce(lambda one, other: Leaders.merged([one, other], k), found).places
-        return first if order is None else order[first]
+        found = self.features.map(partial(_leaders, queries, k), self._parts())
+        return reduce(partial(merged, k=k), found)[1]
 
     def _parts(self) -> list[tuple[UnitRows, Index]]:
         """Return the rows of each part, and their places among these."""

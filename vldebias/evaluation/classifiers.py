@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -26,11 +26,10 @@ from vldebias.metrics.classification import group_accuracy
 
 Codes = NDArray[np.int64]
 Logits = Callable[[Tensor], Tensor]  # of features (m, d): (m, k)
-Penalty = Literal["l1", "l2"]
+Predictor = tuple[Logits, dict[str, Any]]  # a fitted classifier, and the settings that were selected
+Head = tuple[Tensor, Tensor]  # weight (k, d) and bias (k,) of a linear one in float64; logits of two classes sum to 0
 CHUNK = 16384  # rows per product
 _WORRYING = 10  # times the tolerance
-
-# ---- what a classifier learns from ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,46 +66,18 @@ class Examples:
     def groups(self) -> Codes:
         """Return the groups (n,) of the training rows to balance, numbered by those that occur."""
         predicted = (self.features @ self.zero_shot.T).argmax(1).numpy()
-        cells = self.labels * len(self.zero_shot) + predicted
-        return np.unique(cells, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        return np.unique(self.labels * len(self.zero_shot) + predicted, return_inverse=True)[1].astype(np.int64)
 
     @torch.no_grad()
-    def score(self, logits: Logits) -> tuple[float, float]:
-        """Return worst-group and average accuracy on the validation split."""
-        assert self.val is not None
-        features, labels, groups = self.val
-        cells = labels * (int(groups.max()) + 1) + groups
-        accuracy = group_accuracy(logits(features).argmax(1), labels, cells)
-        return accuracy.worst, accuracy.average
-
     def best(self, heads: Sequence[Logits]) -> tuple[int, dict[str, float]]:
         """Return which classifier the validation split selects, the first on a tie or without one, and its scores."""
         if self.val is None:
             return 0, {}
-        scores = [self.score(head) for head in heads]
-        i = max(range(len(heads)), key=scores.__getitem__)
-        return i, dict(zip(("val_worst_group", "val_average"), scores[i], strict=True))
-
-
-class Predictor(NamedTuple):
-    """Map features (m, d) to logits (m, k) with a fitted classifier; `chosen` holds the selected settings."""
-
-    logits: Logits
-    chosen: Mapping[str, Any]
-
-
-# ---- logistic regression --------------------------------------------------------------------------------------
-
-
-class Linear(NamedTuple):
-    """Hold a linear classifier: weight (k, d) and bias (k,) in float64; the logits of two classes sum to 0."""
-
-    weight: Tensor
-    bias: Tensor
-
-    def logits(self, x: Tensor) -> Tensor:
-        """Return the logits (m, k)."""
-        return x @ self.weight.to(x).T + self.bias.to(x)
+        features, labels, groups = self.val
+        cells = labels * (int(groups.max()) + 1) + groups
+        found = [group_accuracy(head(features).argmax(1), labels, cells) for head in heads]
+        i = max(range(len(heads)), key=lambda i: (found[i].worst, found[i].average))
+        return i, {"val_worst_group": found[i].worst, "val_average": found[i].average}
 
 
 @torch.inference_mode(False)
@@ -121,10 +92,10 @@ def standard(features: Tensor) -> tuple[Tensor, Tensor]:
 @torch.inference_mode(False)
 @torch.enable_grad()
 def logistic_regression(
-    features: Tensor, labels: Codes, n_classes: int, *, c: float, penalty: Penalty = "l2",
-    scaling: tuple[Tensor, Tensor] | None = None, counts: NDArray[Any] | None = None, start: Linear | None = None,
+    features: Tensor, labels: Codes, n_classes: int, *, c: float, penalty: Literal["l1", "l2"] = "l2",
+    scaling: tuple[Tensor, Tensor] | None = None, counts: NDArray[Any] | None = None, start: Head | None = None,
     tolerance: float = 1e-6, max_iterations: int = 5000,
-) -> Linear:  # fmt: skip
+) -> Head:  # fmt: skip
     """Minimise R(W) + c sum_i counts_i CE(W x_i + b, y_i), the objective of scikit-learn's LogisticRegression.
 
     R is |W|_2^2 / 2 or |W|_1; the bias is not penalised. Two classes have one weight vector, the difference of the
@@ -138,14 +109,13 @@ def logistic_regression(
         VldebiasWarning: the gradient is still large after `max_iterations`.
     """
     optimize = need("scipy.optimize")
-    rows, dim = (1 if n_classes == 2 else n_classes), features.shape[1]
-    size, split, y = rows * dim, penalty == "l1", torch.from_numpy(labels)
+    rows, dim, y = (1 if n_classes == 2 else n_classes), features.shape[1], torch.from_numpy(labels)
+    size, split = rows * dim, penalty == "l1"
     weights = torch.ones(len(y)) if counts is None else torch.from_numpy(np.asarray(counts))
     total = float(weights.sum(dtype=torch.float64))
-    strength = 1 / (c * total)
     shift, scale = scaling or (torch.zeros(dim, dtype=torch.float64), torch.ones(dim, dtype=torch.float64))
 
-    def unpacked(flat: Tensor) -> tuple[Tensor, Tensor]:
+    def unpacked(flat: Tensor) -> Head:
         """Coefficients of features that are not scaled, from W and b, or U, V and b under "l1"."""
         weight = (flat[:size] - flat[size : 2 * size] if split else flat[:size]).reshape(rows, dim) / scale
         return weight, flat[-rows:] - weight @ shift
@@ -153,9 +123,8 @@ def logistic_regression(
     def objective(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """Mean loss plus penalty and the gradient, a chunk of rows at a time."""
         leaf = torch.from_numpy(flat.copy()).requires_grad_()
-        value = strength * (leaf[:-rows].sum() if split else leaf[:-rows].square().sum() / 2)
-        value.backward()
-        whole = value.detach()
+        whole = 1 / (c * total) * (leaf[:-rows].sum() if split else leaf[:-rows].square().sum() / 2)
+        whole.backward()
         for first in range(0, len(y), CHUNK):
             chunk = slice(first, first + CHUNK)
             weight, bias = unpacked(leaf)
@@ -165,21 +134,21 @@ def logistic_regression(
             losses = F.cross_entropy(logits, y[chunk], reduction="none")
             loss = (losses * weights[chunk].to(losses)).sum() / total
             loss.backward()
-            whole = whole + loss.detach()
+            whole = whole.detach() + loss.detach()
         assert leaf.grad is not None
         return float(whole), leaf.grad.numpy()
 
-    begin, bounds = np.zeros(size + rows), None
+    begin = np.zeros(size + rows)
     if start is not None:
         weight, bias = (of[1:] - of[:1] if n_classes == 2 else of for of in start)
         begin = np.r_[(weight * scale).numpy().ravel(), (bias + weight @ shift).numpy()]
     if split:
         begin = np.concatenate([np.maximum(begin[:size], 0), np.maximum(-begin[:size], 0), begin[size:]])
-        bounds = optimize.Bounds(np.r_[np.zeros(2 * size), np.full(rows, -np.inf)], np.full(2 * size + rows, np.inf))
+    least = np.where(np.arange(len(begin)) < (2 * size if split else 0), 0.0, -np.inf)
     limits = {"maxiter": max_iterations, "maxfun": 2 * max_iterations, "maxcor": 20, "gtol": tolerance, "ftol": 0.0}
-    solved = optimize.minimize(objective, begin, jac=True, method="L-BFGS-B", bounds=bounds, options=limits)
-    held = (solved.x == 0) & (solved.jac > 0) & (np.arange(len(begin)) < (2 * size if split else 0))
-    left = float(np.abs(solved.jac[~held]).max())  # a bound holds what its gradient pushes out of it
+    how = {"method": "L-BFGS-B", "bounds": optimize.Bounds(least, np.inf), "options": limits}
+    solved = optimize.minimize(objective, begin, jac=True, **how)
+    left = float(np.abs(solved.x - np.maximum(solved.x - solved.jac, least)).max())  # of the projected gradient
     if left > _WORRYING * tolerance:
         warn(
             f"logistic regression (c = {c:g}): a gradient of {left:.1e} is left after {solved.nit} iterations; "
@@ -187,7 +156,7 @@ def logistic_regression(
         )
     weight, bias = unpacked(torch.from_numpy(solved.x))
     halves = torch.tensor([-0.5, 0.5], dtype=torch.float64)
-    return Linear(halves[:, None] * weight, halves * bias) if n_classes == 2 else Linear(weight, bias)
+    return (halves[:, None] * weight, halves * bias) if n_classes == 2 else (weight, bias)
 
 
 def _double(x: Tensor) -> Tensor:
@@ -196,28 +165,40 @@ def _double(x: Tensor) -> Tensor:
     return x.clone() if x.is_inference() else x
 
 
-# ---- linear ---------------------------------------------------------------------------------------------------
+def _logits(head: Head, x: Tensor) -> Tensor:
+    """Return the logits (m, k) of features (m, d)."""
+    weight, bias = head
+    return x @ weight.to(x).T + bias.to(x)
+
 
 LINEAR = (1.0, 10.0, 30.0, 100.0, 1000.0, 10000.0)
 
 
-def _solve(examples: Examples, c: float, counts: Codes | None, start: Linear | None, how: Mapping[str, Any]) -> Linear:
-    """Fit on the rows that `counts` (n,) leaves, each as often as it says."""
-    rows = np.arange(len(examples.labels)) if counts is None else np.flatnonzero(counts)
-    how = {**how, "counts": None if counts is None else counts[rows], "start": start}
-    features, labels = examples.features[torch.from_numpy(rows)], examples.labels[rows]
-    return logistic_regression(features, labels, len(examples.zero_shot), c=c, **how)
+def _path(
+    examples: Examples, problems: Iterable[tuple[float, Codes | None]], start: Head | None = None, **how: Any
+) -> list[Head]:
+    """Solve for each c and counts (n,) of the rows, all once if None; a solution is a good start for the next."""
+    solved: list[Head] = []
+    for c, counts in problems:
+        rows = np.arange(len(examples.labels)) if counts is None else np.flatnonzero(counts)
+        own = {
+            **how,
+            "c": c,
+            "counts": None if counts is None else counts[rows],
+            "start": solved[-1] if solved else start,
+        }
+        features, labels = examples.features[torch.from_numpy(rows)], examples.labels[rows]
+        solved.append(logistic_regression(features, labels, len(examples.zero_shot), **own))
+    return solved
 
 
 def _probe(
     examples: Examples, c: float, candidates: Iterable[float], counts: Codes | None = None, **how: Any
-) -> tuple[Linear, dict[str, float]]:
+) -> tuple[Head, dict[str, float]]:
     """Fit a logistic regression whose strength c the validation split selects; return it, c and its scores."""
-    solved: list[Linear] = []
-    values = sorted(candidates) if examples.val is not None else [c]
-    for value in values:  # from the strongest penalty on: each solution is a good start for the next
-        solved.append(_solve(examples, value, counts, solved[-1] if solved else None, how))
-    best, scores = examples.best([one.logits for one in solved])
+    values = sorted(candidates) if examples.val is not None else [c]  # from the strongest penalty on
+    solved = _path(examples, [(value, counts) for value in values], **how)
+    best, scores = examples.best([partial(_logits, head) for head in solved])
     return solved[best], {"c": values[best], **scores}
 
 
@@ -230,30 +211,30 @@ def erm_linear(
     (2022) fit theirs with SGD, so it depends on learning rate and epochs; ours is the optimum.
     """
     fitted, chosen = _probe(examples, c, candidates, tolerance=tolerance)
-    return Predictor(fitted.logits, chosen)
+    return partial(_logits, fitted), chosen
 
 
 def wise_ft(
-    examples: Examples, *, alpha: float = 0.5, logit_scale: float = 100.0, c: float = 30.0,
-    candidates: tuple[float, ...] = LINEAR, tolerance: float = 1e-6,
+    examples: Examples, *, alpha: float = 0.5, c: float = 30.0, candidates: tuple[float, ...] = LINEAR,
+    tolerance: float = 1e-6,
 ) -> Predictor:  # fmt: skip
     """Interpolate weights: (1 - alpha) zero-shot + alpha linear probe (Wortsman et al., 2022).
 
     For linear classifiers the mean of the weights is the mean of the logits. The paper fine-tunes from the zero-shot
-    weights; our probe is the optimum of a convex problem, so how the two logits weigh against each other rests on
-    `logit_scale`, what cosines are multiplied by, and c. alpha is .5, as the paper recommends, without a validation
-    split, and selected on it after c with one.
+    weights; our probe is the optimum of a convex problem, so how the two logits weigh against each other rests on c and
+    on the 100 that cosines are multiplied by. alpha is .5, as the paper recommends, without a validation split, and
+    selected on it after c with one.
     """
     (weight, bias), chosen = _probe(examples, c, candidates, tolerance=tolerance)
-    zero_shot = logit_scale * examples.zero_shot.detach().double().cpu()
+    zero_shot = 100 * examples.zero_shot.detach().double().cpu()
     values = [i / 10 for i in range(11)] if examples.val is not None else [alpha]
-    heads = [Linear((1 - a) * zero_shot + a * weight, a * bias).logits for a in values]
+    heads = [partial(_logits, ((1 - a) * zero_shot + a * weight, a * bias)) for a in values]
     best, scores = examples.best(heads)
-    return Predictor(heads[best], {**chosen, "alpha": values[best], **scores})
+    return heads[best], {**chosen, "alpha": values[best], **scores}
 
 
 def dfr(
-    examples: Examples, *, balance: str = "sub", draws: int = 10, c: float = 0.1, penalty: Penalty = "l1",
+    examples: Examples, *, balance: str = "sub", draws: int = 10, c: float = 0.1,
     candidates: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0), tolerance: float = 1e-5,
 ) -> Predictor:  # fmt: skip
     """Reweight deep features: logistic regression on group-balanced data (Kirichenko et al., 2023).
@@ -266,17 +247,13 @@ def dfr(
     """
     rng = np.random.default_rng(examples.seed)
     samples = [balanced_counts(examples.groups, balance, rng) for _ in range(draws)]
-    how: dict[str, Any] = {"scaling": standard(examples.features), "penalty": penalty, "tolerance": tolerance}
+    how: dict[str, Any] = {"scaling": standard(examples.features), "penalty": "l1", "tolerance": tolerance}
     fitted, chosen = _probe(examples, c, candidates, samples[0], **how)
-    solved = [fitted]
-    for counts in samples[1:]:
-        solved.append(_solve(examples, chosen["c"], counts, solved[-1], how))
-    head = Linear(*(torch.stack(parts).mean(0) for parts in zip(*solved, strict=True)))
-    told = {
-        "groups": np.bincount(examples.groups).tolist(),
-        "rows_per_group": int(samples[0][examples.groups == 0].sum()),
-    }
-    return Predictor(head.logits, {**chosen, **told, **examples.best([head.logits])[1]})
+    others = _path(examples, [(chosen["c"], counts) for counts in samples[1:]], fitted, **how)
+    weight, bias = (torch.stack(parts).mean(0) for parts in zip(fitted, *others, strict=True))
+    logits = partial(_logits, (weight, bias))
+    sizes, each = np.bincount(examples.groups), int(samples[0][examples.groups == 0].sum())
+    return logits, {**chosen, "groups": sizes.tolist(), "rows_per_group": each, **examples.best([logits])[1]}
 
 
 def balanced_counts(groups: Codes, balance: str, rng: np.random.Generator) -> Codes:
@@ -287,9 +264,6 @@ def balanced_counts(groups: Codes, balance: str, rng: np.random.Generator) -> Co
     for group, size in enumerate(sizes):
         counts[rng.choice(np.flatnonzero(groups == group), target % size, replace=False)] += 1
     return counts
-
-
-# ---- adapter --------------------------------------------------------------------------------------------------
 
 
 @torch.inference_mode(False)
@@ -317,36 +291,31 @@ def erm_adapter(
         return 100.0 * F.normalize(adapter(x), dim=-1) @ texts.T
 
     sgd = torch.optim.SGD(adapter.parameters(), lr=rate, momentum=0.9, weight_decay=5e-5)
-    best, scores, weights = -1, (-1.0, -1.0), None
+    best, highest, weights = -1, tuple[float, ...](), None
     for epoch in range(epochs):
         for rows in torch.randperm(len(labels), generator=generator).split(128):
             loss = F.cross_entropy(logits(examples.features[rows]), labels[rows])
             sgd.zero_grad()
             loss.backward()
             sgd.step()
-        if examples.val is None:
+        scores = tuple(examples.best([logits])[1].values())
+        if not scores:
             best = epoch
-        elif (now := examples.score(logits)) > scores:
-            best, scores, weights = epoch, now, copy.deepcopy(adapter.state_dict())
+        elif scores > highest:
+            best, highest, weights = epoch, scores, copy.deepcopy(adapter.state_dict())
         if epoch - best >= patience:
             break
     if weights is not None:
         adapter.load_state_dict(weights)
     adapter.requires_grad_(False)
-    return Predictor(logits, {"epoch": best + 1, **examples.best([logits])[1]})
+    return logits, {"epoch": best + 1, **examples.best([logits])[1]}
 
 
-SOURCES = {
-    "erm-linear": "Radford et al. 2021; Kumar et al. 2022",
-    "erm-adapter": "Gao et al. 2021",
-    "wise-ft": "Wortsman et al. 2022",
-    "dfr-sub": "Kirichenko et al. 2023",
-    "dfr-up": "Kirichenko et al. 2023",
-}
-BASELINES: dict[str, Callable[..., Predictor]] = {
-    "erm-linear": erm_linear,
-    "erm-adapter": erm_adapter,
-    "wise-ft": wise_ft,
-    "dfr-sub": dfr,
-    "dfr-up": partial(dfr, balance="up"),
+# name -> function of examples, and where it comes from
+BASELINES: dict[str, tuple[Callable[..., Predictor], str]] = {
+    "erm-linear": (erm_linear, "Radford et al. 2021; Kumar et al. 2022"),
+    "erm-adapter": (erm_adapter, "Gao et al. 2021"),
+    "wise-ft": (wise_ft, "Wortsman et al. 2022"),
+    "dfr-sub": (dfr, "Kirichenko et al. 2023"),
+    "dfr-up": (partial(dfr, balance="up"), "Kirichenko et al. 2023"),
 }

@@ -14,16 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from vldebias.data import Embeddings, Labels, UnitRows, cross
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.classifiers import BASELINES, SOURCES, Examples
+from vldebias.evaluation.classifiers import BASELINES, Examples
 from vldebias.evaluation.images import (
     ImageTask,
     disjoint,
@@ -36,11 +36,11 @@ from vldebias.evaluation.result import NONE, TaskResult
 from vldebias.evaluation.session import Session, Texts
 from vldebias.evaluation.task import Data, Lam, Prompts, register_task
 from vldebias.methods import get_method
-from vldebias.metrics.bootstrap import wilson_interval
-from vldebias.metrics.classification import Reweighted, Statistic, draws_of, group_areas, interval_of, mean_accuracy
+from vldebias.metrics.bootstrap import resampled_counts, wilson_interval
+from vldebias.metrics.classification import Reweighted, Statistic, group_areas, interval_of, mean_accuracy
 from vldebias.metrics.metric import computed
 from vldebias.progress import SILENT, Progress
-from vldebias.prompts import PromptSet, StatedWords, load_prompts
+from vldebias.prompts import PromptSet, StatedWords
 
 if TYPE_CHECKING:
     from vldebias.edit import Edit
@@ -68,51 +68,8 @@ INTERVALS = (
 )
 LABELLED = {"uses_labels": True}
 
-# ---- rows ----------------------------------------------------------------------------------------------------
 
-
-def add_accuracies(
-    result: TaskResult, right: Mapping[Key, Mask], groups: Labels, *,
-    weights: Mapping[str, float] | None = None, resamples: int = 2000, seed: int = 0,
-) -> None:  # fmt: skip
-    """Add every metric of groups for every method, then the `accuracy` of each group with Wilson's interval.
-
-    right: which of the n images are right; the first is "none", the baseline of changes. groups: of the n images, all
-        known. weights: group -> size in a training split, for `average_reweighted`.
-    """
-    names, codes = groups.names, np.asarray(groups.codes, np.int64)
-    size, before = np.bincount(codes, minlength=len(names)), next(iter(right.values()))
-    statistics: dict[str, Statistic] = {one.name: of for one, of in computed("groups")}
-    if weights is not None:
-        ordered = np.array([float(weights.get(name, np.nan)) for name in names])
-        fits = len(weights) == len(names) and (ordered >= 0).all() and np.isfinite(ordered.sum()) and ordered.any()
-        if not fits or (ordered[size == 0] > 0).any():
-            raise InvalidInputError(
-                f"group_weights: expected a number >= 0 for each of {dict(zip(names, size.tolist(), strict=True))}, "
-                f"one or more above 0, and 0 for a group without images; got {dict(weights)}"
-            )
-        statistics["average_reweighted"] = Reweighted(ordered)
-    tables = {
-        key: np.bincount(4 * codes + 2 * before + one, minlength=4 * len(names)).reshape(-1, 2, 2)
-        for key, one in right.items()
-    }
-    draws = {key: draws_of(table, resamples, seed) for key, table in tables.items()}
-    n = {"images": len(groups), "smallest group": int(size[size > 0].min())}
-    for (metric, of), (key, table) in product(statistics.items(), tables.items()):
-        value, interval, change = interval_of(of, table, draws[key])
-        details: dict[str, Any] = {} if key[1] is None else {"lam": key[1]}
-        result.add(metric, key[0], value, interval, n=n, change=change, **details)
-    for key, g in product(tables, np.flatnonzero(size).tolist()):
-        if key[1] is None:
-            value, _, change = interval_of(mean_accuracy, tables[key][[g]], draws[key][:, [g]])
-            interval, n = wilson_interval(int(tables[key][g, :, 1].sum()), int(size[g])), {"images": int(size[g])}
-            result.add("accuracy", key[0], value, interval, n=n, change=change, subset=names[g])
-
-
-# ---- the task ------------------------------------------------------------------------------------------------
-
-
-class GroupSplit(NamedTuple):
+class Split(NamedTuple):
     """Hold the images of a split whose label and spurious value are both known."""
 
     units: UnitRows
@@ -149,7 +106,7 @@ class GroupsTask(ImageTask):
     train: Data | None = None
     val: Data | None = None
     baselines: tuple[str, ...] = ()
-    group_weights: dict[str, float] | None = None
+    group_weights: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = None
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -165,17 +122,26 @@ class GroupsTask(ImageTask):
 
     @classmethod
     def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
-        """Return the task of one prompt set, with the columns that its class prompts and attribute values name.
+        """Return the task of one prompt set; by default with the columns that its classes and attribute values name.
 
         Raises:
             InvalidInputError: several prompt sets, or columns that they do not tell.
         """
-        sets = sets_by_column(fields.get("prompts"))
-        if len(sets) > 1 or len(next(iter(sets.values()))) > 1:
-            raise InvalidInputError("prompts: expected one prompt set")
-        ((prompts,),) = sets.values()
-        columns = _columns(session.embedded("images"), prompts, fields.get("label"), fields.get("spurious"))
-        return super().of_given(session, {**fields, **columns, "prompts": prompts})
+        sets = [one for of in sets_by_column(fields.get("prompts")).values() for one in of]
+        if len(sets) > 1:
+            raise InvalidInputError(f"prompts: expected one prompt set, got {[one.name for one in sets]}")
+        prompts, label, spurious = sets[0], fields.get("label"), fields.get("spurious")
+        named = {name: labels.names for name, labels in session.embedded("images").labels.items()}
+        label = label or next((one for one in named if one != spurious and class_of(named[one], prompts)), None)
+        others, values = [one for one in named if one != label], set(map(str.casefold, prompts.attributes))
+        of_values = [one for one in others if values & set(map(str.casefold, named[one]))]
+        spurious = spurious or next((one[0] for one in (of_values, others) if len(one) == 1), None)
+        if label is None or spurious is None:
+            raise InvalidInputError(
+                f"groups: give label= and spurious=, two of the columns {sorted(named)}; not one column has the values "
+                f"{list(prompts.class_names)}, which the class prompts of {prompts.name} name, or the attribute's"
+            )
+        return super().of_given(session, {**fields, "label": label, "spurious": spurious, "prompts": prompts})
 
     def texts(self) -> tuple[str, ...]:
         """Return the class prompts, spurious prompts and pairs."""
@@ -192,9 +158,8 @@ class GroupsTask(ImageTask):
             train, val: for the baselines. reference: unlabelled images, for the methods that use some.
             edits: name -> an edit that was fitted before, measured like a method.
         """
-        prompts = load_prompts(self.prompts)
-        split = self._split(images, prompts)
-        learn, select = (None if one is None else self._split(one, prompts) for one in (train, val))
+        prompts, split = self.prompts, self._split(images)
+        learn, select = (None if one is None else self._split(one) for one in (train, val))
         if self.baselines and learn is None:
             progress.say(f"{self.name}: no training split in the file, so the baselines that need labels are left out")
         self.check_images(images, texts, prompts.classes[0])
@@ -210,14 +175,17 @@ class GroupsTask(ImageTask):
                 if lam != details[method].get("lam"):  # its own lambda stands among the others
                     every[method, lam] = texts.fit(prompts, method, lam, reference=others)
             bar.note(f"{len(every)} methods")
-            scores = self._scores(split.units, texts, prompts, every)
-            right: dict[Key, Mask] = {key: of.argmax(1).numpy() == split.target for key, of in scores.items()}
+            shared: dict[UnitRows, dict[Key, Tensor]] = {}  # images that several methods share are read once for all
+            for key, edit in every.items():
+                shared.setdefault(self.images(split.units, edit), {})[key] = self.rows(texts, prompts.classes, edit)
+            scores = {key: of.numpy() for seen, rows in shared.items() for key, of in seen.products(rows).items()}
+            right: dict[Key, Mask] = {key: scores[key].argmax(1) == split.target for key in every}
             doubt_space(split.units, texts, prompts.texts)
-            nearest, what = scores[NONE, None].argmax(1).numpy(), f"{prompts.name}: the class prompts"
+            nearest, what = scores[NONE, None].argmax(1), f"{prompts.name}: the class prompts"
             doubt_chance(nearest, split.target, prompts.class_names, what)
             margins: dict[str, NDArray[np.floating]] = {}
             if len(prompts.classes) == 2:
-                margins = {method: np.diff(scores[method, None].numpy())[:, 0] for method in fitted}
+                margins = {method: np.diff(scores[method, None])[:, 0] for method in fitted}
                 median = (margins[NONE] > np.median(margins[NONE])) == (split.target == 1)
                 right = {(NONE, None): right[NONE, None], (MEDIAN, None): median} | right
                 about[MEDIAN] = {"assumes": ABOUT_MEDIAN}
@@ -227,89 +195,107 @@ class GroupsTask(ImageTask):
                 examples = Examples(learn.units[:], learn.target, classes, chosen_on, self.seed)
                 for name in self.baselines:
                     bar.note(name)
-                    logits, chosen = BASELINES[name](examples)
+                    train_on, source = BASELINES[name]
+                    logits, chosen = train_on(examples)
                     right[name, None], details[name] = logits(whole).argmax(1).numpy() == split.target, LABELLED
-                    about[name] = {"source": SOURCES[name], "chosen": dict(chosen), **LABELLED}
+                    about[name] = {"source": source, "chosen": chosen, **LABELLED}
         weights = self.group_weights
         if weights is None and learn is not None:
             sizes, tested = learn.groups.counts, split.groups.counts
             if all(tested.get(name) for name, n in sizes.items() if n):
                 weights = {name: float(sizes.get(name, 0)) for name in split.groups.names}
-        gate, boot = StatedWords(prompts.stated_words), {"resamples": self.resamples, "seed": self.seed}
+        boot = {"resamples": self.resamples, "seed": self.seed}
         settings = {
             "data": split.facts,
             "train": learn and learn.facts,
             "val": select and select.facts,
             "group_weights": weights,
             "intervals": INTERVALS,
-            "class prompts left alone, they state the attribute": [one for one in prompts.classes if gate.match(one)],
         }
-
-        def block(name: str, methods: Mapping[str, Any], **fields: Any) -> TaskResult:
-            n = {**{key: split.facts[key] for key in ("images", "unknown")}, **counts}
-            provenance = self.provenance(name, images, texts, [prompts], methods, reference=others, n=n, **fields)
-            return TaskResult(provenance, details=details)
-
-        main = block(
-            self.name,
-            about,
-            settings=settings,
+        provenance = self.provenance(
+            self.name, images, texts, [prompts], about, reference=others, settings=settings,
             title="Zero-shot group robustness (Tables 7.2 to 7.4)",
             description=ABOUT + (f" {MEDIAN} is {ABOUT_MEDIAN}." if margins else ""),
-        )
-        add_accuracies(main, right, split.groups, weights=weights, **boot)
+            n={**{key: split.facts[key] for key in ("images", "unknown")}, **counts},
+        )  # fmt: skip
+        result = TaskResult(provenance, details=details)
+        self._add_accuracies(result, right, split.groups, weights)
         if margins:
             areas, drawn, n = group_areas(list(margins.values()), split.target == 1, split.values.codes, **boot)
             if areas:  # the worst value is picked again in every draw
                 lowest = dict(zip(margins, np.min(areas, axis=0).tolist(), strict=True))
                 draws = dict(zip(margins, np.min(drawn, axis=0).T, strict=True))
-                main.add_draws("worst_group_auc", lowest, draws, n={"images": n, "values": len(areas)})
+                result.add_draws("worst_group_auc", lowest, draws, n={"images": n, "values": len(areas)})
         by_value = {value: own for value, own in prompts.by_value(prompts.spurious).items() if own}
         if not by_value:
-            return [main]
-        cosines = block(
-            f"{self.name}: cosines",
-            {method: about[method] for method in fitted},
-            settings={"spurious prompts": by_value},
-            title="Cosines of class prompts with spurious prompts (Table 7.1)",
-            description=ABOUT_COSINES,
-        )
+            return [result]
+        own = {
+            "task": f"{self.name}: cosines",
+            "title": "Cosines of class prompts with spurious prompts (Table 7.1)",
+            "description": ABOUT_COSINES,
+            "methods": {method: dict(about[method]) for method in fitted},
+            "settings": {"spurious prompts": by_value},
+        }
+        cosines = TaskResult(provenance.model_copy(update=own), details=details)
         rows = {method: self.rows(texts, prompts.classes, one.edit) for method, one in fitted.items()}
-        add_cosines(cosines, rows, prompts.class_names, {value: texts.embed(own) for value, own in by_value.items()})
-        return [main, cosines]
+        _add_cosines(cosines, rows, prompts.class_names, {value: texts.embed(own) for value, own in by_value.items()})
+        return [result, cosines]
 
-    def _split(self, data: Embeddings, prompts: PromptSet) -> GroupSplit:
-        names, values = data.column(self.label), data.column(self.spurious)
-        known = names.known & values.known
+    def _split(self, data: Embeddings) -> Split:
+        labels, values, prompts = data.column(self.label), data.column(self.spurious), self.prompts
+        known, classes = labels.known & values.known, class_of(labels.names, prompts)
         if not known.any():
             raise InvalidInputError(
                 f"no image has a known value in both columns {self.label!r} and {self.spurious!r}; name other columns"
             )
-        classes = class_of(names.names, prompts)
         if not classes:
             raise InvalidInputError(
                 f"{prompts.name}: expected labels that each name one of the classes {list(prompts.class_names)}, "
-                f"got {list(names.names)}; rename the labels, or use indices of the classes, from 0"
+                f"got {list(labels.names)}; rename the labels, or use indices of the classes, from 0"
             )
-        target = np.array(classes, dtype=np.int64)[names.codes[known]]
-        groups = cross(names[known], values[known])
+        target = np.array(classes, dtype=np.int64)[labels.codes[known]]
+        groups = cross(labels[known], values[known])
         facts = {key: value for key, value in data.about.items() if key not in ("cache", "file")}
         facts |= {"images": len(target), "unknown": int((~known).sum()), "images per group": groups.counts}
         units = data.unit if known.all() else data.unit.some(known)
-        return GroupSplit(units, target, groups, values[known], facts)
+        return Split(units, target, groups, values[known], facts)
 
-    def _scores(
-        self, units: UnitRows, texts: Texts, prompts: PromptSet, every: Mapping[Key, Edit | None]
-    ) -> dict[Key, Tensor]:
-        """Return the scores (n, k) of the images under each method; images that several share are read once for all."""
-        shared: dict[UnitRows, dict[Key, Tensor]] = {}
-        for key, edit in every.items():
-            shared.setdefault(self.images(units, edit), {})[key] = self.rows(texts, prompts.classes, edit)
-        scores = {key: of for seen, rows in shared.items() for key, of in seen.products(rows).items()}
-        return {key: scores[key] for key in every}
+    def _add_accuracies(
+        self, result: TaskResult, right: Mapping[Key, Mask], groups: Labels, weights: Mapping[str, float] | None
+    ) -> None:
+        """Add every metric of groups for every method, then the `accuracy` of each group with Wilson's interval.
+
+        right: which of the n images are right; the first is "none", the baseline of changes.
+        """
+        names, codes = groups.names, np.asarray(groups.codes, np.int64)
+        size, before = np.bincount(codes, minlength=len(names)), next(iter(right.values()))
+        statistics: dict[str, Statistic] = {one.name: of for one, of in computed("groups")}
+        if weights is not None:
+            held = dict(zip(names, size.tolist(), strict=True))
+            if set(weights) != set(held) or any(weight > 0 for name, weight in weights.items() if not held[name]):
+                raise InvalidInputError(
+                    f"group_weights: expected a weight for each of {held}, and 0 for a group without images; "
+                    f"got {dict(weights)}"
+                )
+            statistics["average_reweighted"] = Reweighted(np.array([weights[name] for name in names]))
+        tables, draws = dict[Key, NDArray[np.int64]](), dict[Key, NDArray[np.int64]]()
+        for key, one in right.items():
+            cells = np.bincount(4 * codes + 2 * before + one, minlength=4 * len(names))
+            tables[key] = cells.reshape(-1, 2, 2)
+            draws[key] = np.concatenate(list(resampled_counts(tables[key], self.resamples, self.seed)))
+        n = {"images": len(groups), "smallest group": int(size[size > 0].min())}
+        for (metric, of), (key, table) in product(statistics.items(), tables.items()):
+            value, interval, change = interval_of(of, table, draws[key])
+            details: dict[str, Any] = {} if key[1] is None else {"lam": key[1]}
+            result.add(metric, key[0], value, interval, n=n, change=change, **details)
+        for key, g in product(tables, np.flatnonzero(size).tolist()):
+            if key[1] is None:
+                value, _, change = interval_of(mean_accuracy, tables[key][[g]], draws[key][:, [g]])
+                interval, n = wilson_interval(int(tables[key][g, :, 1].sum()), int(size[g])), {"images": int(size[g])}
+                result.add("accuracy", key[0], value, interval, n=n, change=change, subset=names[g])
 
 
-def add_cosines(
+def _add_cosines(
     result: TaskResult, classes: Mapping[str, Tensor], names: tuple[str, ...], values: Mapping[str, Tensor]
 ) -> None:
     """Add `cosine` of a class with a value, mean over its texts, and `cosine_spread` over the values.
@@ -322,27 +308,10 @@ def add_cosines(
     for (i, name), (j, (value, own)) in product(enumerate(names), enumerate(values.items())):
         cosines = {method: float(table[i, j]) for method, table in tables.items()}
         result.add_draws("cosine", cosines, n={"spurious prompts": len(own)}, subset=f"{name} / {value}")
-    n = {"spurious prompts": sum(map(len, values.values()))}
-    for name in (*names, ""):
-        rows = [names.index(name)] if name else list(range(len(names)))
-        spread = {method: float(np.ptp(table[rows], axis=1).mean()) for method, table in tables.items()}
-        result.add_draws("cosine_spread", spread, n=n, subset=name)
-
-
-def _columns(data: Embeddings, prompts: PromptSet, label: str | None, spurious: str | None) -> dict[str, str]:
-    """Return the columns of the groups: the one that the class prompts name, and the one of the attribute's values."""
-    named = {name: {value.casefold() for value in labels.names} for name, labels in data.labels.items()}
-    fits = (name for name in named if name != spurious and class_of(data.labels[name].names, prompts))
-    label = label or next(fits, None)
-    others = [name for name in named if name != label]
-    of_values = [name for name in others if named[name] & {value.casefold() for value in prompts.attributes}]
-    spurious = spurious or next((one[0] for one in (of_values, others) if len(one) == 1), None)
-    if label is None or spurious is None:
-        raise InvalidInputError(
-            f"groups: give label= and spurious=, two of the columns {sorted(named)}; no column alone has the values "
-            f"{list(prompts.class_names)}, which the class prompts of {prompts.name} name, or those of the attribute"
-        )
-    return {"label": label, "spurious": spurious}
+    n, spreads = {"spurious prompts": sum(map(len, values.values()))}, {m: np.ptp(of, 1) for m, of in tables.items()}
+    for i, name in enumerate((*names, "")):
+        each = {method: float(of[i] if name else of.mean()) for method, of in spreads.items()}
+        result.add_draws("cosine_spread", each, n=n, subset=name)
 
 
 def class_of(labels: tuple[str, ...], prompts: PromptSet) -> list[int]:

@@ -67,7 +67,7 @@ class TaskProvenance(BaseModel, extra="forbid"):
     """Hold what a task did, in enough detail to repeat it.
 
     title: what a report calls the task; settings: conventions and parameters that change the measurements (k, prior,
-    ties, floor, thresholds, resampling). fingerprint: of the weights; data: what was measured on -> digest of it.
+    thresholds, resampling). fingerprint: of the weights; data: what was measured on -> digest of it.
     methods: name -> its lam, strength, prompts, and what "auto" chose.
     """
 

@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor
 
 from vldebias.data import Embeddings, Labels, UnitRows, cross
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
-from vldebias.evaluation.gallery import Gallery, SkewOptions
 from vldebias.evaluation.images import (
     ImageTask,
     disjoint,
@@ -37,9 +36,10 @@ from vldebias.evaluation.images import (
 )
 from vldebias.evaluation.result import CHANCE, NONE, TaskResult
 from vldebias.evaluation.session import Session, Texts
-from vldebias.evaluation.task import Prompts, SeveralPrompts, Strict, register_task
+from vldebias.evaluation.task import Count, SeveralPrompts, register_task
 from vldebias.metrics.bootstrap import percentile_interval, recentred_interval, resampled_weights
-from vldebias.metrics.rankings import first_hits
+from vldebias.metrics.metric import computed
+from vldebias.metrics.rankings import first_hits, reach, resampled_places
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, StatedWords, load_prompts
 
@@ -51,32 +51,121 @@ Rows = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 Project = Callable[[Sequence[str]], Tensor]  # prompts -> normalised rows under one method
 
+_ABOUT = ("data_fingerprint", "digest", "preprocessing", "dtype", "source", "values read as unknown")
 BALANCED = 0.2  # by how much the largest group of a balanced gallery exceeds the mean at most
 RECALL = (1, 5, 10)  # the k of recall@k of captions
 MOST_CAPTIONS = 10_000  # images up to which recall of captions is measured: its cost grows with the square
-_INTERVALS = {
+INTERVALS = {
     "queries": "mean over queries: bootstrap over queries, given the gallery; one query: bootstrap over images",
     "images": "bootstrap over images of the gallery, given the queries",
 }
-_RECENTRED = "over images: percentiles of resampled galleries, moved to have their mean at the value"
-_ABOUT = ("data_fingerprint", "digest", "preprocessing", "dtype", "source", "values read as unknown")
-
-# ---- the task ------------------------------------------------------------------------------------------------
+_BLOCK = 1 << 23  # entries of a block of rankings: bounds the memory
 
 
-class Queries(Strict):
-    """Name the class prompts of a prompt set, or its held-out ones, as queries."""
+class Gallery:
+    """Hold the images whose group is known and the conventions of their skew; labels: one per image, all known.
 
-    of: Prompts
-    held_out: bool = False
+    Groups without an image are left out: nothing could retrieve them. k, prior: see `RetrievalTask`.
 
-    def texts(self) -> tuple[str, ...]:
-        """Return the prompts."""
-        return self.of.held_out_classes if self.held_out else self.of.classes
+    Attributes:
+        names: groups that have an image. sizes: (g,) how many images each has. prior: p (g,).
+        codes: (n,) positions in `names`, in the smallest integer type, since small types sort in linear time.
+
+    Raises:
+        InvalidInputError: fewer than two groups, or fewer images than k.
+    """
+
+    def __init__(
+        self, labels: Labels, k: Sequence[int], prior: str = "uniform", resamples: int = 2000, seed: int = 0
+    ) -> None:
+        self.k, self.by_size, self.resamples, self.seed = k, prior == "dataset", resamples, seed
+        self.names = tuple(name for name, n in labels.counts.items() if n)
+        if len(self.names) < 2:
+            raise InvalidInputError(f"gallery: expected images of two or more groups, got {labels.counts}")
+        if max(k) > len(labels):
+            raise InvalidInputError(
+                f"k: expected at most the {len(labels)} images whose group is known, got {max(k)}; choose a smaller k"
+            )
+        _, codes, self.sizes = np.unique(labels.codes, return_inverse=True, return_counts=True)
+        self.codes = codes.astype(np.min_scalar_type(len(self.names)))
+        shares = self.sizes if self.by_size else np.ones(len(self.names))
+        self.prior: Floats = shares / shares.sum()
+
+    def measure(self, groups: NDArray[np.integer], prior: Floats, relevant: Mask | None = None) -> dict[str, Floats]:
+        """Return metric -> value (r,) of r rankings, given the groups (r, m) of their first rows.
+
+        relevant: (r, m) whether each of the rows is, for precision@k.
+        """
+        values = dict[str, Floats]()
+        for k in self.k:
+            values |= {f"{own.name}@{k}": of(groups[:, :k], prior) for own, of in computed("rankings")}
+            if relevant is not None:
+                values[f"precision@{k}"] = relevant[:, :k].mean(axis=1)
+        return values
+
+    def values(self, ranked: Rows, relevant: Mask | None = None) -> dict[str, Floats]:
+        """Return metric -> value (q,) of each query, from its ranking (q, m); relevant: (q, n), by row."""
+        hits = None if relevant is None else np.take_along_axis(relevant, ranked, axis=1)
+        return self.measure(self.codes[ranked], self.prior, hits)
+
+    def resampled(self, ranked: Mapping[str, Rows], relevant: Mask | None = None) -> dict[str, dict[str, Floats]]:
+        """Return method -> metric -> values (q, resamples) on galleries of n images sampled with replacement.
+
+        All methods and queries see the same resamples, which makes their differences paired. The data set's prior is
+        that of the resample. In a large gallery only counts of ranked rows are sampled.
+        """
+        n, read = len(self.codes), np.unique(np.concatenate([orders.ravel() for orders in ranked.values()]))
+        read = np.arange(n) if self.by_size or 2 * len(read) > n else read
+        codes, hits = self.codes[read], None if relevant is None else relevant[:, read]
+        places = {method: np.searchsorted(read, orders) for method, orders in ranked.items()}
+        blocks: dict[str, list[list[dict[str, Floats]]]] = {method: [] for method in ranked}
+        for weights in resampled_weights(n, self.resamples, self.seed, len(read)):
+            prior = self.prior
+            if self.by_size:
+                prior = np.stack([weights[:, codes == a].sum(axis=1) for a in range(len(self.names))], axis=1) / n
+            weights = np.asfortranarray(weights.astype(np.min_scalar_type(weights.max())))
+            for method, orders in places.items():
+                blocks[method].append([])
+                for query, order in enumerate(orders):
+                    top = resampled_places(order, weights, max(self.k))
+                    of_query = None if hits is None else hits[query, order][top]
+                    blocks[method][-1].append(self.measure(codes[order][top], prior, of_query))
+        return {
+            method: {metric: np.block([[one[metric] for one in each] for each in zip(*parts, strict=True)])
+                     for metric in parts[0][0]}
+            for method, parts in blocks.items()
+        }  # fmt: skip
+
+    def random(self) -> dict[str, Floats]:
+        """Return metric -> values (resamples,) of rankings that are random permutations of the gallery.
+
+        Their mean is the expectation that a fair ranking of this gallery has. MaxSkew of a random ranking is above 0:
+        the first k of a balanced gallery are not exactly balanced. If k is a small part of n, k rows are sampled one by
+        one, at a cost that does not grow with n.
+        """
+        rng, n, k, parts = np.random.default_rng(self.seed), len(self.codes), max(self.k), list[dict[str, Floats]]()
+        few = n > 10_000 and n > 50 * k  # where `Generator.choice` draws k rows without an array of n
+        size = max(1, _BLOCK // (k if few else n))
+        for start in range(0, self.resamples, size):
+            b = min(size, self.resamples - start)
+            if few:
+                groups = self.codes[np.stack([rng.choice(n, k, replace=False) for _ in range(b)])]
+            else:
+                groups = rng.permuted(np.tile(self.codes, (b, 1)), axis=1)[:, :k]
+            parts.append(self.measure(groups, self.prior))
+        return {metric: np.concatenate([part[metric] for part in parts]) for metric in parts[0]}
+
+
+def _asked(given: Any) -> Any:
+    """Read queries: texts, a prompt set whose class prompts are asked for, or {of: SET, held_out: true}."""
+    if isinstance(given, Mapping) and "of" in given and set(given) <= {"of", "held_out"}:
+        own = load_prompts(given["of"])
+        return list(own.held_out_classes if given.get("held_out") else own.classes)
+    return list(load_prompts(given).classes) if isinstance(given, (str, PromptSet)) else given
 
 
 @register_task
-class RetrievalTask(SkewOptions, ImageTask):
+class RetrievalTask(ImageTask):
     """Measure skew of retrieval: MaxSkew@k, MinSkew@k and NDKL@k of every method, mean over queries and per query.
 
     One block per attribute, named "<name> <attribute>". Images whose attribute is unknown are left out of its gallery
@@ -87,8 +176,10 @@ class RetrievalTask(SkewOptions, ImageTask):
 
     prompts: attribute -> prompt set that the methods are fitted on, or several that are solved jointly. An attribute is
         a column ("gender") or an intersection of columns ("gender x race").
-    queries: texts, or class prompts of a set.
-    k: how many of the first results are looked at. prior, floor, ties: conventions of the skew, see `SkewOptions`.
+    queries: texts, or a prompt set whose class prompts are asked for; in a file also {of: SET, held_out: true}.
+    k: how many of the first results are looked at, one or more values; equal scores keep the order of the images.
+    prior: share that a group should have: "uniform" (1 / number of groups that the gallery has; the paper's) or
+        "dataset" (its share of the gallery).
     resample: what the interval of a mean over queries is about: "queries", where they are a sample of what people ask,
         or "images", where the protocol fixes them. Rows of one query are always about images.
     classes: column -> value -> its class prompt, of columns that have nothing to do with the attribute; a column of the
@@ -97,9 +188,18 @@ class RetrievalTask(SkewOptions, ImageTask):
 
     task: Literal["retrieval"] = "retrieval"
     prompts: Annotated[dict[str, SeveralPrompts], Field(min_length=1)]
-    queries: Queries | list[str]
+    queries: Annotated[list[str], BeforeValidator(_asked)]
+    k: Annotated[list[Count], BeforeValidator(lambda k: list(k) if np.ndim(k) else [k])]
+    prior: Literal["uniform", "dataset"] = "uniform"
     resample: Literal["queries", "images"] = "images"
     classes: dict[str, dict[str, str]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _different(self) -> Self:
+        for name, given in (("k", self.k), ("queries", self.queries)):
+            if not given or len(set(given)) < len(given):
+                raise ValueError(f"{name}: expected one or more different values, got {given}")
+        return self
 
     @classmethod
     def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
@@ -110,31 +210,16 @@ class RetrievalTask(SkewOptions, ImageTask):
         sets, images = sets_by_column(fields.get("prompts")), session.embedded("images")
         if len(sets) == len(images.labels) == 1 and not isinstance(fields["prompts"], Mapping):
             sets = dict(zip(images.labels, sets.values(), strict=True))
-        asked = fields.get("queries")
-        if isinstance(asked, (str, PromptSet)):
-            asked = load_prompts(asked).classes
-        elif asked is None:
-            asked = dict.fromkeys(prompt for one in chain(*sets.values()) for prompt in one.classes)
-        asked = list(asked.texts() if isinstance(asked, Queries) else asked)
-        if not asked:
-            raise InvalidInputError(
-                "queries: expected one or more texts, and the prompt sets have no class prompts; give queries="
-            )
+        asked = list(dict.fromkeys(prompt for one in chain(*sets.values()) for prompt in one.classes))
         for column in (*chain(*(attribute.split(" x ") for attribute in sets)), *fields.get("classes", ())):
             images.column(column.strip())  # an unknown one is refused; a suite leaves it out
         few = max(10, len(images) // 20)
-        return super().of_given(session, {"k": few, **fields, "prompts": sets, "queries": asked})
-
-    def asked(self) -> tuple[str, ...]:
-        """Return the queries."""
-        return self.queries.texts() if isinstance(self.queries, Queries) else tuple(self.queries)
+        return super().of_given(session, {"k": few, "queries": asked, **fields, "prompts": sets})
 
     def texts(self) -> tuple[str, ...]:
         """Return the prompts of all sets, the queries and the class prompts; captions are in the data."""
-        classes = (prompt for prompts in self.classes.values() for prompt in prompts.values())
-        return tuple(
-            dict.fromkeys((*chain(*(one.texts for one in chain(*self.prompts.values()))), *self.asked(), *classes))
-        )
+        sets = chain(*(one.texts for one in chain(*self.prompts.values())))
+        return tuple(dict.fromkeys((*sets, *self.queries, *chain(*(of.values() for of in self.classes.values())))))
 
     def measure(
         self, images: Embeddings, texts: Texts, *, reference: Embeddings | None = None,
@@ -147,21 +232,14 @@ class RetrievalTask(SkewOptions, ImageTask):
             reference: unlabelled images, for the methods that use some.
             edits: name -> an edit that was fitted before, measured like a method.
         """
-        queries = self.asked()
-        if not queries:
-            raise InvalidInputError(f"queries: expected one or more texts, {self.queries!r} has none")
-        self.check_images(images, texts, queries[0])
+        self.check_images(images, texts, self.queries[0])
         there = {name: of for name, of in self.prompts.items() if set(name.split(" x ")) <= set(images.labels)}
         left_out = [name for name in self.prompts if name not in there]
-        missing = sorted({column for name in left_out for column in name.split(" x ")} - set(images.labels))
-        if not there:
-            raise InvalidInputError(
-                f"{self.name}: expected a label column for one of {left_out}, got {list(images.labels)}; "
-                "call it label.COLUMN in the file"
-            )
         if left_out:
-            listed = f"{', '.join(left_out)} left out: the embeddings have no column {missing}"
-            progress.say(f"{self.name}: {listed}")
+            said = f"{self.name}: expected the columns of {', '.join(left_out)}, got {list(images.labels)}"
+            if not there:
+                raise InvalidInputError(f"{said}; call them label.COLUMN in the file")
+            progress.say(f"{said}; left out")
         asked_of = {column: texts for column, texts in self.classes.items() if column in images.labels}
         for column, prompts in asked_of.items():
             if set(prompts) != set(names := images.column(column).names):
@@ -169,41 +247,36 @@ class RetrievalTask(SkewOptions, ImageTask):
                 raise InvalidInputError(f"classes.{column}: {wanted}, got {list(prompts)}")
         others, counts = disjoint(reference, images, self.methods)
         results = []
-        for attribute, of in there.items():
-            sets, name = [load_prompts(one) for one in of], f"{self.name} {attribute}"
-            columns = [column.strip() for column in attribute.split(" x ")]
+        for attribute, sets in there.items():
+            name, columns = f"{self.name} {attribute}", [column.strip() for column in attribute.split(" x ")]
             labels = cross(*map(images.column, columns))
             doubt_labels(images, columns, sets)
             with progress.step(name) as bar:
-                held = Gallery(labels[labels.known], self)
+                held = Gallery(labels[labels.known], self.k, self.prior, self.resamples, self.seed)
                 bar.note(f"fitting {len(self.methods) - 1} methods")
-                fitted = self.fit(texts, sets, neutral=queries, reference=others, edits=edits)
-                bar.note(f"ranking {len(held.codes)} images for {len(queries)} queries")
-                n = {"queries": len(queries), "images": len(held.codes)}
+                fitted = self.fit(texts, sets, neutral=self.queries, reference=others, edits=edits)
+                bar.note(f"ranking {len(held.codes)} images for {len(self.queries)} queries")
                 classes = {column: texts for column, texts in asked_of.items() if column not in columns}
-                found = (
-                    (c, relevance(images.column(c)[labels.known], queries)) for c in images.labels if c not in columns
-                )
-                relevant, named = next(((c, of) for c, of in found if of is not None), (None, None))
+                found = ((c, relevance(of[labels.known], self.queries)) for c, of in images.labels.items())
+                named, relevant = next(((c, of) for c, of in found if of is not None and c not in columns), ("", None))
                 settings = {
-                    "floor": self.floor or "MaxSkew: none; MinSkew: 1 / (2 k)",
                     "prior shares": dict(zip(held.names, held.prior.tolist(), strict=True)),
                     "groups": labels.counts,
                     "images left out, not readable": len(images.about.get("skipped", ())),
                     "gallery": {key: images.about[key] for key in _ABOUT if key in images.about},
-                    "queries": list(queries),
-                    "intervals": f"95 %; {_INTERVALS[self.resample]}; {_RECENTRED}",
+                    "intervals": f"95 %; {INTERVALS[self.resample]}; over images recentred at the value",
                     "random": f"mean of {self.resamples} random rankings, middle 95 % of a mean over the queries",
                     "recall": "a hit is any image with the same caption; images are resampled by caption",
-                    "precision": relevant and f"an image is relevant where its {relevant} is what the query names",
+                    "precision": named and f"an image is relevant where its {named} is what the query names",
                     "accuracy": {column: list(prompts.values()) for column, prompts in classes.items()},
                 }
+                n = {"queries": len(self.queries), "images": len(held.codes)}
                 provenance = self.provenance(
                     name, images, texts, sets, {method: one.about for method, one in fitted.items()},
                     reference=others,
                     title=f"Retrieval, {attribute}: skew of the first results (as in Table 7.5)",
                     description=f"Text queries against a gallery of images; skew over {attribute} of the first k, mean "
-                    f"over queries and per query. Intervals: {_INTERVALS[self.resample]}.",
+                    f"over queries and per query. Intervals: {INTERVALS[self.resample]}.",
                     n={**n, "unknown": int((~labels.known).sum()), "groups": len(held.names), **counts},
                     settings=settings,
                 )  # fmt: skip
@@ -211,35 +284,42 @@ class RetrievalTask(SkewOptions, ImageTask):
                 features = images.unit
                 seen = {method: self.images(features, one.edit) for method, one in fitted.items()}
                 under: dict[str, Project] = {m: partial(self.rows, texts, edit=one.edit) for m, one in fitted.items()}
-                rows = {method: project(queries) for method, project in under.items()}
-                known = {of: of if labels.known.all() else of.some(labels.known) for of in seen.values()}
-                ranked = held.rank(rows, {method: known[of] for method, of in seen.items()})
-                self._add_skews(result, held, ranked, queries, named)
-                self._add_cosines(result, rows, seen, n)
+                rows = {method: project(self.queries) for method, project in under.items()}
+                self._add_skews(result, held, rows, seen, labels.known, relevant)
+                for method, of in seen.items():
+                    if of is not seen[NONE]:
+                        pairs = zip(features.split(), of.split(), strict=True)
+                        mean = sum(float((a.double() * b.double()).sum()) for a, b in pairs) / len(of)
+                        result.add("image_cosine", method, mean, n={"images": len(of)}, change=(mean - 1,) * 3)
+                kept = {method: (rows[NONE] * row).sum(dim=1).numpy() for method, row in rows.items()}
+                self._add_over_queries(result, "query_cosine", kept, None, n)
                 self._add_recall(result, images, texts, under, seen)
                 self._add_accuracy(result, images, classes, under, seen)
-                doubt_space(images.unit, texts, [*queries, *chain(*(one.texts for one in sets))])
+                doubt_space(features, texts, [*self.queries, *chain(*(one.texts for one in sets))])
                 for column, prompt_set in product(columns, sets):
                     doubt_values(images, column, texts, prompt_set)
                 results.append(result)
         return results
 
     def _add_skews(
-        self, result: TaskResult, held: Gallery, ranked: Mapping[str, Rows], queries: Sequence[str],
-        relevant: Mask | None,
+        self, result: TaskResult, held: Gallery, queries: Mapping[str, Tensor], images: Mapping[str, UnitRows],
+        known: Mask, relevant: Mask | None,
     ) -> None:  # fmt: skip
         """Add every metric of the rankings: means over queries first, then each query."""
-        n = {"queries": len(queries), "images": len(held.codes)}
-        values = {method: held.values(order, relevant) for method, order in ranked.items()}
+        ranked = dict[str, Rows]()
+        for of in dict.fromkeys(images.values()):  # images that several methods share are read once for all queries
+            methods, own = [method for method in images if images[method] is of], of if known.all() else of.some(known)
+            order = own.top(torch.cat([queries[method] for method in methods]), reach(max(self.k), len(own)))
+            ranked |= zip(methods, np.split(order, len(methods)), strict=True)
+        n = {"queries": len(self.queries), "images": len(held.codes)}
+        values = {method: held.values(ranked[method], relevant) for method in images}
         drawn, chance = held.resampled(ranked, relevant), held.random()
         for metric in values[NONE]:
-            self._add_over_queries(
-                result, metric, {m: of[metric] for m, of in values.items()},
-                {m: of[metric].mean(axis=0) for m, of in drawn.items()}, n=n,
-            )  # fmt: skip
+            means = {method: of[metric].mean(axis=0) for method, of in drawn.items()}
+            self._add_over_queries(result, metric, {method: of[metric] for method, of in values.items()}, means, n)
             if metric in chance:
                 rng, fair = np.random.default_rng(self.seed), float(chance[metric].mean())
-                of_means = rng.choice(chance[metric], size=(self.resamples, len(queries))).mean(axis=1)
+                of_means = rng.choice(chance[metric], size=(self.resamples, len(self.queries))).mean(axis=1)
                 result.add(metric, CHANCE, fair, percentile_interval(of_means), n=n)
                 bare, largest = float(values[NONE][metric].mean()), float(held.sizes.max() / held.sizes.mean())
                 uneven = self.prior == "uniform" and largest >= 1 + BALANCED
@@ -251,10 +331,10 @@ class RetrievalTask(SkewOptions, ImageTask):
                         'verdict is given; give prior="dataset"',
                         SuspectInputWarning,
                     )
-        for metric, (i, query) in product(values[NONE], enumerate(queries)):
+        for metric, (i, query) in product(values[NONE], enumerate(self.queries)):
             point = {method: float(of[metric][i]) for method, of in values.items()}
-            own = {method: of[metric][i] for method, of in drawn.items()}
-            result.add_draws(metric, point, own, n=n, interval=recentred_interval, subset=query)
+            each = {method: drawn[method][metric][i] for method in values}
+            result.add_draws(metric, point, each, n=n, interval=recentred_interval, subset=query)
 
     def _add_over_queries(
         self, result: TaskResult, metric: str, each: Mapping[str, Floats], drawn: Mapping[str, Floats] | None,
@@ -266,20 +346,6 @@ class RetrievalTask(SkewOptions, ImageTask):
         else:
             how: dict[str, Any] = {} if drawn is None else {"interval": recentred_interval}
             result.add_draws(metric, {m: float(of.mean()) for m, of in each.items()}, drawn, n=n, **how)
-
-    def _add_cosines(
-        self, result: TaskResult, rows: Mapping[str, Tensor], images: Mapping[str, UnitRows], n: Mapping[str, int]
-    ) -> None:
-        """Add the cosine of each query, and where images are changed of each image, with itself before and after."""
-        for method, one in images.items():
-            if one is not images[NONE]:
-                pairs = zip(images[NONE].split(), one.split(), strict=True)
-                mean = sum(float((a.double() * b.double()).sum()) for a, b in pairs) / len(one)
-                result.add("image_cosine", method, mean, n={"images": len(one)}, change=(mean - 1,) * 3)
-        kept = {method: (rows[NONE] * row).sum(dim=1).numpy() for method, row in rows.items()}
-        self._add_over_queries(result, "query_cosine", kept, None, n)
-
-    # ---- what it costs -----------------------------------------------------------------------------------------
 
     def _add_recall(
         self, result: TaskResult, gallery: Embeddings, texts: Texts, under: Mapping[str, Project],
@@ -297,17 +363,14 @@ class RetrievalTask(SkewOptions, ImageTask):
         captions, code = np.unique(np.array(gallery.captions)[captioned], return_inverse=True)
         if not texts.holds(captions.tolist()):
             return
-        codes, own, ahead = torch.from_numpy(code), torch.arange(len(captions)), dict[str, list[NDArray[np.int64]]]()
+        codes, own, table = torch.from_numpy(code), torch.arange(len(captions)), dict[tuple[str, str, str], Floats]()
         for method, project in under.items():
             rows, seen = project(captions.tolist()).float(), images[method][captioned]
-            to_text, to_image = first_hits(seen, rows, codes, own), first_hits(rows, seen, own, codes)
-            ahead[method] = [to_text.numpy(), to_image.numpy()[code]]
-        table: dict[tuple[str, str], dict[str, Floats]] = {}
-        for k in RECALL:
-            hits = {method: np.array(of) < k for method, of in ahead.items()}
-            table[f"recall@{k}", ""] = {method: of.mean(axis=0) for method, of in hits.items()}
-            for i, way in enumerate(("image to text", "text to image")):
-                table[f"recall@{k}", way] = {method: of[i].astype(float) for method, of in hits.items()}
+            ahead = first_hits(seen, rows, codes, own).numpy(), first_hits(rows, seen, own, codes).numpy()[code]
+            for k in RECALL:
+                hits = np.array(ahead) < k
+                for way, of in zip(("", "image to text", "text to image"), (hits.mean(axis=0), *hits), strict=True):
+                    table[f"recall@{k}", way, method] = of
         self._add_means(result, table, {"images": int(captioned.sum()), "captions": len(captions)}, code)
 
     def _add_accuracy(
@@ -323,34 +386,34 @@ class RetrievalTask(SkewOptions, ImageTask):
         known = np.logical_and.reduce([gallery.column(column).known for column in classes])
         if not known.any():
             raise InvalidInputError(f"classes: no image has a label in every one of {list(classes)}")
-        right: dict[str, dict[str, Floats]] = {column: {} for column in classes}
-        for (column, prompts), (method, project) in product(classes.items(), under.items()):
-            labels = gallery.column(column)
-            texts = project([prompts[name] for name in labels.names]).double()
-            blocks = [texts @ some.double().T for some in images[method].some(known).split(1 << 13)]
-            nearest = torch.cat(blocks, dim=1).numpy().round(12).argmax(axis=0)
-            right[column][method] = (nearest == labels.codes[known]).astype(float)
-        mean = {method: np.mean([by[method] for by in right.values()], axis=0) for method in under}
-        subsets = {"": mean} if len(right) == 1 else {"": mean, **right}
+        table: dict[tuple[str, str, str], Floats] = {}
+        for method, project in under.items():
+            right = {}
+            for column, prompts in classes.items():
+                labels = gallery.column(column)
+                texts = project([prompts[name] for name in labels.names]).double()
+                blocks = [texts @ some.double().T for some in images[method].some(known).split(1 << 13)]
+                nearest = torch.cat(blocks, dim=1).numpy().round(12).argmax(axis=0)
+                right[column] = nearest == labels.codes[known]
+            table["accuracy", "", method] = np.mean(list(right.values()), axis=0)
+            for column in right if len(right) > 1 else ():
+                table["accuracy", column, method] = right[column]
         n = {"images": int(known.sum()), "without a label": int((~known).sum())}
-        table = {("accuracy", subset): values for subset, values in subsets.items()}
         self._add_means(result, table, n, np.arange(n["images"]))
 
     def _add_means(
-        self, result: TaskResult, table: Mapping[tuple[str, str], Mapping[str, Floats]], n: Mapping[str, int],
+        self, result: TaskResult, table: Mapping[tuple[str, str, str], Floats], n: Mapping[str, int],
         clusters: NDArray[np.integer],
     ) -> None:  # fmt: skip
-        """Add means over images: (metric, subset) -> method -> values (n,), whole clusters drawn together."""
+        """Add means over images: (metric, subset, method) -> values (n,), whole clusters drawn together."""
         sizes = np.bincount(clusters).astype(float)
-        columns = [column for values in table.values() for column in values.values()]
-        sums = np.stack([np.bincount(clusters, weights=column) for column in columns], axis=1)
+        sums = np.stack([np.bincount(clusters, weights=column) for column in table.values()], axis=1)
         blocks = resampled_weights(len(sizes), self.resamples, self.seed, len(sizes))
-        draws = iter(
-            np.concatenate([w @ sums / (w @ sizes)[:, None] for w in (block.astype(float) for block in blocks)]).T
-        )
-        for (metric, subset), values in table.items():
-            point = {method: float(one.mean()) for method, one in values.items()}
-            drawn = {method: next(draws) for method in values}
+        parts = [w @ sums / (w @ sizes)[:, None] for w in (block.astype(float) for block in blocks)]
+        draws = dict(zip(table, np.concatenate(parts).T, strict=True))
+        for metric, subset in dict.fromkeys(key[:2] for key in table):
+            point = {m: float(of.mean()) for (*key, m), of in table.items() if key == [metric, subset]}
+            drawn = {m: draws[metric, subset, m] for m in point}
             result.add_draws(metric, point, drawn, n=n, interval=recentred_interval, subset=subset)
 
 

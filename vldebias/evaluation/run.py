@@ -82,7 +82,7 @@ def evaluate(
         options: what is particular to a task: fields of it, and inputs of its `measure`.
 
             - of retrieval: `queries`, texts, or a prompt set whose class prompts are asked for (default: the class
-              prompts); `k`, one or several (default: a twentieth of the images, at least 10); prior, floor, ties,
+              prompts); `k`, one or several (default: a twentieth of the images, at least 10); prior, classes,
               resample.
             - of groups: `label` and `spurious`, columns (by default those that the class prompts and the attribute's
               values name); `train`, `train_labels`, `val`, `val_labels`, further splits for `baselines=` and for the

@@ -27,8 +27,6 @@ _BLOCK = 1 << 20  # entries of a block of resampled rows: bounds the memory
 _WEIGHTS = 1 << 23  # entries of a block of weights
 _REPEATED = 8  # rows per different row from which on counts are resampled instead of rows
 
-# ---- arrays --------------------------------------------------------------------------------------------------
-
 
 def rows(values: Values, name: str, ndim: int | None = None) -> np.ndarray:
     """Return `values` as a non-empty array with `ndim` axes, or one or more; NaN raises an error."""
@@ -50,36 +48,28 @@ def rows(values: Values, name: str, ndim: int | None = None) -> np.ndarray:
 def vectors(**named: Values) -> list[np.ndarray]:
     """Return vectors (n,) of one length."""
     arrays = [rows(values, name, 1) for name, values in named.items()]
-    lengths = dict(zip(named, map(len, arrays), strict=True))
-    if len(set(lengths.values())) > 1:
+    if len(set(map(len, arrays))) > 1:
+        lengths = dict(zip(named, map(len, arrays), strict=True))
         raise InvalidInputError(f"expected vectors of one length, got {lengths}")
     return arrays
 
 
 def codes(groups: np.ndarray, n_groups: int | None, name: str = "groups") -> tuple[np.ndarray, np.ndarray]:
-    """Return the names (g,) of the groups and the code (n,) of each row.
+    """Return the names (g,) of the groups, sorted, and the code (n,) of each row; fractions are refused.
 
-    Without `n_groups` the groups are the distinct labels, sorted. With it, labels are 0 .. n_groups - 1, and a group
-    may be empty.
-
-    Raises:
-        InvalidInputError: fractions, which are scores, or labels outside 0 .. n_groups - 1.
+    With `n_groups`, labels are 0 .. n_groups - 1, and a group may be empty.
     """
+    shown = np.unique(groups)[:8].tolist()
     if n_groups is None:
         if groups.dtype.kind in "fc" and (groups != np.round(groups)).any():
             raise InvalidInputError(
-                f"{name}: expected labels, got fractions such as {np.unique(groups)[:3].tolist()}; are they scores, "
-                "and the arguments in another order?"
+                f"{name}: expected labels, got fractions such as {shown[:3]}; are they scores, and the arguments in "
+                "another order?"
             )
-        names, index = np.unique(groups, return_inverse=True)
-        return names, index
+        return np.unique(groups, return_inverse=True)
     if groups.dtype.kind not in "iub" or groups.min() < 0 or groups.max() >= n_groups:
-        shown = np.unique(groups)[:8].tolist()
         raise InvalidInputError(f"{name}: with n_groups={n_groups} expected integers 0 .. {n_groups - 1}, got {shown}")
     return np.arange(n_groups), groups.astype(np.int64)
-
-
-# ---- intervals -----------------------------------------------------------------------------------------------
 
 
 class Interval(NamedTuple):
@@ -97,11 +87,7 @@ class Interval(NamedTuple):
 
 
 def percentile_interval(draws: Floats, level: float = 0.95) -> tuple[float, float]:
-    """Return the ends of the middle `level` of the draws (resamples,).
-
-    Raises:
-        InvalidInputError: a level outside (0, 1).
-    """
+    """Return the ends of the middle `level` of the draws (resamples,); a level outside (0, 1) raises an error."""
     if not 0 < level < 1:
         raise InvalidInputError(f"level: expected a coverage in (0, 1), got {level}")
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
@@ -131,13 +117,10 @@ def wilson_interval(hits: int, n: int) -> tuple[float, float]:
     return low, 1.0 if hits == n else (centre + half) / scale
 
 
-# ---- resamples -----------------------------------------------------------------------------------------------
-
-
 def resampled_weights(n: int, resamples: int, seed: int, among: int) -> Iterator[NDArray[np.int32]]:
     """Yield how often each of `among` rows occurs in each resample of all n rows: blocks (b, among).
 
-    The number of draws that fall on a part of the rows is binomial; the rows of a block sum to n if `among` is n.
+    The number of draws that fall on a part of the rows is binomial.
     """
     rng = np.random.default_rng(seed)
     for b in _blocks(_WEIGHTS // among, resamples):
@@ -165,14 +148,34 @@ def resampled_counts(
         yield drawn.reshape(b, *counts.shape)
 
 
+def resampled_values(
+    values: Mapping[str, np.ndarray], *, statistic: Statistic | None = None, resamples: int, seed: int
+) -> tuple[dict[str, float], dict[str, Floats]]:
+    """Return name -> statistic of its values (n, ...), and name -> its draws (resamples,), on the same resamples.
+
+    The statistic takes resampled values (b, n, ...) and gives (b,); None is the mean of values (n,).
+    """
+    data = [np.asarray(array) for array in values.values()]
+    n, measure, parts = len(data[0]), statistic or (lambda drawn: drawn.mean(-1)), list[Floats]()
+
+    def each(index: NDArray[np.int64]) -> Floats:
+        return np.stack([measure(array[index]) for array in data], axis=-1)
+
+    if statistic is None:  # counts of few different rows, such as hits, have the distribution of drawn rows
+        kinds, sizes = np.unique(np.stack(data, axis=-1).astype(np.float64), axis=0, return_counts=True)
+        if len(kinds) * _REPEATED <= n:
+            parts = [counts @ kinds / n for counts in resampled_counts(sizes, resamples, seed)]
+    if not parts:
+        rng = np.random.default_rng(seed)
+        parts = [each(rng.integers(n, size=(b, n))) for b in _blocks(_BLOCK // n, resamples)]
+    point, draws = each(np.arange(n)[None])[0], np.concatenate(parts)
+    return dict(zip(values, point.tolist(), strict=True)), dict(zip(values, draws.T, strict=True))
+
+
 def bootstrap_interval(
-    *arrays: Values,
-    statistic: Statistic | None = None,
-    level: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
+    *arrays: Values, statistic: Statistic | None = None, level: float = 0.95, resamples: int = 2000, seed: int = 0,
     paired: bool = True,
-) -> Interval:
+) -> Interval:  # fmt: skip
     """Return the percentile interval of `statistic(*arrays)`, or of the mean if no statistic is given.
 
     Args:
@@ -200,53 +203,15 @@ def bootstrap_interval(
         values, drawn = resampled_values({"": one.reshape(len(one), -1).mean(1)}, resamples=resamples, seed=seed)
         value, draws = values[""], drawn[""]
     else:
-        rng, value, found = np.random.default_rng(seed), float(statistic(*data)), []
-        for b in _blocks(_BLOCK // max(lengths), resamples):
-            index = [rng.integers(n, size=(b, n)) for n in (lengths[:1] if paired else lengths)]
-            each = zip(*(index * len(data) if paired else index), strict=True)
-            found += [statistic(*(array[own] for array, own in zip(data, one, strict=True))) for one in each]
-        draws = np.array(found, dtype=np.float64)
+        rng, value, draws = np.random.default_rng(seed), float(statistic(*data)), np.empty(resamples)
+        for b in range(resamples):
+            index = [rng.integers(n, size=n) for n in (lengths[:1] if paired else lengths)]
+            picked = index * len(data) if paired else index
+            draws[b] = statistic(*(array[own] for array, own in zip(data, picked, strict=True)))
     if not np.isfinite([value, *draws]).all():
         bad = f"{(~np.isfinite(draws)).sum()} of {resamples} resamples"
         raise InvalidInputError(f"statistic: expected numbers, got NaN or infinity in {bad}")
     return Interval(value, *percentile_interval(draws, level), level, max(lengths), resamples)
-
-
-def resampled_values(
-    values: Mapping[str, np.ndarray], *, statistic: Statistic | None = None, resamples: int, seed: int
-) -> tuple[dict[str, float], dict[str, Floats]]:
-    """Return name -> statistic of its values (n,), and name -> its draws (resamples,), on the same resamples for all.
-
-    The statistic takes resampled values (b, n) and gives (b,); None is the mean.
-    """
-    data = [np.asarray(array) for array in values.values()]
-    n, measure = len(data[0]), statistic or (lambda drawn: drawn.mean(-1))
-
-    def each(index: NDArray[np.int64]) -> Floats:
-        return np.stack([measure(array[index]) for array in data], axis=-1)
-
-    # Means of few different rows, such as hits: counts of the kinds of rows are drawn, which is the same distribution.
-    if statistic is None and (kinds := _kinds(data)):
-        first, sizes = kinds
-        kept = np.stack([array[first] for array in data], axis=-1).astype(np.float64)
-        parts = [counts @ kept / n for counts in resampled_counts(sizes, resamples, seed)]
-    else:
-        rng = np.random.default_rng(seed)
-        parts = [each(rng.integers(n, size=(b, n))) for b in _blocks(_BLOCK // n, resamples)]
-    value, draws = each(np.arange(n)[None])[0], np.concatenate(parts)
-    return dict(zip(values, value.tolist(), strict=True)), dict(zip(values, draws.T, strict=True))
-
-
-def _kinds(data: Sequence[np.ndarray]) -> tuple[NDArray[np.intp], NDArray[np.int64]] | None:
-    """Return where the first row of each kind is, and how many there are; None unless the kinds are few."""
-    n = len(data[0])
-    code, first, sizes = np.zeros(n, dtype=np.int64), np.arange(n), np.ones(n, dtype=np.int64)
-    for array in data:
-        names, own = np.unique(array, return_inverse=True)
-        _, first, code, sizes = np.unique(code * len(names) + own, True, True, True)
-        if len(first) * _REPEATED > n:
-            return None
-    return first, sizes
 
 
 def _blocks(size: int, count: int) -> Iterator[int]:

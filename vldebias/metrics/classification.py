@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.metrics.bootstrap import (
@@ -29,8 +28,7 @@ from vldebias.metrics.bootstrap import (
 )
 
 Floats = NDArray[np.float64]
-Codes = NDArray[np.int64]
-Counts = Codes
+Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Bounds = tuple[float, float]
 Statistic = Callable[[Counts, Counts], Floats]  # of hits and sizes (..., g)
@@ -69,42 +67,35 @@ class Reweighted:
         return (present * hits / np.maximum(size, 1)).sum(axis=-1) / total
 
 
-def draws_of(cells: Counts, resamples: int, seed: int) -> Counts:
-    """Return resampled cells (resamples, g, 2, 2) from cells (g, 2, 2): group, right without, right with a method."""
-    return np.concatenate(list(resampled_counts(cells, resamples, seed)))
-
-
 def interval_of(of: Statistic, cells: Counts, drawn: Counts) -> tuple[float, Bounds, tuple[float, float, float]]:
-    """Return a statistic's value with the method, its interval, and its paired change from the value without."""
+    """Return a statistic's value with the method, its interval, and its paired change from the value without.
+
+    cells: counts (g, 2, 2) of group, right without, right with the method. drawn: resamples of them (b, g, 2, 2).
+
+    Where all images that decide are right, or all wrong, no resample varies, and Wilson's interval is taken; that of a
+    weighted mean is made of those of its groups: half-widths times weights, squared and added (Zou and Donner, 2008,
+    "Construction of confidence limits about effect measures").
+    """
     hits, size, sizes = cells[:, :, 1].sum(axis=1), cells.sum(axis=(1, 2)), drawn.sum((-1, -2))
     value = float(of(hits, size))
     with np.errstate(invalid="ignore"):  # a resample without an image of the groups is not a number
         after, before = of(drawn[..., 1].sum(-1), sizes), of(drawn[:, :, 1].sum(-1), sizes)
     moved, known = value - float(of(cells[:, 1].sum(-1), size)), np.isfinite(after)
-    interval = _where_nothing_varies(of, hits, size) or percentile_interval(after[known])
-    return value, interval, (moved, *percentile_interval((after - before)[known]))
-
-
-def _where_nothing_varies(of: Statistic, hits: Counts, size: Counts) -> Bounds | None:
-    """Return Wilson's interval, or one made of several, where all images that decide are right or all wrong.
-
-    Those of several groups: half-widths times weights, squared and added (Zou and Donner, 2008, "Construction of
-    confidence limits about effect measures").
-    """
+    change = (moved, *percentile_interval((after - before)[known]))
+    interval = percentile_interval(after[known])
+    same = (size > 0) & ((hits == 0) | (hits == size))
     if of is mean_accuracy and hits.sum() in (0, size.sum()):
-        return wilson_interval(int(hits.sum()), int(size.sum()))
-    if of is lowest_accuracy and (value := float(of(hits, size))) in (0.0, 1.0):
-        n = int(size[(size > 0) & (hits == value * size)].min())  # the widest of several
-        return wilson_interval(int(value) * n, n)
-    if isinstance(of, Reweighted):
+        interval = wilson_interval(int(hits.sum()), int(size.sum()))
+    elif of is lowest_accuracy and value in (0.0, 1.0):
+        n = int(size[same & (hits == value * size)].min())  # the widest of several
+        interval = wilson_interval(int(value) * n, n)
+    elif isinstance(of, Reweighted) and same[of.weights > 0].any():
         used = (of.weights > 0) & (size > 0)
-        if ((hits == 0) | (hits == size))[used].any():
-            share, accuracy = of.weights[used] / of.weights[used].sum(), hits[used] / size[used]
-            low, high = np.array([wilson_interval(*one) for one in zip(hits[used], size[used], strict=True)]).T
-            mean = float(share @ accuracy)
-            below, above = (float(np.linalg.norm(share * width)) for width in (accuracy - low, high - accuracy))
-            return max(mean - below, 0.0), min(mean + above, 1.0)
-    return None
+        share, accuracy = of.weights[used] / of.weights[used].sum(), hits[used] / size[used]
+        low, high = np.array([wilson_interval(*one) for one in zip(hits[used], size[used], strict=True)]).T
+        below, above = (float(np.linalg.norm(share * width)) for width in (accuracy - low, high - accuracy))
+        interval = max(float(share @ accuracy) - below, 0.0), min(float(share @ accuracy) + above, 1.0)
+    return value, interval, change
 
 
 class GroupAccuracy(NamedTuple):
@@ -148,23 +139,14 @@ def worst_group_accuracy(predictions: Values, labels: Values, groups: Values) ->
     return group_accuracy(predictions, labels, groups).worst
 
 
-def placements(scores: NDArray[np.floating], positive: Mask) -> tuple[Floats, Floats]:
-    """Return the share of other rows below each positive row, and of positive rows above each other row.
-
-    The mean of either is the area under the curve, for scores (n,), high for the rows that are positive (n,); a tie
-    counts half. Their variances give the variance of the area (DeLong et al., 1988).
-    """
-
-    def share_below(rows: NDArray[np.floating], others: NDArray[np.floating]) -> Floats:
-        ordered = np.sort(others)
-        return (np.searchsorted(ordered, rows, "left") + np.searchsorted(ordered, rows, "right")) / (2 * len(ordered))
-
-    high, low = scores[positive], scores[~positive]
-    return share_below(high, low), 1 - share_below(low, high)
+def share_below(scores: NDArray[Any], others: NDArray[Any]) -> Floats:
+    """Return the share of the others that each score is above; a tie counts half. The mean is the area (AUC)."""
+    ordered = np.sort(others)
+    return (np.searchsorted(ordered, scores, "left") + np.searchsorted(ordered, scores, "right")) / (2 * len(ordered))
 
 
 def group_areas(
-    margins: Sequence[NDArray[np.floating]], positive: Mask, groups: Codes, *, resamples: int = 2000, seed: int = 0
+    margins: Sequence[NDArray[np.floating]], positive: Mask, groups: Counts, *, resamples: int = 2000, seed: int = 0
 ) -> tuple[list[Floats], list[Floats], int]:
     """Return the areas under the curve (m,) of m methods in each group, their draws (resamples, m), and the images.
 
@@ -177,15 +159,17 @@ def group_areas(
     operating characteristic curves".
     """
     order = np.lexsort((margins[0], positive, groups))  # whatever order the rows come in
-    kinds, codes, rng = positive[order], groups[order], np.random.default_rng(seed)
+    kinds, ordered, rng = positive[order], groups[order], np.random.default_rng(seed)
     areas, draws, images = list[Floats](), list[Floats](), 0
-    for here in (codes == code for code in range(codes.max() + 1)):
-        if kinds[here].all() or not kinds[here].any():
+    for here in (ordered == code for code in range(ordered.max() + 1)):
+        own = kinds[here]
+        if own.all() or not own.any():
             continue
         scores = [one[order[here]] for one in margins]
-        parts = [np.stack(part) for part in zip(*(placements(one, kinds[here]) for one in scores), strict=True)]
-        area, covariance = parts[0].mean(axis=1), np.zeros((len(scores), len(scores)))
-        for part in parts:
+        high = np.stack([share_below(one[own], one[~own]) for one in scores])
+        low = np.stack([1 - share_below(one[~own], one[own]) for one in scores])
+        area, covariance = high.mean(axis=1), np.zeros((len(scores), len(scores)))
+        for part in (high, low):
             part -= part.mean(axis=1, keepdims=True)
             covariance += part @ part.T / (part.shape[1] * max(part.shape[1] - 1, 1))
         spectrum, vectors = np.linalg.eigh(covariance)
@@ -213,14 +197,12 @@ def auroc(scores: Values, wrong: Values, *, resamples: int = 2000) -> Interval:
     values, mask = vectors(scores=scores, wrong=wrong)
     if np.unique(mask).tolist() not in ([0, 1], [False, True]):  # a text "0" would be true, and so would -1
         raise InvalidInputError(f"wrong: expected truth values of both kinds, got {np.unique(mask)[:8].tolist()}")
-    levels, is_wrong = np.unique(values, return_inverse=True)[1], mask.astype(bool)
 
-    def area(low: Counts, high: Counts) -> float:
-        at = np.bincount(high, minlength=int(levels.max()) + 1)
-        return float((len(high) - at.cumsum() + at / 2)[low].mean()) / len(high)
+    def area(low: Floats, high: Floats) -> float:
+        return float(share_below(high, low).mean())
 
-    parts = (levels[is_wrong], levels[~is_wrong])
-    return bootstrap_interval(*parts, statistic=area, paired=False, resamples=resamples)._replace(n=len(levels))
+    parts = values[mask == 1], values[mask == 0]
+    return bootstrap_interval(*parts, statistic=area, paired=False, resamples=resamples)._replace(n=len(values))
 
 
 def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> float:
@@ -244,15 +226,13 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
     if half < 1 or not np.isfinite(points).all():
         raise InvalidInputError(f"features: expected finite (n, d) with n >= 2, got shape {points.shape}")
     if not 1 <= size <= half:
-        raise InvalidInputError(
-            f"k: expected 1 .. {half}, since {len(points)} rows have two disjoint subsets of k, got {k}"
-        )
+        raise InvalidInputError(f"k: {len(points)} rows have two disjoint subsets of 1 .. {half} rows, got {k}")
     pairs, match, lengths = len(points) // (2 * size), need("scipy.optimize").linear_sum_assignment, []
     order = np.random.default_rng(seed).permutation(len(points))[: 2 * size * pairs]
     for both in order.reshape(pairs, 2, size):
         one, other = points[both].astype(np.float64)
-        # Products choose the matching, since all differences would take (k, k, d) steps that no library blocks; near
-        # the origin they lose least. What it costs is taken from the k differences, free of the rounding of products.
+        # Products choose the matching without (k, k, d) differences; near the origin they lose least. Its cost is taken
+        # from the k differences, free of the rounding of products.
         x, y = one - one[0], other - one[0]
         squares = (x**2).sum(1)[:, None] + (y**2).sum(1) - 2 * x @ y.T
         chosen = match(np.maximum(squares, 0) ** 0.5)[1]
@@ -263,10 +243,9 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
 class Agreement(NamedTuple):
     """Hold how far annotators agree.
 
-    Attributes:
-        alpha: Krippendorff's alpha, bootstrapped over units: 1 perfect, 0 chance, negative below chance.
-        percent: share of pairs of answers to the same unit that are equal, mean over units; not corrected for chance.
-        answers: answers in units that two or more answered.
+    alpha: Krippendorff's alpha, bootstrapped over units: 1 perfect, 0 chance, negative below chance. percent: share of
+    pairs of answers to the same unit that are equal, mean over units; not corrected for chance. answers: how many of
+    them are in units that two or more annotators answered.
     """
 
     alpha: Interval
@@ -293,7 +272,23 @@ def agreement(labels: Values, *, missing: float = np.nan, resamples: int = 2000,
     >>> agreement([[0, 0, 1, 1], [0, 0, 1, 0]]).alpha.value
     0.5333333333333333
     """
-    counts = _pairable(labels, missing)
+    array = np.asarray(labels)
+    if array.ndim != 2 or array.dtype.kind not in "iufb":
+        raise InvalidInputError(
+            f"labels: expected numbers (annotators, units), got shape {array.shape} of {array.dtype}; "
+            "encode names as codes and missing answers as NaN"
+        )
+    if array.dtype.kind == "i" and np.isnan(missing) and (array == -1).any():
+        warn("labels: -1 counts as an answer; say missing=-1 where it means that there is none", SuspectInputWarning)
+    answers = np.where(array == missing, np.nan, array.astype(np.float64))
+    answers = answers[:, np.isfinite(answers).sum(0) >= 2]
+    values = np.unique(answers[np.isfinite(answers)])
+    if len(values) < 2:
+        raise InvalidInputError(
+            f"labels: expected two or more values among the units with two or more answers, got {answers.shape[1]} "
+            f"such units and the values {values.tolist()}"
+        )
+    counts = (answers[..., None] == values).sum(axis=0).astype(np.float64)  # (units, values)
     units, sizes = len(counts), counts.sum(1)
     unequal = (sizes**2 - (counts**2).sum(1)) / (sizes * (sizes - 1))  # share of ordered pairs of answers to a unit
 
@@ -314,27 +309,3 @@ def agreement(labels: Values, *, missing: float = np.nan, resamples: int = 2000,
         for value, drawn in zip(measured(np.ones((1, units))), draws, strict=True)
     )
     return Agreement(alpha, percent, int(counts.sum()))
-
-
-def _pairable(labels: Values, missing: float) -> Floats:
-    """Return counts (units, values) of the units that two or more annotators answered."""
-    array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
-    if array.ndim != 2 or array.dtype.kind not in "iufb":
-        raise InvalidInputError(
-            f"labels: expected numbers (annotators, units), got shape {array.shape} of {array.dtype}; "
-            "encode names as codes and missing answers as NaN"
-        )
-    if array.dtype.kind == "i" and np.isnan(missing) and (array == -1).any():
-        warn("labels: -1 counts as an answer; say missing=-1 where it means that there is none", SuspectInputWarning)
-    answers = np.where(array == missing, np.nan, array.astype(np.float64))
-    answers = answers[:, np.isfinite(answers).sum(0) >= 2]
-    annotator, unit = np.nonzero(np.isfinite(answers))
-    values, code = np.unique(answers[annotator, unit], return_inverse=True)
-    if len(values) < 2:
-        raise InvalidInputError(
-            f"labels: expected two or more values among the units with two or more answers, got {array.shape[1]} units "
-            f"with {len(code)} such answers of {len(values)} values"
-        )
-    counts = np.zeros((answers.shape[1], len(values)))
-    np.add.at(counts, (unit, code), 1.0)
-    return counts

@@ -18,13 +18,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from vldebias.errors import InvalidInputError
 from vldebias.metrics.classification import accuracy_gap, lowest_accuracy, mean_accuracy
-from vldebias.metrics.shares import deviation_ratios, discrepancies, kl_divergences, squared_discrepancies
+from vldebias.metrics.rankings import max_skews, min_skews, ndkls
+from vldebias.metrics.shares import deviation_ratios, discrepancies, kl_divergences
+from vldebias.metrics.shares import squared_discrepancies as squares
 from vldebias.registry import Registry
 
 Kind = Literal["bias", "utility", "similarity", "fact"]
@@ -68,9 +70,8 @@ class Metric:
     def __post_init__(self) -> None:
         for field, known in (("kind", Kind), ("better", Better), ("of", Of)):
             if (given := getattr(self, field)) not in get_args(known):
-                raise InvalidInputError(
-                    f"metric {self.name!r}: {field}: expected one of {get_args(known)}, got {given!r}"
-                )
+                listed = ", ".join(get_args(known))
+                raise InvalidInputError(f"metric {self.name!r}: {field}: expected one of {listed}; got {given!r}")
         if not self.name or not self.bounds[0] < self.bounds[1]:
             raise InvalidInputError(f"metric {self.name!r}: expected a name and bounds (low, high), got {self.bounds}")
         if self.compute is not None and self.of in ("", "texts"):
@@ -90,11 +91,7 @@ def register_metric(metric: Metric) -> Metric:
 
 
 def get_metric(name: str | Metric) -> Metric:
-    """Return the metric of a row by its name; "max_skew@10" gives "max_skew" with k in its title.
-
-    Raises:
-        InvalidInputError: no metric of this name; the message lists them.
-    """
+    """Return the metric of a row; "max_skew@10" gives "max_skew" with k in its title, an unknown name is refused."""
     if isinstance(name, Metric):
         return name
     base, at, k = name.partition("@")
@@ -103,9 +100,8 @@ def get_metric(name: str | Metric) -> Metric:
 
 
 def metric_of(name: str) -> Metric:
-    """Return `get_metric(name)`, or a metric made from the name where it is unknown, as in another package's result."""
-    known = name.partition("@")[0] in METRICS
-    return get_metric(name) if known else Metric(name, name.replace("_", " "), "bias")
+    """Return `get_metric(name)`, or a metric made from a name that is unknown, as in the result of another package."""
+    return get_metric(name) if name.partition("@")[0] in METRICS else Metric(name, name.replace("_", " "), "bias")
 
 
 def computed(of: Of) -> list[tuple[Metric, Callable[..., np.ndarray]]]:
@@ -113,67 +109,60 @@ def computed(of: Of) -> list[tuple[Metric, Callable[..., np.ndarray]]]:
     return [(one, one.compute) for one in METRICS.values() if one.of == of and one.compute is not None]
 
 
-for _metric in (
-    Metric("worst_group", "worst-group accuracy", "bias", "higher", SHARE, "groups", lowest_accuracy),
-    Metric("average", "average accuracy", "utility", "higher", SHARE, "groups", mean_accuracy),
-    Metric("average_reweighted", "average accuracy, reweighted to training groups", "utility", "higher", SHARE),
-    Metric("gap", "gap, average less worst group", "bias", "lower", SHARE, "groups", accuracy_gap),
-    Metric("worst_group_auc", "worst-group AUC", "bias", "higher", SHARE),
-    Metric("cosine", "cosine", "bias", "lower", of="texts"),
-    Metric("cosine_spread", "spread of cosines over the attribute", "bias", "lower", of="texts"),
-    Metric("pair_distance", "distance of pairs", "bias", "lower", POSITIVE, "texts"),
-    Metric("max_skew", "MaxSkew", "bias", "lower", POSITIVE, "rankings"),
-    Metric("min_skew", "MinSkew", "bias", "higher", (-math.inf, 0.0), "rankings"),
-    Metric("ndkl", "NDKL", "bias", "lower", POSITIVE, "rankings"),
-    Metric("discrepancy", "parity gap (L2)", "bias", "lower", SHARE, "shares", discrepancies),
-    Metric(
-        "discrepancy_squared",
-        "squared parity gap, bias-corrected",
-        "bias",
-        "lower",
-        of="shares",
-        compute=squared_discrepancies,
-    ),
-    Metric("kl_from_uniform", "KL from uniform shares", "bias", "lower", POSITIVE, "shares", kl_divergences),
-    Metric("linear_probe", "attribute read by a linear probe, balanced accuracy", "bias", "lower", SHARE),
-    Metric("neighbour_probe", "attribute read by the nearest neighbour, balanced accuracy", "bias", "lower", SHARE),
-    Metric("deviation_ratio", "deviation ratio", "bias", "lower", SHARE, "shares", deviation_ratios),
+_TABLE: tuple[tuple[Any, ...], ...] = (
+    ("worst_group", "worst-group accuracy", "bias", "higher", SHARE, "groups", lowest_accuracy),
+    ("average", "average accuracy", "utility", "higher", SHARE, "groups", mean_accuracy),
+    ("average_reweighted", "average accuracy, reweighted to training groups", "utility", "higher", SHARE),
+    ("gap", "gap, average less worst group", "bias", "lower", SHARE, "groups", accuracy_gap),
+    ("worst_group_auc", "worst-group AUC", "bias", "higher", SHARE),
+    ("cosine", "cosine", "bias", "lower", ANY, "texts"),
+    ("cosine_spread", "spread of cosines over the attribute", "bias", "lower", ANY, "texts"),
+    ("pair_distance", "distance of pairs", "bias", "lower", POSITIVE, "texts"),
+    ("max_skew", "MaxSkew", "bias", "lower", POSITIVE, "rankings", max_skews),
+    ("min_skew", "MinSkew", "bias", "higher", (-math.inf, 0.0), "rankings", min_skews),
+    ("ndkl", "NDKL", "bias", "lower", POSITIVE, "rankings", ndkls),
+    ("discrepancy", "parity gap (L2)", "bias", "lower", SHARE, "shares", discrepancies),
+    ("discrepancy_squared", "squared parity gap, bias-corrected", "bias", "lower", ANY, "shares", squares),
+    ("kl_from_uniform", "KL from uniform shares", "bias", "lower", POSITIVE, "shares", kl_divergences),
+    ("linear_probe", "attribute read by a linear probe, balanced accuracy", "bias", "lower", SHARE),
+    ("neighbour_probe", "attribute read by the nearest neighbour, balanced accuracy", "bias", "lower", SHARE),
+    ("deviation_ratio", "deviation ratio", "bias", "lower", SHARE, "shares", deviation_ratios),
     # what a method costs, in the order in which a conclusion names it
-    Metric("precision", "precision", "utility", "higher", SHARE, "rankings"),
-    Metric("recall", "recall", "utility", "higher", SHARE),
-    Metric("accuracy", "accuracy", "utility", "higher", SHARE),
-    Metric("class_probe", "class read by a linear probe, balanced accuracy", "utility", "higher", SHARE),
-    Metric("query_cosine", "cosine of queries with themselves", "similarity"),
-    Metric("image_cosine", "cosine of images with themselves", "similarity"),
-    Metric("recognised", "subject accuracy", "utility", "higher", SHARE),
-    Metric("stated_right", "explicit attribute right", "utility", "higher", SHARE),
-    Metric("stated_recognised", "subject accuracy, attribute explicit", "utility", "higher", SHARE),
-    Metric("clip_score", "CLIPScore", "utility", "higher", POSITIVE),
-    Metric("fid", "FID", "utility", "lower", POSITIVE),
-    Metric("signal_kept", "class signal kept", "utility", "higher"),
-    Metric("unchanged", "images that stay as they are", "utility", "higher", SHARE),
-    Metric("unknown", "unknown attribute", "utility", "lower", SHARE),
+    ("precision", "precision", "utility", "higher", SHARE, "rankings"),
+    ("recall", "recall", "utility", "higher", SHARE),
+    ("accuracy", "accuracy", "utility", "higher", SHARE),
+    ("class_probe", "class read by a linear probe, balanced accuracy", "utility", "higher", SHARE),
+    ("query_cosine", "cosine of queries with themselves", "similarity"),
+    ("image_cosine", "cosine of images with themselves", "similarity"),
+    ("recognised", "subject accuracy", "utility", "higher", SHARE),
+    ("stated_right", "explicit attribute right", "utility", "higher", SHARE),
+    ("stated_recognised", "subject accuracy, attribute explicit", "utility", "higher", SHARE),
+    ("clip_score", "CLIPScore", "utility", "higher", POSITIVE),
+    ("fid", "FID", "utility", "lower", POSITIVE),
+    ("signal_kept", "class signal kept", "utility", "higher"),
+    ("unchanged", "images that stay as they are", "utility", "higher", SHARE),
+    ("unknown", "unknown attribute", "utility", "lower", SHARE),
     # how far a figure can be trusted, and what is neither good nor bad
-    Metric("alpha", "Krippendorff's alpha", "fact", "higher"),
-    Metric("percent_agreement", "pairs of answers that agree", "fact", "higher", SHARE),
-    Metric("share", "share", "fact", "neither", SHARE),
-    Metric("predicted_discrepancy", "predicted parity gap (L2)", "fact", "lower", SHARE, "texts"),
-    Metric("predicted_share", "predicted share", "fact", "neither", SHARE, "texts"),
-    Metric("lean_r", "correlation of texts' leans with judged shares", "fact", "higher", BOTH, "texts"),
-    Metric("lean_r2", "R2 with each prompt left out", "fact", "higher", (-math.inf, 1.0), "texts"),
-    Metric("side_right", "side predicted right, left out", "fact", "higher", SHARE, "texts"),
-    Metric("interval_coverage", "held-out shares inside their intervals", "fact", "neither", SHARE, "texts"),
-    Metric("suspect_labels", "labels that another class fits better", "fact", "lower", SHARE),
-    Metric("margin", "margin", "fact", "higher"),
-    Metric("gn_margin", "gradient-normalised margin", "fact", "higher"),
-    Metric("kv_margin", "k-variance normalised margin", "fact", "higher"),
-    Metric("kv_gn_margin", "k-variance gradient-normalised margin", "fact", "higher"),
-    Metric("k_variance", "k-variance", "fact", "neither", POSITIVE),
-):
-    register_metric(_metric)
+    ("alpha", "Krippendorff's alpha", "fact", "higher"),
+    ("percent_agreement", "pairs of answers that agree", "fact", "higher", SHARE),
+    ("share", "share", "fact", "neither", SHARE),
+    ("predicted_discrepancy", "predicted parity gap (L2)", "fact", "lower", SHARE, "texts"),
+    ("predicted_share", "predicted share", "fact", "neither", SHARE, "texts"),
+    ("lean_r", "correlation of texts' leans with judged shares", "fact", "higher", BOTH, "texts"),
+    ("lean_r2", "R2 with each prompt left out", "fact", "higher", (-math.inf, 1.0), "texts"),
+    ("side_right", "side predicted right, left out", "fact", "higher", SHARE, "texts"),
+    ("interval_coverage", "held-out shares inside their intervals", "fact", "neither", SHARE, "texts"),
+    ("suspect_labels", "labels that another class fits better", "fact", "lower", SHARE),
+    ("margin", "margin", "fact", "higher"),
+    ("gn_margin", "gradient-normalised margin", "fact", "higher"),
+    ("kv_margin", "k-variance normalised margin", "fact", "higher"),
+    ("kv_gn_margin", "k-variance gradient-normalised margin", "fact", "higher"),
+    ("k_variance", "k-variance", "fact", "neither", POSITIVE),
+)
+for _row in _TABLE:
+    register_metric(Metric(*_row))
 for _name in ("share", "discrepancy", "discrepancy_squared", "max_skew"):  # of a judge, with labels of people
-    _metric = METRICS[_name]
-    register_metric(
-        replace(_metric, name=f"corrected_{_name}", title=f"{_metric.title}, corrected by people", of="", compute=None)
-    )
-    register_metric(Metric(f"judge_moves_{_name}", f"the judge moves the {_metric.title} by"))
+    _base = METRICS[_name]
+    _title = f"{_base.title}, corrected by people"
+    register_metric(replace(_base, name=f"corrected_{_name}", title=_title, of="", compute=None))
+    register_metric(Metric(f"judge_moves_{_name}", f"the judge moves the {_base.title} by"))

@@ -8,9 +8,8 @@ old one with each row repeated w_i times, of which only about k rows are read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from math import ceil, sqrt
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,18 +21,18 @@ from vldebias.metrics.bootstrap import Values, codes, rows, vectors
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
-_BLOCK = 1 << 23  # entries of a block of rankings: bounds the memory
+Groups = NDArray[np.integer]
+Leaders = tuple[Floats, NDArray[np.int64]]  # exact scores (q, m) of the first items, best first, and their places
 _SCORES = 1 << 24  # scores that are held at once
 _READ = 1 << 14  # items that are read at once
 _ROUND = 12  # decimals of an exact score: far below its meaning, so that equal images tie whatever the order of sums
 
-# ---- skew of one query ---------------------------------------------------------------------------------------
+# ---- skew of one ranking -------------------------------------------------------------------------------------
 
 
 def max_skew(
-    scores: Values, groups: Values, k: int, *, prior: str | Values = "uniform", floor: float = 0.0,
-    n_groups: int | None = None,
-) -> float:  # fmt: skip
+    scores: Values, groups: Values, k: int, *, prior: str | Values = "uniform", n_groups: int | None = None
+) -> float:
     """Return MaxSkew@k = max_a log(r_{a,k} / p_a), r_{a,k} the share of group a among the k highest scores; 0 is fair.
 
     Args:
@@ -42,7 +41,6 @@ def max_skew(
         k: rows that are looked at, 1 <= k <= n.
         prior: p_a: "uniform" (1 / number of groups), "dataset" (shares among all n rows), or shares (n_groups,) in
             the order of the sorted labels.
-        floor: shares r_{a,k} below it count as `floor`.
         n_groups: number of groups where some may not occur; labels are then 0 .. n_groups - 1.
 
     Raises:
@@ -55,8 +53,7 @@ def max_skew(
     >>> max_skew([0.9, 0.8, 0.7, 0.1], [0, 0, 1, 1], k=2)  # log 2: one group where there should be two
     0.6931471805599453
     """
-    ranked, p = _ranking(scores, groups, prior, n_groups)
-    return float(log_ratios(ranked, k, p, floor=floor).max())
+    return float(max_skews(*_ranking(scores, groups, k, prior, n_groups))[0])
 
 
 def min_skew(
@@ -65,10 +62,10 @@ def min_skew(
 ) -> float:  # fmt: skip
     """Return MinSkew@k = min_a log(r_{a,k} / p_a) <= 0: how far the worst served group falls short; see `max_skew`.
 
-    It is -inf where a group is missing from the first k; a floor such as 1 / (2 k) keeps means over queries finite.
+    It is -inf where a group is missing from the first k. floor: shares below it count as this; one such as 1 / (2 k),
+    half an image, keeps means over queries finite.
     """
-    ranked, p = _ranking(scores, groups, prior, n_groups)
-    return float(log_ratios(ranked, k, p, floor=floor).min())
+    return float(min_skews(*_ranking(scores, groups, k, prior, n_groups), floor=floor)[0])
 
 
 def ndkl(
@@ -79,14 +76,18 @@ def ndkl(
 
     k: length of the ranking that is looked at; None for all n rows. Other arguments and Raises: see `max_skew`.
     """
-    ranked, p = _ranking(scores, groups, prior, n_groups)
-    return float(ndkls(ranked, ranked.shape[1] if k is None else k, p)[0])
+    return float(ndkls(*_ranking(scores, groups, k, prior, n_groups))[0])
 
 
-def _ranking(scores: Values, groups: Values, prior: str | Values, n_groups: int | None) -> tuple[Rows, Floats]:
-    """Return group codes (1, n) in the order of the ranking, and the prior (g,)."""
+def _ranking(
+    scores: Values, groups: Values, k: int | None, prior: str | Values, n_groups: int | None
+) -> tuple[Groups, Floats]:
+    """Return the group codes (1, k) of the first rows of the ranking, and the prior (g,)."""
     score, group = vectors(scores=scores, groups=groups)
     names, index = codes(group, n_groups)
+    k = len(score) if k is None else k
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= len(score):
+        raise InvalidInputError(f"k: expected an integer 1 .. {len(score)}, the rows that are ranked, got {k!r}")
     if len(names) < 2:
         warn(
             f"groups: all rows are of {names.tolist()}, so every ranking is fair; say n_groups= where others may occur",
@@ -101,125 +102,86 @@ def _ranking(scores: Values, groups: Values, prior: str | Values, n_groups: int 
             f"prior: expected {len(names)} positive shares that sum to 1, for the groups {names.tolist()}, "
             f"got {shares.tolist()}; leave out groups that cannot occur"
         )
-    return index[np.argsort(-score.astype(np.float64), kind="stable")][None], shares
+    return index[np.argsort(-score.astype(np.float64), kind="stable")][None, :k], shares
 
 
-# ---- skew of many rankings -----------------------------------------------------------------------------------
+# ---- skew of many rankings: group codes (r, k) of their first k rows, prior (g,), or (r, g) where it differs ------
 
 
-def log_ratios(groups: NDArray[np.integer], k: int, prior: Floats, *, floor: float = 0.0) -> Floats:
-    """Return log(max(r_{a,k}, floor) / p_a) (r, g) of the first k of r rankings; MaxSkew@k is the maximum of a row.
+def max_skews(groups: Groups, prior: Floats) -> Floats:
+    """Return MaxSkew (r,)."""
+    return np.nanmax(_log_ratios(groups, prior), axis=1)
 
-    Args:
-        groups: (r, m) group codes in the order of each ranking, m >= k.
-        prior: p (g,), or (r, g) where it differs between rankings; a group that has no prior takes no part (NaN).
-        floor: shares r_{a,k} below it count as `floor`.
 
-    Raises:
-        InvalidInputError: k outside 1 .. m, a floor outside [0, 1].
-    """
-    if not 0 <= floor <= 1:
-        raise InvalidInputError(f"floor: expected a share in [0, 1], got {floor}")
-    top = _first(groups, k)
-    count, g = len(top), prior.shape[-1]
-    cell = np.arange(count)[:, None] * g + top
+def min_skews(groups: Groups, prior: Floats, floor: float | None = None) -> Floats:
+    """Return MinSkew (r,); a share below `floor`, by default half an image, counts as this."""
+    with np.errstate(divide="ignore"):
+        least = np.log((1 / (2 * groups.shape[1]) if floor is None else floor) / prior)
+    return np.nanmin(np.maximum(_log_ratios(groups, prior), least), axis=1)
+
+
+def _log_ratios(groups: Groups, prior: Floats) -> Floats:
+    """Return log(r_a / p_a) (r, g); a group that has no prior takes no part (NaN)."""
+    (count, k), g = groups.shape, prior.shape[-1]
+    cell = np.arange(count)[:, None] * g + groups
     shares = np.bincount(cell.ravel(), minlength=count * g).reshape(count, g) / k
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(prior > 0, np.log(np.maximum(shares, floor) / prior), np.nan)
+        return np.where(prior > 0, np.log(shares / prior), np.nan)
 
 
-def ndkls(groups: NDArray[np.integer], k: int, prior: Floats) -> Floats:
-    """Return NDKL@k (r,) of r rankings; arguments and Raises as in `log_ratios`.
+def ndkls(groups: Groups, prior: Floats) -> Floats:
+    """Return NDKL (r,).
 
     With c_a the rows of group a among the first i, i KL_i = sum_a c_a log c_a - i log i - sum_a c_a log p_a. The row at
     place i adds f(c) - f(c - 1) - log p_a to the sums over a, f(c) = c log c, with c the rows of its group so far. So
     NDKL is a weighted sum over places: linear in k, whatever the number of groups. Sorted by group, c counts up from 1.
     """
-    top = _first(groups, k)
-    count, g = len(top), prior.shape[-1]
+    (count, k), g = groups.shape, prior.shape[-1]
     places = np.arange(1, k + 1)
     discount = 1 / np.log2(places + 1)
     later = np.cumsum((discount / places)[::-1])[::-1]  # what a term of place j weighs in all prefixes that hold it
     gains = np.diff(np.append(0.0, places * np.log(places)))
-    cell = (np.arange(count)[:, None] * g + top).ravel()
+    cell = (np.arange(count)[:, None] * g + groups).ravel()
     held = np.bincount(cell, minlength=count * g)
     so_far = np.arange(count * k) - np.repeat(np.cumsum(held) - held, held)
-    by_group = later[np.argsort(top, axis=1, kind="stable")]
+    by_group = later[np.argsort(groups, axis=1, kind="stable")]
     total = np.einsum("rk,rk->r", by_group, gains[so_far].reshape(count, k))
     with np.errstate(divide="ignore"):
         logs = np.broadcast_to(np.log(prior), (count, g))
-    if prior.ndim == 1 and (prior == prior[0]).all():
-        total -= logs[0, 0] * later.sum()
-    else:
-        weighed = np.bincount(cell, weights=np.tile(later, count), minlength=count * g).reshape(count, g)
-        total -= (weighed * np.where(held.reshape(count, g) > 0, logs, 0.0)).sum(axis=1)
+    weighed = np.bincount(cell, weights=np.tile(later, count), minlength=count * g).reshape(count, g)
+    total -= (weighed * np.where(held.reshape(count, g) > 0, logs, 0.0)).sum(axis=1)
     values = (total - discount @ np.log(places)) / discount.sum()
     return np.maximum(values, 0.0)  # below 0 by rounding alone
-
-
-def _first(groups: NDArray[np.integer], k: int) -> NDArray[np.integer]:
-    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= groups.shape[1]:
-        raise InvalidInputError(f"k: expected an integer 1 .. {groups.shape[1]}, the rows that are ranked, got {k!r}")
-    return groups[:, :k]
 
 
 # ---- rankings ------------------------------------------------------------------------------------------------
 
 
-class Leaders(NamedTuple):
-    """Hold the first rows of some items for each query, best first.
-
-    scores: (q, m) exact. places: (q, m) where each of the rows stands among all items if all scores were equal.
-    """
-
-    scores: Floats
-    places: NDArray[np.int64]
-
-    @classmethod
-    def merged(cls, parts: Sequence[Leaders], k: int) -> Leaders:
-        """Return the first k of all parts together; merging in any order and any grouping gives the same."""
-        scores, places = (np.concatenate(columns, axis=1) for columns in zip(*parts, strict=True))
-        best = np.lexsort((places, -scores), axis=1)[:, :k]
-        return cls(np.take_along_axis(scores, best, axis=1), np.take_along_axis(places, best, axis=1))
+def merged(one: Leaders, other: Leaders, k: int) -> Leaders:
+    """Return the first k of both; merging parts in any order and any grouping gives the same."""
+    scores, places = (np.concatenate(columns, axis=1) for columns in zip(one, other, strict=True))
+    best = np.lexsort((places, -scores), axis=1)[:, :k]
+    return np.take_along_axis(scores, best, axis=1), np.take_along_axis(places, best, axis=1)
 
 
-def leaders(queries: Tensor, items: Any, k: int, place: NDArray[np.int64] | int) -> Leaders:
+def leaders(queries: Tensor, items: Any, k: int, place: NDArray[np.int64]) -> Leaders:
     """Return the first k of items (n, d), a tensor or rows that are read when used, all or a part of those to rank.
 
-    Scores are float64 products, rounded to twelve decimals.
-
-    place: (n,) the place of each item among all where scores are equal, or that of the first of items that follow one
-        another.
+    Scores are float64 products, rounded to twelve decimals. place: (n,) where each item stands among all if all scores
+    are equal.
     """
     texts, start = queries.double(), 0
-    first = Leaders(np.empty((len(texts), 0)), np.empty((len(texts), 0), dtype=np.int64))
+    first: Leaders = np.empty((len(texts), 0)), np.empty((len(texts), 0), dtype=np.int64)
     for some in items.split(min(_READ, max(1, _SCORES // max(len(texts), 1)))):
         scores = (texts @ some.double().T).numpy().round(_ROUND)
         if not np.isfinite(scores).all():
             raise InvalidInputError("queries and items: expected finite values")
-        here = np.arange(start, start + len(some))
-        own, start = here + place if isinstance(place, int) else place[here], start + len(some)
-        if first.scores.shape[1] == k:  # the others are behind k rows of every query
-            near = (scores >= first.scores[:, -1:]).any(axis=0)
+        own, start = place[start : start + len(some)], start + len(some)
+        if first[0].shape[1] == k:  # the others are behind k rows of every query
+            near = (scores >= first[0][:, -1:]).any(axis=0)
             scores, own = scores[:, near], own[near]
-        first = Leaders.merged([first, Leaders(scores, np.broadcast_to(own, scores.shape))], k)
+        first = merged(first, (scores, np.broadcast_to(own, scores.shape)), k)
     return first
-
-
-def random_rankings(n: int, k: int, count: int, seed: int) -> Iterator[Rows]:
-    """Yield the first k rows of `count` random orders of n rows, in blocks (b, k).
-
-    If k is a small part of n, k rows are sampled one by one, at a cost that does not grow with n; else n are permuted.
-    """
-    rng = np.random.default_rng(seed)
-    few = n > 10_000 and n > 50 * k  # where `Generator.choice` draws k rows without an array of n
-    size = max(1, _BLOCK // (k if few else n))
-    for start in range(0, count, size):
-        b = min(size, count - start)
-        if few:
-            yield np.stack([rng.choice(n, k, replace=False) for _ in range(b)])
-        else:
-            yield rng.permuted(np.tile(np.arange(n), (b, 1)), axis=1)[:, :k]
 
 
 def reach(k: int, n: int) -> int:

@@ -123,9 +123,8 @@ def test_what_was_chosen_comes_with_its_accuracy_on_the_validation_split(name: s
 
 
 @refused(
-    ({"features": torch.eye(6)}, "baseline"),
-    ({"val": (torch.eye(3), np.array([0, 1, 1]), np.zeros(3, int))}, "baseline"),
-    ({"labels": [0, 1, 2, 0, 1, 0]}, "train labels"),
+    ({"features": torch.eye(6)}, r"\[6, 4\]"),
+    ({"val": (torch.eye(3), np.array([0, 1, 1]), np.zeros(3, int))}, r"\[4, 3, 4\]"),
     ({"labels": [1] * 6}, "train labels"),
 )
 def test_what_does_not_fit(changed: dict[str, Any]) -> None:
@@ -142,19 +141,19 @@ def test_the_validation_split_chooses_c_by_the_worst_group() -> None:
     found = {c: VAL.accuracy(fit("erm-linear", TRAIN, c=c).logits(VAL.features)) for c in candidates}
     best = max(sorted(candidates), key=lambda c: (found[c].worst, found[c].average))
     assert len({one.worst for one in found.values()}) > 1
-    assert chosen == {"c": best, "val_worst_group": found[best].worst, "val_average": found[best].average}
+    assert (chosen["c"], chosen["val_worst_group"]) == (best, found[best].worst)
 
 
 def test_wise_ft_goes_from_zero_shot_to_the_probe() -> None:
     probe = fit("erm-linear", TRAIN).logits(TEST.features)
     zero_shot = 100 * TEST.features @ TRAIN.zero_shot.T
     for alpha in (0.0, 0.3, 1.0):
-        logits = fit("wise-ft", TRAIN, alpha=alpha).logits(TEST.features)
+        logits = fit("wise-ft", TRAIN, alphas=[alpha]).logits(TEST.features)
         expected = (1 - alpha) * zero_shot + alpha * probe
         torch.testing.assert_close(logits, expected, atol=1e-3, rtol=1e-4)
     how: dict[str, Any] = {"candidates": (10.0, 100.0), "tolerance": 1e-4}
     chosen = fit("wise-ft", TRAIN, val=VAL.split, **how).chosen
-    scored = {a / 10: fit("wise-ft", TRAIN, alpha=a / 10, c=chosen["c"], tolerance=1e-4) for a in range(11)}
+    scored = {a / 10: fit("wise-ft", TRAIN, alphas=[a / 10], c=chosen["c"], tolerance=1e-4) for a in range(11)}
     worst = {a: VAL.accuracy(head.logits(VAL.features)).worst for a, head in scored.items()}
     assert worst[chosen["alpha"]] == max(worst.values())
 

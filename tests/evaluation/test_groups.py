@@ -22,10 +22,10 @@ from vldebias.metrics.bootstrap import resampled_counts, wilson_interval
 from vldebias.metrics.classification import (
     Reweighted,
     accuracy_gap,
-    group_areas,
     interval_of,
     lowest_accuracy,
     mean_accuracy,
+    worst_areas,
 )
 from vldebias.prompts import PromptSet, load_prompts
 
@@ -90,7 +90,7 @@ def test_areas_are_shares_of_ordered_pairs_and_a_shift_of_a_value_changes_nothin
     assert found.value == pytest.approx(min(ordered(margin[place == v], label[place == v]) for v in (0, 1)))
     assert found.interval[0] < found.value < found.interval[1]
     assert not any(row.metric == "worst_group_auc" and row.method == MEDIAN for row in part.rows)
-    assert worst({"none": margin + 3.0 * place}, label, place)[0]["none"] == pytest.approx(found.value)
+    assert worst_areas({"none": margin + 3.0 * place}, label, place, **BOOT)[0]["none"] == pytest.approx(found.value)
 
 
 def test_cosines_of_class_prompts_are_averages_over_the_texts_of_a_value() -> None:
@@ -260,12 +260,7 @@ def ordered(scores: np.ndarray, positive: np.ndarray) -> float:
     return float((np.sign(scores[positive][:, None] - scores[~positive]) + 1).mean() / 2)
 
 
-def worst(scores: dict, positive: np.ndarray, codes: np.ndarray, resamples: int = 500) -> tuple[dict, dict]:
-    """Method -> the lowest area over the values, and its draws."""
-    areas, draws, _ = group_areas(list(scores.values()), positive, codes, resamples=resamples)
-    return dict(zip(scores, np.min(areas, axis=0), strict=True)), dict(
-        zip(scores, np.min(draws, axis=0).T, strict=True)
-    )
+BOOT = {"resamples": 4000, "seed": 0}
 
 
 def test_draws_by_covariance_are_those_of_resampled_rows() -> None:
@@ -276,7 +271,7 @@ def test_draws_by_covariance_are_those_of_resampled_rows() -> None:
         method: positive * (1 + gain) + 0.3 * codes * positive + shared + 0.5 * rng.normal(size=n)
         for method, gain in (("none", 0.0), ("better", 0.4))
     }
-    _, found = worst(scores, positive, codes, 4000)
+    _, found, _ = worst_areas(scores, positive, codes, **BOOT)
     resampled = {method: np.empty(1000) for method in scores}
     for b in range(1000):
         rows = rng.integers(n, size=n)
@@ -291,8 +286,9 @@ def test_draws_by_covariance_are_those_of_resampled_rows() -> None:
 
 def test_a_value_that_shows_one_class_alone_has_no_area() -> None:
     positive, scores = np.array([True, True, False, True]), np.array([0.0, 1.0, 2.0, 3.0])
-    assert worst({"none": scores}, positive, np.array([0, 0, 1, 1]))[0] == {"none": 1.0}
-    assert group_areas([scores], positive, np.array([0, 0, 1, 0]))[0] == []
+    areas, _, n = worst_areas({"none": scores}, positive, np.array([0, 0, 1, 1]), **BOOT)
+    assert (areas, n) == ({"none": 1.0}, {"images": 2, "values": 1})
+    assert worst_areas({"none": scores}, positive, np.array([0, 0, 1, 0]), **BOOT) == ({}, {}, {})
 
 
 # ---- splits, baselines, provenance ---------------------------------------------------------------------------------

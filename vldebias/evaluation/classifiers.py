@@ -44,7 +44,7 @@ class Examples:
         seed: of every random draw; the global generators are neither read nor moved.
 
     Raises:
-        InvalidInputError: shapes or labels that do not fit.
+        InvalidInputError: widths that differ, or a class without rows.
     """
 
     features: Tensor
@@ -54,13 +54,12 @@ class Examples:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for x, y in ((self.features, self.labels), (self.val or (self.features, self.labels))[:2]):
-            if x.ndim != 2 or x.shape[1] != self.zero_shot.shape[1] or len(y) != len(x):
-                expected = f"features (n, {self.zero_shot.shape[1]}) and n labels"
-                raise InvalidInputError(f"baseline: expected {expected}, got {tuple(x.shape)} and {len(y)} labels")
+        widths = [x.shape[1] for x in (self.features, *(self.val or ())[:1], self.zero_shot)]
+        if len(set(widths)) > 1:
+            raise InvalidInputError(f"train, val and texts: got the widths {widths}; expected all from one model")
         rows = np.bincount(self.labels, minlength=len(self.zero_shot))
-        if not rows.all() or len(rows) != max(len(self.zero_shot), 2):
-            raise InvalidInputError(f"train labels: expected rows of two or more classes, got {rows.tolist()} rows")
+        if not rows.all():
+            raise InvalidInputError(f"train labels: expected rows of every class, got {rows.tolist()}")
 
     @cached_property
     def groups(self) -> Codes:
@@ -101,18 +100,16 @@ def logistic_regression(
     R is |W|_2^2 / 2 or |W|_1; the bias is not penalised. Two classes have one weight vector, the difference of the
     logits; k > 2 have a softmax. L-BFGS-B in float64; under "l1", W = U - V with U, V >= 0, which is smooth.
 
-    features: (n, d), read in chunks. labels: (n,) classes 0 .. n_classes - 1. counts: (n,) how often each row is there.
-    scaling: shift and scale (d,): the penalty is on the coefficients of (x - shift) / scale. start: where the solver
-        begins, which changes its time alone. tolerance: largest entry of the gradient at which it stops.
-
-    Warns:
-        VldebiasWarning: the gradient is still large after `max_iterations`.
+    Args:
+        features: (n, d), read in chunks. labels: (n,) classes 0 .. n_classes - 1.
+        scaling: shift and scale (d,): the penalty is on the coefficients of (x - shift) / scale.
+        counts: (n,) how often each row is there. start: where the solver begins, which changes its time alone.
+        tolerance: largest entry of the gradient at which it stops; a large one after `max_iterations` is warned of.
     """
-    optimize = need("scipy.optimize")
     rows, dim, y = (1 if n_classes == 2 else n_classes), features.shape[1], torch.from_numpy(labels)
     size, split = rows * dim, penalty == "l1"
-    weights = torch.ones(len(y)) if counts is None else torch.from_numpy(np.asarray(counts))
-    total = float(weights.sum(dtype=torch.float64))
+    weights = torch.from_numpy(np.ones(len(y)) if counts is None else counts.astype(np.float64))
+    total = float(weights.sum())
     shift, scale = scaling or (torch.zeros(dim, dtype=torch.float64), torch.ones(dim, dtype=torch.float64))
 
     def unpacked(flat: Tensor) -> Head:
@@ -128,11 +125,9 @@ def logistic_regression(
         for first in range(0, len(y), CHUNK):
             chunk = slice(first, first + CHUNK)
             weight, bias = unpacked(leaf)
-            logits = _double(features[chunk]) @ weight.T + bias
-            if n_classes == 2:
-                logits = torch.cat([torch.zeros_like(logits), logits], 1)
+            logits = F.pad(_double(features[chunk]) @ weight.T + bias, (n_classes - rows, 0))  # 0 is one of two
             losses = F.cross_entropy(logits, y[chunk], reduction="none")
-            loss = (losses * weights[chunk].to(losses)).sum() / total
+            loss = (losses * weights[chunk]).sum() / total
             loss.backward()
             whole = whole.detach() + loss.detach()
         assert leaf.grad is not None
@@ -146,8 +141,8 @@ def logistic_regression(
         begin = np.concatenate([np.maximum(begin[:size], 0), np.maximum(-begin[:size], 0), begin[size:]])
     least = np.where(np.arange(len(begin)) < (2 * size if split else 0), 0.0, -np.inf)
     limits = {"maxiter": max_iterations, "maxfun": 2 * max_iterations, "maxcor": 20, "gtol": tolerance, "ftol": 0.0}
-    how = {"method": "L-BFGS-B", "bounds": optimize.Bounds(least, np.inf), "options": limits}
-    solved = optimize.minimize(objective, begin, jac=True, **how)
+    how = {"method": "L-BFGS-B", "bounds": need("scipy.optimize").Bounds(least, np.inf), "options": limits}
+    solved = need("scipy.optimize").minimize(objective, begin, jac=True, **how)
     left = float(np.abs(solved.x - np.maximum(solved.x - solved.jac, least)).max())  # of the projected gradient
     if left > _WORRYING * tolerance:
         warn(
@@ -171,9 +166,6 @@ def _logits(head: Head, x: Tensor) -> Tensor:
     return x @ weight.to(x).T + bias.to(x)
 
 
-LINEAR = (1.0, 10.0, 30.0, 100.0, 1000.0, 10000.0)
-
-
 def _path(
     examples: Examples, problems: Iterable[tuple[float, Codes | None]], start: Head | None = None, **how: Any
 ) -> list[Head]:
@@ -181,14 +173,9 @@ def _path(
     solved: list[Head] = []
     for c, counts in problems:
         rows = np.arange(len(examples.labels)) if counts is None else np.flatnonzero(counts)
-        own = {
-            **how,
-            "c": c,
-            "counts": None if counts is None else counts[rows],
-            "start": solved[-1] if solved else start,
-        }
+        how |= {"counts": None if counts is None else counts[rows], "start": solved[-1] if solved else start}
         features, labels = examples.features[torch.from_numpy(rows)], examples.labels[rows]
-        solved.append(logistic_regression(features, labels, len(examples.zero_shot), **own))
+        solved.append(logistic_regression(features, labels, len(examples.zero_shot), c=c, **how))
     return solved
 
 
@@ -202,32 +189,23 @@ def _probe(
     return solved[best], {"c": values[best], **scores}
 
 
-def erm_linear(
-    examples: Examples, *, c: float = 30.0, candidates: tuple[float, ...] = LINEAR, tolerance: float = 1e-6
-) -> Predictor:
-    """Fit the linear probe of Radford et al. (2021): L2 penalty, its strength selected on a validation split.
-
-    Theirs is on features that are not normalised; ours is on normalised ones, with candidates to match. Zhang and Ré
-    (2022) fit theirs with SGD, so it depends on learning rate and epochs; ours is the optimum.
-    """
-    fitted, chosen = _probe(examples, c, candidates, tolerance=tolerance)
-    return partial(_logits, fitted), chosen
-
-
-def wise_ft(
-    examples: Examples, *, alpha: float = 0.5, c: float = 30.0, candidates: tuple[float, ...] = LINEAR,
-    tolerance: float = 1e-6,
+def linear_probe(
+    examples: Examples, *, alphas: Sequence[float] = (1.0,), c: float = 30.0,
+    candidates: Sequence[float] = (1.0, 10.0, 30.0, 100.0, 1000.0, 10000.0), tolerance: float = 1e-6,
 ) -> Predictor:  # fmt: skip
-    """Interpolate weights: (1 - alpha) zero-shot + alpha linear probe (Wortsman et al., 2022).
+    """Interpolate weights: (1 - alpha) zero-shot + alpha linear probe, whose L2 penalty a validation split selects.
 
-    For linear classifiers the mean of the weights is the mean of the logits. The paper fine-tunes from the zero-shot
-    weights; our probe is the optimum of a convex problem, so how the two logits weigh against each other rests on c and
-    on the 100 that cosines are multiplied by. alpha is .5, as the paper recommends, without a validation split, and
-    selected on it after c with one.
+    With alpha 1 it is the probe of Radford et al. (2021). Theirs is on features that are not normalised; ours is on
+    normalised ones, with candidates to match. Zhang and Ré (2022) fit theirs with SGD, so it depends on learning rate
+    and epochs; ours is the optimum. With other alphas it is WiSE-FT (Wortsman et al., 2022): for linear classifiers the
+    mean of the weights is the mean of the logits. The paper fine-tunes from the zero-shot weights; our probe is the
+    optimum of a convex problem, so how the two logits weigh against each other rests on c and on the 100 that cosines
+    are multiplied by. Without a validation split alpha is the middle one, .5, as the paper recommends; with one it is
+    selected after c.
     """
     (weight, bias), chosen = _probe(examples, c, candidates, tolerance=tolerance)
     zero_shot = 100 * examples.zero_shot.detach().double().cpu()
-    values = [i / 10 for i in range(11)] if examples.val is not None else [alpha]
+    values = alphas if examples.val is not None else [alphas[len(alphas) // 2]]
     heads = [partial(_logits, ((1 - a) * zero_shot + a * weight, a * bias)) for a in values]
     best, scores = examples.best(heads)
     return heads[best], {**chosen, "alpha": values[best], **scores}
@@ -280,18 +258,16 @@ def erm_adapter(
     """
     generator, d = torch.Generator().manual_seed(examples.seed), examples.features.shape[1]
     texts, labels = examples.zero_shot.detach().clone().float(), torch.from_numpy(examples.labels)
-    down, up = nn.utils.skip_init(nn.Linear, d, hidden), nn.utils.skip_init(nn.Linear, hidden, d)
-    for layer in (down, up):  # distributed as nn.Linear has them
-        bound = 1 / math.sqrt(layer.in_features)
-        nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
-        nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
-    adapter = nn.Sequential(down, nn.ReLU(), up)
+    layer = partial(nn.utils.skip_init, nn.Linear)
+    adapter = nn.Sequential(layer(d, hidden), nn.ReLU(), layer(hidden, d))
+    for values, size in zip(adapter.parameters(), (d, d, hidden, hidden), strict=True):  # as nn.Linear has them
+        nn.init.uniform_(values, -1 / math.sqrt(size), 1 / math.sqrt(size), generator=generator)
 
     def logits(x: Tensor) -> Tensor:
         return 100.0 * F.normalize(adapter(x), dim=-1) @ texts.T
 
     sgd = torch.optim.SGD(adapter.parameters(), lr=rate, momentum=0.9, weight_decay=5e-5)
-    best, highest, weights = -1, tuple[float, ...](), None
+    best, highest, kept = -1, tuple[float, ...](), adapter.state_dict()
     for epoch in range(epochs):
         for rows in torch.randperm(len(labels), generator=generator).split(128):
             loss = F.cross_entropy(logits(examples.features[rows]), labels[rows])
@@ -299,23 +275,20 @@ def erm_adapter(
             loss.backward()
             sgd.step()
         scores = tuple(examples.best([logits])[1].values())
-        if not scores:
-            best = epoch
-        elif scores > highest:
-            best, highest, weights = epoch, scores, copy.deepcopy(adapter.state_dict())
+        if not scores or scores > highest:
+            best, highest, kept = epoch, scores, copy.deepcopy(adapter.state_dict())
         if epoch - best >= patience:
             break
-    if weights is not None:
-        adapter.load_state_dict(weights)
+    adapter.load_state_dict(kept)
     adapter.requires_grad_(False)
     return logits, {"epoch": best + 1, **examples.best([logits])[1]}
 
 
-# name -> function of examples, and where it comes from
+# name -> function of examples, and its source
 BASELINES: dict[str, tuple[Callable[..., Predictor], str]] = {
-    "erm-linear": (erm_linear, "Radford et al. 2021; Kumar et al. 2022"),
+    "erm-linear": (linear_probe, "Radford et al. 2021; Kumar et al. 2022"),
     "erm-adapter": (erm_adapter, "Gao et al. 2021"),
-    "wise-ft": (wise_ft, "Wortsman et al. 2022"),
+    "wise-ft": (partial(linear_probe, alphas=[i / 10 for i in range(11)]), "Wortsman et al. 2022"),
     "dfr-sub": (dfr, "Kirichenko et al. 2023"),
     "dfr-up": (partial(dfr, balance="up"), "Kirichenko et al. 2023"),
 }

@@ -37,7 +37,7 @@ from vldebias.evaluation.session import Session, Texts
 from vldebias.evaluation.task import Data, Lam, Prompts, register_task
 from vldebias.methods import get_method
 from vldebias.metrics.bootstrap import resampled_counts, wilson_interval
-from vldebias.metrics.classification import Reweighted, Statistic, group_areas, interval_of, mean_accuracy
+from vldebias.metrics.classification import Reweighted, Statistic, interval_of, mean_accuracy, worst_areas
 from vldebias.metrics.metric import computed
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, StatedWords
@@ -55,16 +55,12 @@ ABOUT_MEDIAN = (
 )
 ABOUT = (
     "An image counts as the class whose prompt is nearest. A group is a label together with a spurious value; "
-    "the worst of them is picked again in every resample of the images."
+    "the worst of them is picked again in every resample of the images. Intervals: 95 % percentile bootstrap over "
+    "images; Wilson's for one group and where no resample varies; of areas normal draws with DeLong's covariance."
 )
 ABOUT_COSINES = (
-    "Cosine of each class prompt, projected, with the spurious prompts of a value, as they are, averaged; the "
-    "spread is the largest minus the smallest over the values. Texts alone: nothing is sampled, so intervals "
-    "have no width."
-)
-INTERVALS = (
-    "95 % percentile bootstrap over images, the worst group picked again in every resample; Wilson's for the accuracy "
-    "of one group and where no resample varies; of areas normal draws with DeLong's covariance"
+    "Cosine of each class prompt, projected, with the spurious prompts of a value, as they are, averaged; the spread "
+    "is the largest minus the smallest over the values. Texts alone: nothing is sampled, so intervals have no width."
 )
 LABELLED = {"uses_labels": True}
 
@@ -153,10 +149,9 @@ class GroupsTask(ImageTask):
     ) -> list[TaskResult]:  # fmt: skip
         """Measure accuracy by group on image embeddings.
 
-        Args:
-            images: features (n, d) with the columns `label` and `spurious`. texts: the text side of the same model.
-            train, val: for the baselines. reference: unlabelled images, for the methods that use some.
-            edits: name -> an edit that was fitted before, measured like a method.
+        images: features (n, d) with the columns `label` and `spurious`. texts: the text side of the same model. train,
+        val: for the baselines. reference: unlabelled images, for methods that use some. edits: name -> an edit that was
+        fitted before, measured like a method.
         """
         prompts, split = self.prompts, self._split(images)
         learn, select = (None if one is None else self._split(one) for one in (train, val))
@@ -204,16 +199,9 @@ class GroupsTask(ImageTask):
             sizes, tested = learn.groups.counts, split.groups.counts
             if all(tested.get(name) for name, n in sizes.items() if n):
                 weights = {name: float(sizes.get(name, 0)) for name in split.groups.names}
-        boot = {"resamples": self.resamples, "seed": self.seed}
-        settings = {
-            "data": split.facts,
-            "train": learn and learn.facts,
-            "val": select and select.facts,
-            "group_weights": weights,
-            "intervals": INTERVALS,
-        }
+        facts = {name: one and one.facts for name, one in (("data", split), ("train", learn), ("val", select))}
         provenance = self.provenance(
-            self.name, images, texts, [prompts], about, reference=others, settings=settings,
+            self.name, images, texts, [prompts], about, reference=others, settings={**facts, "group_weights": weights},
             title="Zero-shot group robustness (Tables 7.2 to 7.4)",
             description=ABOUT + (f" {MEDIAN} is {ABOUT_MEDIAN}." if margins else ""),
             n={**{key: split.facts[key] for key in ("images", "unknown")}, **counts},
@@ -221,21 +209,15 @@ class GroupsTask(ImageTask):
         result = TaskResult(provenance, details=details)
         self._add_accuracies(result, right, split.groups, weights)
         if margins:
-            areas, drawn, n = group_areas(list(margins.values()), split.target == 1, split.values.codes, **boot)
-            if areas:  # the worst value is picked again in every draw
-                lowest = dict(zip(margins, np.min(areas, axis=0).tolist(), strict=True))
-                draws = dict(zip(margins, np.min(drawn, axis=0).T, strict=True))
-                result.add_draws("worst_group_auc", lowest, draws, n={"images": n, "values": len(areas)})
+            boot = {"resamples": self.resamples, "seed": self.seed}
+            areas, drawn, n = worst_areas(margins, split.target == 1, split.values.codes, **boot)
+            result.add_draws("worst_group_auc", areas, drawn, n=n)
         by_value = {value: own for value, own in prompts.by_value(prompts.spurious).items() if own}
         if not by_value:
             return [result]
-        own = {
-            "task": f"{self.name}: cosines",
-            "title": "Cosines of class prompts with spurious prompts (Table 7.1)",
-            "description": ABOUT_COSINES,
-            "methods": {method: dict(about[method]) for method in fitted},
-            "settings": {"spurious prompts": by_value},
-        }
+        title, methods = "Cosines of class prompts with spurious prompts (Table 7.1)", {m: about[m] for m in fitted}
+        own = {"task": f"{self.name}: cosines", "title": title, "description": ABOUT_COSINES, "methods": methods}
+        own |= {"settings": {"spurious prompts": by_value}}
         cosines = TaskResult(provenance.model_copy(update=own), details=details)
         rows = {method: self.rows(texts, prompts.classes, one.edit) for method, one in fitted.items()}
         _add_cosines(cosines, rows, prompts.class_names, {value: texts.embed(own) for value, own in by_value.items()})

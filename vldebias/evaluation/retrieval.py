@@ -4,11 +4,9 @@ Source: section 7.4.2 of Chuang's thesis (Chuang et al., "Debiasing Vision-Langu
 with MaxSkew and NDKL of Geyik et al. (2019).
 
 Intervals over queries: the queries are a sample of what people ask, such as professions; the gallery is taken as it is.
-Over images: the queries are fixed by the protocol, and the gallery is a sample. A resampled gallery repeats images, so
-its first k hold fewer different ones and a maximum over groups strays further up. So the resampled values are moved to
-have their mean at the value, and percentiles are taken then (`recentred_interval`). Such an interval covers the
-expected value of the metric on a gallery of this size; it says nothing of a gallery of infinite size, whose MaxSkew is
-lower (`eval/experiments/coverage_shares.py` counts how often).
+Over images: the queries are fixed, and the gallery is a sample. A resampled gallery repeats images, so a maximum over
+groups strays further up; so the resampled values are moved to have their mean at the value (`recentred_interval`). Such
+an interval covers the expected value on a gallery of this size (`eval/experiments/coverage_shares.py` counts how often).
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 Mask = NDArray[np.bool_]
-Project = Callable[[Sequence[str]], Tensor]  # prompts -> normalised rows under one method
+Under = tuple[Callable[[Sequence[str]], Tensor], UnitRows]  # under a method: prompts -> unit rows, and the images
 
 _ABOUT = ("data_fingerprint", "digest", "preprocessing", "dtype", "source", "values read as unknown")
 BALANCED = 0.2  # by how much the largest group of a balanced gallery exceeds the mean at most
@@ -92,10 +90,7 @@ class Gallery:
         self.prior: Floats = shares / shares.sum()
 
     def measure(self, groups: NDArray[np.integer], prior: Floats, relevant: Mask | None = None) -> dict[str, Floats]:
-        """Return metric -> value (r,) of r rankings, given the groups (r, m) of their first rows.
-
-        relevant: (r, m) whether each of the rows is, for precision@k.
-        """
+        """Return metric -> value (r,) of r rankings from the groups (r, m) of their first rows, and their relevance."""
         values = dict[str, Floats]()
         for k in self.k:
             values |= {f"{own.name}@{k}": of(groups[:, :k], prior) for own, of in computed("rankings")}
@@ -109,10 +104,9 @@ class Gallery:
         return self.measure(self.codes[ranked], self.prior, hits)
 
     def resampled(self, ranked: Mapping[str, Rows], relevant: Mask | None = None) -> dict[str, dict[str, Floats]]:
-        """Return method -> metric -> values (q, resamples) on galleries of n images sampled with replacement.
+        """Return method -> metric -> values (q, resamples) on the same resampled galleries of n images for all.
 
-        All methods and queries see the same resamples, which makes their differences paired. The data set's prior is
-        that of the resample. In a large gallery only counts of ranked rows are sampled.
+        The data set's prior is that of the resample. In a large gallery only counts of ranked rows are sampled.
         """
         n, read = len(self.codes), np.unique(np.concatenate([orders.ravel() for orders in ranked.values()]))
         read = np.arange(n) if self.by_size or 2 * len(read) > n else read
@@ -137,14 +131,12 @@ class Gallery:
         }  # fmt: skip
 
     def random(self) -> dict[str, Floats]:
-        """Return metric -> values (resamples,) of rankings that are random permutations of the gallery.
+        """Return metric -> values (resamples,) of random permutations of the gallery.
 
-        Their mean is the expectation that a fair ranking of this gallery has. MaxSkew of a random ranking is above 0:
-        the first k of a balanced gallery are not exactly balanced. If k is a small part of n, k rows are sampled one by
-        one, at a cost that does not grow with n.
+        MaxSkew of a random ranking is above 0: the first k of a balanced gallery are not exactly balanced.
         """
         rng, n, k, parts = np.random.default_rng(self.seed), len(self.codes), max(self.k), list[dict[str, Floats]]()
-        few = n > 10_000 and n > 50 * k  # where `Generator.choice` draws k rows without an array of n
+        few = n > 10_000 and n > 50 * k  # where `Generator.choice` samples k rows without an array of n
         size = max(1, _BLOCK // (k if few else n))
         for start in range(0, self.resamples, size):
             b = min(size, self.resamples - start)
@@ -227,10 +219,8 @@ class RetrievalTask(ImageTask):
     ) -> list[TaskResult]:  # fmt: skip
         """Rank the gallery for every query under every method, and measure; gives a result for each attribute.
 
-        Args:
-            images: the gallery, with the label columns of every attribute. texts: the text side of the same model.
-            reference: unlabelled images, for the methods that use some.
-            edits: name -> an edit that was fitted before, measured like a method.
+        images: the gallery, with the label columns of the attributes. texts: the text side of the same model. reference:
+        unlabelled images, for methods that use some. edits: name -> an edit fitted before, measured like a method.
         """
         self.check_images(images, texts, self.queries[0])
         there = {name: of for name, of in self.prompts.items() if set(name.split(" x ")) <= set(images.labels)}
@@ -262,13 +252,9 @@ class RetrievalTask(ImageTask):
                 settings = {
                     "prior shares": dict(zip(held.names, held.prior.tolist(), strict=True)),
                     "groups": labels.counts,
-                    "images left out, not readable": len(images.about.get("skipped", ())),
                     "gallery": {key: images.about[key] for key in _ABOUT if key in images.about},
-                    "intervals": f"95 %; {INTERVALS[self.resample]}; over images recentred at the value",
-                    "random": f"mean of {self.resamples} random rankings, middle 95 % of a mean over the queries",
-                    "recall": "a hit is any image with the same caption; images are resampled by caption",
-                    "precision": named and f"an image is relevant where its {named} is what the query names",
-                    "accuracy": {column: list(prompts.values()) for column, prompts in classes.items()},
+                    "images left out, not readable": len(images.about.get("skipped", ())),
+                    "column of precision": named,
                 }
                 n = {"queries": len(self.queries), "images": len(held.codes)}
                 provenance = self.provenance(
@@ -281,20 +267,20 @@ class RetrievalTask(ImageTask):
                     settings=settings,
                 )  # fmt: skip
                 result = TaskResult(provenance, details={method: one.details for method, one in fitted.items()})
-                features = images.unit
-                seen = {method: self.images(features, one.edit) for method, one in fitted.items()}
-                under: dict[str, Project] = {m: partial(self.rows, texts, edit=one.edit) for m, one in fitted.items()}
-                rows = {method: project(self.queries) for method, project in under.items()}
-                self._add_skews(result, held, rows, seen, labels.known, relevant)
-                for method, of in seen.items():
-                    if of is not seen[NONE]:
+                features, under = images.unit, dict[str, Under]()
+                for method, one in fitted.items():
+                    under[method] = partial(self.rows, texts, edit=one.edit), self.images(features, one.edit)
+                rows = {method: project(self.queries) for method, (project, _) in under.items()}
+                self._add_skews(result, held, rows, {m: of for m, (_, of) in under.items()}, labels.known, relevant)
+                for method, (_, of) in under.items():
+                    if of is not features:
                         pairs = zip(features.split(), of.split(), strict=True)
                         mean = sum(float((a.double() * b.double()).sum()) for a, b in pairs) / len(of)
                         result.add("image_cosine", method, mean, n={"images": len(of)}, change=(mean - 1,) * 3)
                 kept = {method: (rows[NONE] * row).sum(dim=1).numpy() for method, row in rows.items()}
                 self._add_over_queries(result, "query_cosine", kept, None, n)
-                self._add_recall(result, images, texts, under, seen)
-                self._add_accuracy(result, images, classes, under, seen)
+                self._add_recall(result, images, texts, under)
+                self._add_accuracy(result, images, classes, under)
                 doubt_space(features, texts, [*self.queries, *chain(*(one.texts for one in sets))])
                 for column, prompt_set in product(columns, sets):
                     doubt_values(images, column, texts, prompt_set)
@@ -325,12 +311,10 @@ class RetrievalTask(ImageTask):
                 uneven = self.prior == "uniform" and largest >= 1 + BALANCED
                 if metric.startswith("max_skew@") and bare < fair and uneven:
                     sizes = ", ".join(f"{name} {size}" for name, size in zip(held.names, held.sizes, strict=True))
-                    warn(
-                        f"{result.provenance.task}: {metric} is {bare:.3f}, below that of random rankings, {fair:.3f}, "
-                        f"since groups differ in size ({sizes}): ranking like chance would count as worse, so no "
-                        'verdict is given; give prior="dataset"',
-                        SuspectInputWarning,
+                    chance_is = (
+                        f"{metric} is {bare:.3f}, and that of random rankings {fair:.3f}, as groups differ in size"
                     )
+                    warn(f'{result.provenance.task}: {chance_is} ({sizes}); give prior="dataset"', SuspectInputWarning)
         for metric, (i, query) in product(values[NONE], enumerate(self.queries)):
             point = {method: float(of[metric][i]) for method, of in values.items()}
             each = {method: drawn[method][metric][i] for method in values}
@@ -347,15 +331,11 @@ class RetrievalTask(ImageTask):
             how: dict[str, Any] = {} if drawn is None else {"interval": recentred_interval}
             result.add_draws(metric, {m: float(of.mean()) for m, of in each.items()}, drawn, n=n, **how)
 
-    def _add_recall(
-        self, result: TaskResult, gallery: Embeddings, texts: Texts, under: Mapping[str, Project],
-        images: Mapping[str, UnitRows],
-    ) -> None:  # fmt: skip
-        """Add recall of the gallery's captions, where the texts include them.
+    def _add_recall(self, result: TaskResult, gallery: Embeddings, texts: Texts, under: Mapping[str, Under]) -> None:
+        """Add recall of the gallery's captions, where the texts include them; the subset "" is the mean of both ways.
 
         Image to text: is the image's caption among the first k different captions? Text to image: is an image with this
-        caption among the first k? A caption counts once for each of its images, which are drawn together, for they are
-        not independent; the subset "" is the mean of both directions.
+        caption among the first k? A caption counts once for each of its images, which are drawn together.
         """
         captioned = np.array([bool(caption) for caption in gallery.captions], dtype=bool)
         if not captioned.any() or len(gallery) > MOST_CAPTIONS:
@@ -364,8 +344,8 @@ class RetrievalTask(ImageTask):
         if not texts.holds(captions.tolist()):
             return
         codes, own, table = torch.from_numpy(code), torch.arange(len(captions)), dict[tuple[str, str, str], Floats]()
-        for method, project in under.items():
-            rows, seen = project(captions.tolist()).float(), images[method][captioned]
+        for method, (project, images) in under.items():
+            rows, seen = project(captions.tolist()).float(), images[captioned]
             ahead = first_hits(seen, rows, codes, own).numpy(), first_hits(rows, seen, own, codes).numpy()[code]
             for k in RECALL:
                 hits = np.array(ahead) < k
@@ -375,7 +355,7 @@ class RetrievalTask(ImageTask):
 
     def _add_accuracy(
         self, result: TaskResult, gallery: Embeddings, classes: Mapping[str, Mapping[str, str]],
-        under: Mapping[str, Project], images: Mapping[str, UnitRows],
+        under: Mapping[str, Under],
     ) -> None:  # fmt: skip
         """Add zero-shot accuracy in each column, and the mean over columns where there are several.
 
@@ -387,12 +367,12 @@ class RetrievalTask(ImageTask):
         if not known.any():
             raise InvalidInputError(f"classes: no image has a label in every one of {list(classes)}")
         table: dict[tuple[str, str, str], Floats] = {}
-        for method, project in under.items():
+        for method, (project, images) in under.items():
             right = {}
             for column, prompts in classes.items():
                 labels = gallery.column(column)
                 texts = project([prompts[name] for name in labels.names]).double()
-                blocks = [texts @ some.double().T for some in images[method].some(known).split(1 << 13)]
+                blocks = [texts @ some.double().T for some in images.some(known).split(1 << 13)]
                 nearest = torch.cat(blocks, dim=1).numpy().round(12).argmax(axis=0)
                 right[column] = nearest == labels.codes[known]
             table["accuracy", "", method] = np.mean(list(right.values()), axis=0)

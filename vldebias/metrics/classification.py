@@ -7,7 +7,7 @@ of the thesis states the same gap in terms of losses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -145,40 +145,45 @@ def share_below(scores: NDArray[Any], others: NDArray[Any]) -> Floats:
     return (np.searchsorted(ordered, scores, "left") + np.searchsorted(ordered, scores, "right")) / (2 * len(ordered))
 
 
-def group_areas(
-    margins: Sequence[NDArray[np.floating]], positive: Mask, groups: Counts, *, resamples: int = 2000, seed: int = 0
-) -> tuple[list[Floats], list[Floats], int]:
-    """Return the areas under the curve (m,) of m methods in each group, their draws (resamples, m), and the images.
+def worst_areas(
+    margins: Mapping[str, NDArray[np.floating]], positive: Mask, groups: Counts, *, resamples: int, seed: int
+) -> tuple[dict[str, float], dict[str, Floats], dict[str, int]]:
+    """Return method -> its lowest area under the curve over groups, its draws (resamples,), and how much counts.
 
-    Draws are normal with DeLong's covariance of all methods, each group by itself. A group that has one class alone has
-    no area, and its images do not count.
+    Draws are normal with DeLong's covariance of all methods, each group by itself; the lowest is picked again in each.
+    A group that has one class alone has no area and does not count; without another nothing is returned.
 
-    margins: (n,) each, high for positive rows. positive: (n,) which of two classes a row is of. groups: (n,) codes.
+    margins: method -> (n,), high for positive rows. positive: (n,) whether a row is of that class. groups: (n,) codes.
 
     Source: DeLong, DeLong and Clarke-Pearson (1988), "Comparing the areas under two or more correlated receiver
     operating characteristic curves".
     """
-    order = np.lexsort((margins[0], positive, groups))  # whatever order the rows come in
+    m, order = len(margins), np.lexsort((next(iter(margins.values())), positive, groups))  # in any order of the rows
     kinds, ordered, rng = positive[order], groups[order], np.random.default_rng(seed)
     areas, draws, images = list[Floats](), list[Floats](), 0
     for here in (ordered == code for code in range(ordered.max() + 1)):
         own = kinds[here]
         if own.all() or not own.any():
             continue
-        scores = [one[order[here]] for one in margins]
+        scores = [one[order[here]] for one in margins.values()]
         high = np.stack([share_below(one[own], one[~own]) for one in scores])
         low = np.stack([1 - share_below(one[~own], one[own]) for one in scores])
-        area, covariance = high.mean(axis=1), np.zeros((len(scores), len(scores)))
+        areas.append(high.mean(axis=1))
+        covariance = np.zeros((m, m))
         for part in (high, low):
             part -= part.mean(axis=1, keepdims=True)
             covariance += part @ part.T / (part.shape[1] * max(part.shape[1] - 1, 1))
         spectrum, vectors = np.linalg.eigh(covariance)
         root = vectors * np.sqrt(spectrum.clip(0)) @ vectors.T  # the one root that no choice of vectors changes
         same = [next(i for i, other in enumerate(scores) if np.array_equal(one, other)) for one in scores]
-        areas.append(area)  # and draws of methods that score alike are the same to the last bit
-        draws.append((area + rng.standard_normal((resamples, len(scores))) @ root)[:, same])
+        # draws of methods that score alike are the same to the last bit
+        draws.append((areas[-1] + rng.standard_normal((resamples, m)) @ root)[:, same])
         images += int(here.sum())
-    return areas, draws, images
+    if not areas:
+        return {}, {}, {}
+    lowest, drawn = np.min(areas, axis=0).tolist(), np.min(draws, axis=0).T
+    n = {"images": images, "values": len(areas)}
+    return dict(zip(margins, lowest, strict=True)), dict(zip(margins, drawn, strict=True)), n
 
 
 def auroc(scores: Values, wrong: Values, *, resamples: int = 2000) -> Interval:

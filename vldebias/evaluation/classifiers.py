@@ -1,9 +1,8 @@
 """Train classifiers on labelled images: the rows of Table 7.2 to compare with methods that need no labels.
 
-`BASELINES` has them by name; groups tasks take the names under `baselines`. Groups to balance are class x zero-shot
-prediction, as in Zhang and Ré (2022), who assume that nobody knows the groups. `logistic_regression` is solved to
-convergence: a convex problem has one answer, whatever the solver (scikit-learn's `saga` solves the same problem under
-an L1 penalty, fifty times slower).
+`BASELINES` has them by name. Groups to balance are class x zero-shot prediction, as in Zhang and Ré (2022), who assume
+that nobody knows the groups. `logistic_regression` is solved to convergence (scikit-learn's `saga` solves the same
+problem under an L1 penalty, fifty times slower).
 """
 
 from __future__ import annotations
@@ -36,22 +35,18 @@ _WORRYING = 10  # times the tolerance
 class Examples:
     """Hold a training split and the zero-shot classifier; the same examples give the same predictor.
 
-    Attributes:
-        features: (n, d) float32 image features of norm 1. labels: (n,) classes 0 .. k - 1, all of which occur.
-        zero_shot: (k, d) text features of the classes, of norm 1.
-        val: features, labels and groups of a split to select settings and epochs on, by the worst group, ties broken by
-            the average, as the authors' code of Zhang and Ré (2022) does.
-        seed: of every random draw; the global generators are neither read nor moved.
+    val: features, labels and groups of a split to select settings and epochs on, by the worst group, ties broken by the
+    average, as the authors' code of Zhang and Ré (2022) does.
 
     Raises:
         InvalidInputError: widths that differ, or a class without rows.
     """
 
-    features: Tensor
-    labels: Codes
-    zero_shot: Tensor
+    features: Tensor  # (n, d) float32, of norm 1
+    labels: Codes  # (n,) classes 0 .. k - 1, all of which occur
+    zero_shot: Tensor  # (k, d) of norm 1
     val: tuple[Tensor, Codes, Codes] | None = None
-    seed: int = 0
+    seed: int = 0  # of every random draw; the global generators are neither read nor moved
 
     def __post_init__(self) -> None:
         widths = [x.shape[1] for x in (self.features, *(self.val or ())[:1], self.zero_shot)]
@@ -195,13 +190,11 @@ def linear_probe(
 ) -> Predictor:  # fmt: skip
     """Interpolate weights: (1 - alpha) zero-shot + alpha linear probe, whose L2 penalty a validation split selects.
 
-    With alpha 1 it is the probe of Radford et al. (2021). Theirs is on features that are not normalised; ours is on
-    normalised ones, with candidates to match. Zhang and Ré (2022) fit theirs with SGD, so it depends on learning rate
-    and epochs; ours is the optimum. With other alphas it is WiSE-FT (Wortsman et al., 2022): for linear classifiers the
-    mean of the weights is the mean of the logits. The paper fine-tunes from the zero-shot weights; our probe is the
-    optimum of a convex problem, so how the two logits weigh against each other rests on c and on the 100 that cosines
-    are multiplied by. Without a validation split alpha is the middle one, .5, as the paper recommends; with one it is
-    selected after c.
+    With alpha 1 it is the probe of Radford et al. (2021), on normalised features. Zhang and Ré (2022) fit theirs with
+    SGD, so it depends on learning rate and epochs; ours is the optimum. With other alphas it is WiSE-FT (Wortsman et
+    al., 2022), which fine-tunes from the zero-shot weights; how the two logits of ours weigh against each other rests
+    on c and on the 100 that cosines are multiplied by. Without a validation split alpha is the middle one, .5, as the
+    paper recommends; with one it is selected after c.
     """
     (weight, bias), chosen = _probe(examples, c, candidates, tolerance=tolerance)
     zero_shot = 100 * examples.zero_shot.detach().double().cpu()
@@ -217,11 +210,10 @@ def dfr(
 ) -> Predictor:  # fmt: skip
     """Reweight deep features: logistic regression on group-balanced data (Kirichenko et al., 2023).
 
-    As in the authors' code for training data: features standardised over the training split, L1 penalty, c selected on
-    one balanced sample, coefficients averaged over ten; the candidates span those used there for Waterbirds and CelebA.
-    balance "sub" takes from every group as many rows as the smallest one has. "up" takes every row as often as it fits
-    into the largest group and draws the remainder without replacement, our choice: drawing with replacement has the
-    same mean and varies more.
+    As in the authors' code: features standardised over the training split, L1 penalty, c selected on one balanced
+    sample, coefficients averaged over ten; the candidates span those used there for Waterbirds and CelebA. balance
+    "sub" takes from every group as many rows as the smallest one has; "up" takes every row as often as it fits into the
+    largest group and samples the remainder without replacement.
     """
     rng = np.random.default_rng(examples.seed)
     samples = [balanced_counts(examples.groups, balance, rng) for _ in range(draws)]
@@ -251,10 +243,9 @@ def erm_adapter(
 ) -> Predictor:
     """Train an adapter to minimise cross-entropy over the training rows, as Zhang and Ré (2022) do for Table 7.2.
 
-    It maps x to the normalised W2 relu(W1 x + b1) + b2, with W1 (hidden, d) (Gao et al., 2021); logits are cosines with
-    the class texts times 100. SGD in batches of 128, momentum .9, weight decay 5e-5, no residual connection, as in the
-    authors' code. The best epoch on the validation split is kept, the earliest on a tie; after `patience` epochs
-    without a better one training stops.
+    It maps x to the normalised W2 relu(W1 x + b1) + b2, with W1 (hidden, d) (Gao et al., 2021); logits are 100 cosines
+    with the class texts. SGD without a residual connection, as in the authors' code. The best epoch on the validation
+    split is kept, the earliest on a tie; after `patience` epochs without a better one training stops.
     """
     generator, d = torch.Generator().manual_seed(examples.seed), examples.features.shape[1]
     texts, labels = examples.zero_shot.detach().clone().float(), torch.from_numpy(examples.labels)

@@ -6,7 +6,7 @@ with MaxSkew and NDKL of Geyik et al. (2019).
 Intervals over queries: the queries are a sample of what people ask, such as professions; the gallery is taken as it is.
 Over images: the queries are fixed, and the gallery is a sample. A resampled gallery repeats images, so a maximum over
 groups strays further up; so the resampled values are moved to have their mean at the value (`recentred_interval`). Such
-an interval covers the expected value on a gallery of this size (`eval/experiments/coverage_shares.py` counts how often).
+an interval covers the expected value on a gallery of this size (counted in `eval/experiments/coverage_shares.py`).
 """
 
 from __future__ import annotations
@@ -61,13 +61,10 @@ _BLOCK = 1 << 23  # entries of a block of rankings: bounds the memory
 
 
 class Gallery:
-    """Hold the images whose group is known and the conventions of their skew; labels: one per image, all known.
+    """Hold images whose group is known (labels, one per image) and the conventions of their skew, see `RetrievalTask`.
 
-    Groups without an image are left out: nothing could retrieve them. k, prior: see `RetrievalTask`.
-
-    Attributes:
-        names: groups that have an image. sizes: (g,) how many images each has. prior: p (g,).
-        codes: (n,) positions in `names`, in the smallest integer type, since small types sort in linear time.
+    Groups without an image are left out: nothing could retrieve them. codes: (n,) positions in `names`, in the smallest
+    integer type, since small types sort in linear time.
 
     Raises:
         InvalidInputError: fewer than two groups, or fewer images than k.
@@ -219,8 +216,8 @@ class RetrievalTask(ImageTask):
     ) -> list[TaskResult]:  # fmt: skip
         """Rank the gallery for every query under every method, and measure; gives a result for each attribute.
 
-        images: the gallery, with the label columns of the attributes. texts: the text side of the same model. reference:
-        unlabelled images, for methods that use some. edits: name -> an edit fitted before, measured like a method.
+        images: the gallery, with the label columns of the attributes. texts: the text side of the same model.
+        reference: unlabelled images, for methods that use some. edits: name -> an edit that was fitted before.
         """
         self.check_images(images, texts, self.queries[0])
         there = {name: of for name, of in self.prompts.items() if set(name.split(" x ")) <= set(images.labels)}

@@ -97,8 +97,7 @@ def percentile_interval(draws: Floats, level: float = 0.95) -> tuple[float, floa
 def recentred_interval(value: float, draws: Floats, level: float = 0.95) -> tuple[float, float]:
     """Return the percentile interval, moved so that the mean of the draws is `value`, which it contains.
 
-    It is for statistics that a resample pushes one way, such as a maximum over groups: their percentiles can miss the
-    value itself.
+    It is for statistics that a resample pushes one way, such as a maximum over groups.
     """
     low, high = np.add(percentile_interval(draws, level), value - draws.mean()).tolist()
     return min(value, low), max(value, high)
@@ -139,8 +138,8 @@ def resampled_counts(
     Rows of one cell are interchangeable, so resamples of n rows are multinomial counts over the cells: the same
     distribution as n drawn rows, at a cost that does not grow with n.
 
-    size: rows of a resample, n by default. For few rows use n - 1: their mean then has the variance of a sample mean,
-    while n gives (n - 1) / n of it (Rao and Wu, 1988, "Resampling inference with complex survey data").
+    size: rows of a resample, n by default; with n - 1 the mean of few rows has the variance of a sample mean (Rao and
+    Wu, 1988, "Resampling inference with complex survey data").
     """
     rng, n = np.random.default_rng(seed), int(counts.sum())
     for b in _blocks(_BLOCK // counts.size, resamples):
@@ -178,16 +177,11 @@ def bootstrap_interval(
 ) -> Interval:  # fmt: skip
     """Return the percentile interval of `statistic(*arrays)`, or of the mean if no statistic is given.
 
-    Args:
-        arrays: (n, ...) each; a statistic sees them resampled along the first axis.
-        statistic: function of the arrays, such as `worst_group_accuracy`; returns a number.
-        level: coverage, in (0, 1).
-        paired: row i of every array belongs to the same image, so they are resampled together. False: independent
-            samples, each resampled separately; lengths may differ.
+    arrays: (n, ...) each, resampled along the first axis: together, for row i of all belongs to the same image, or, if
+    not `paired`, each by itself. statistic: a function of the arrays that returns a number. level: coverage.
 
     Raises:
-        InvalidInputError: no or unequal arrays, a level or number of resamples out of range, a statistic that gives
-            NaN.
+        InvalidInputError: arrays, level or resamples that do not fit, or a statistic that gives NaN.
 
     >>> print(bootstrap_interval([0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0], seed=1))
     0.625 [0.250, 0.875]

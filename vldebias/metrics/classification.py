@@ -1,8 +1,7 @@
 """Measure accuracy by group, areas under the curve, the spread of a class, and how far annotators agree.
 
 `group_accuracy` takes the rows of a test split; the functions of counts (..., g) take many resamples at once. A group
-is a target class x spurious attribute, as in Sagawa et al., "Distributionally Robust Neural Networks" (2020); eq. 7.1
-of the thesis states the same gap in terms of losses.
+is a target class x spurious attribute, as in Sagawa et al., "Distributionally Robust Neural Networks" (2020).
 """
 
 from __future__ import annotations
@@ -61,20 +60,17 @@ class Reweighted:
         present = self.weights * (size > 0)
         total = present.sum(axis=-1)
         if not np.all(total > 0):
-            raise InvalidInputError(
-                "group_weights: a resample has no image of a group with a weight; measure more images"
-            )
+            raise InvalidInputError("group_weights: a resample has no image of a group with a weight; give more images")
         return (present * hits / np.maximum(size, 1)).sum(axis=-1) / total
 
 
 def interval_of(of: Statistic, cells: Counts, drawn: Counts) -> tuple[float, Bounds, tuple[float, float, float]]:
     """Return a statistic's value with the method, its interval, and its paired change from the value without.
 
-    cells: counts (g, 2, 2) of group, right without, right with the method. drawn: resamples of them (b, g, 2, 2).
-
-    Where all images that decide are right, or all wrong, no resample varies, and Wilson's interval is taken; that of a
-    weighted mean is made of those of its groups: half-widths times weights, squared and added (Zou and Donner, 2008,
-    "Construction of confidence limits about effect measures").
+    cells: counts (g, 2, 2) of group, right without, right with the method. drawn: resamples of them (b, g, 2, 2). Where
+    all images that decide are right, or all wrong, no resample varies, and Wilson's interval is taken; that of a mean
+    of groups is made of theirs: half-widths times weights, squared and added (Zou and Donner, 2008, "Construction of
+    confidence limits about effect measures").
     """
     hits, size, sizes = cells[:, :, 1].sum(axis=1), cells.sum(axis=(1, 2)), drawn.sum((-1, -2))
     value = float(of(hits, size))
@@ -108,25 +104,18 @@ class GroupAccuracy(NamedTuple):
 
 
 def group_accuracy(predictions: Values, labels: Values, groups: Values) -> GroupAccuracy:
-    """Return acc_g, the mean over rows of group g of 1[prediction = label].
-
-    predictions, labels, groups: (n,) each; labels of any kind that compares.
+    """Return acc_g, the mean over rows of group g of 1[prediction = label], from (n,) each, of any kind that compares.
 
     Raises:
-        InvalidInputError: shapes that are not (n,), different lengths, no rows, NaN, texts beside numbers, scores in
-            the place of predictions.
+        InvalidInputError: shapes that are not (n,), no rows, NaN, texts beside numbers, scores for predictions.
     """
     predicted, true, group = vectors(predictions=predictions, labels=labels, groups=groups)
     if (predicted.dtype.kind in "SU") != (true.dtype.kind in "SU"):  # "0" is never 0
-        raise InvalidInputError(
-            "predictions and labels: expected both as texts or both as numbers, got "
-            f"{predicted.dtype} and {true.dtype}, of which none is equal; convert one of them"
-        )
+        came = f"got {predicted.dtype} and {true.dtype}; convert one of them"
+        raise InvalidInputError(f"predictions and labels: expected both as texts or both as numbers, {came}")
     if predicted.dtype.kind == "f" and not np.isin(predicted, true).all() and (predicted != np.round(predicted)).any():
-        raise InvalidInputError(
-            f"predictions: expected classes, got fractions such as {np.unique(predicted)[:3].tolist()}; of "
-            "probabilities take the likeliest class"
-        )
+        some = np.unique(predicted)[:3].tolist()
+        raise InvalidInputError(f"predictions: expected classes, got {some}; of probabilities take the likeliest class")
     names, index = codes(group, None)
     size, right = np.bincount(index), np.asarray(predicted == true)
     accuracy = np.bincount(index, weights=right) / size
@@ -189,15 +178,9 @@ def worst_areas(
 def auroc(scores: Values, wrong: Values, *, resamples: int = 2000) -> Interval:
     """Return P(score of a wrong row < score of a right row); ties count half, 0.5 is chance, 1 finds all.
 
-    The interval is a percentile bootstrap that resamples wrong and right rows separately, so that their numbers stay.
+    scores: (n,); low scores are taken as suspicious. wrong: (n,) truth values, of both kinds. The interval is a
+    percentile bootstrap that resamples wrong and right rows separately, so that their numbers stay.
     Source: Hanley and McNeil, "The meaning and use of the area under a ROC curve" (1982).
-
-    Args:
-        scores: (n,); low scores are taken as suspicious.
-        wrong: (n,) truth values.
-
-    Raises:
-        InvalidInputError: shapes that do not fit, no wrong or no right row.
     """
     values, mask = vectors(scores=scores, wrong=wrong)
     if np.unique(mask).tolist() not in ([0, 1], [False, True]):  # a text "0" would be true, and so would -1
@@ -218,9 +201,7 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
     Source: Solomon et al., "k-variance: a clustered notion of variance" (2022), unnormalised as in definition 8.1 of
     Chuang's thesis.
 
-    Args:
-        features: (n, d) features of one class, in any unit; the result has the same unit.
-        k: size of each subset, at most n // 2; default: that, which is the thesis's choice, and at most 100.
+    k: size of each subset, at most n // 2; default: that, which is the thesis's choice, and at most 100.
 
     Raises:
         InvalidInputError: not (n, d) with finite values and n >= 2, or k outside 1 .. n // 2.
@@ -236,8 +217,7 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
     order = np.random.default_rng(seed).permutation(len(points))[: 2 * size * pairs]
     for both in order.reshape(pairs, 2, size):
         one, other = points[both].astype(np.float64)
-        # Products choose the matching without (k, k, d) differences; near the origin they lose least. Its cost is taken
-        # from the k differences, free of the rounding of products.
+        # Products near the origin choose the matching without (k, k, d) differences; its cost is exact.
         x, y = one - one[0], other - one[0]
         squares = (x**2).sum(1)[:, None] + (y**2).sum(1) - 2 * x @ y.T
         chosen = match(np.maximum(squares, 0) ** 0.5)[1]
@@ -246,15 +226,10 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
 
 
 class Agreement(NamedTuple):
-    """Hold how far annotators agree.
+    """Hold how far annotators agree; answers: in units that two or more of them answered."""
 
-    alpha: Krippendorff's alpha, bootstrapped over units: 1 perfect, 0 chance, negative below chance. percent: share of
-    pairs of answers to the same unit that are equal, mean over units; not corrected for chance. answers: how many of
-    them are in units that two or more annotators answered.
-    """
-
-    alpha: Interval
-    percent: Interval
+    alpha: Interval  # Krippendorff's, bootstrapped over units: 1 perfect, 0 chance, negative below chance
+    percent: Interval  # share of pairs of answers to a unit that are equal, mean over units
     answers: int
 
 
@@ -266,33 +241,26 @@ def agreement(labels: Values, *, missing: float = np.nan, resamples: int = 2000,
     2011). Units are resampled, as Zapf et al., "Measuring inter-rater reliability for nominal data" (2016), recommend;
     draws in which one value is left have no alpha and do not count.
 
-    Args:
-        labels: (annotators, units) codes of the answers; NaN is no answer.
-        missing: another number that means no answer, such as -1 in integer codes.
+    labels: (annotators, units) codes of the answers; NaN is no answer, nor is `missing`, such as -1 in integer codes.
 
     Raises:
-        InvalidInputError: not (annotators, units) numbers, no unit with two answers, or a single value throughout:
-            chance alone would agree then, and alpha is 0 / 0.
+        InvalidInputError: other shapes, no unit with two answers, or a single value throughout: alpha is 0 / 0 then.
 
     >>> agreement([[0, 0, 1, 1], [0, 0, 1, 0]]).alpha.value
     0.5333333333333333
     """
     array = np.asarray(labels)
     if array.ndim != 2 or array.dtype.kind not in "iufb":
-        raise InvalidInputError(
-            f"labels: expected numbers (annotators, units), got shape {array.shape} of {array.dtype}; "
-            "encode names as codes and missing answers as NaN"
-        )
+        came = f"got shape {array.shape} of {array.dtype}; encode names as codes and missing answers as NaN"
+        raise InvalidInputError(f"labels: expected numbers (annotators, units), {came}")
     if array.dtype.kind == "i" and np.isnan(missing) and (array == -1).any():
         warn("labels: -1 counts as an answer; say missing=-1 where it means that there is none", SuspectInputWarning)
     answers = np.where(array == missing, np.nan, array.astype(np.float64))
     answers = answers[:, np.isfinite(answers).sum(0) >= 2]
     values = np.unique(answers[np.isfinite(answers)])
     if len(values) < 2:
-        raise InvalidInputError(
-            f"labels: expected two or more values among the units with two or more answers, got {answers.shape[1]} "
-            f"such units and the values {values.tolist()}"
-        )
+        came = f"got {answers.shape[1]} such units and the values {values.tolist()}"
+        raise InvalidInputError(f"labels: expected two or more values in units with two or more answers, {came}")
     counts = (answers[..., None] == values).sum(axis=0).astype(np.float64)  # (units, values)
     units, sizes = len(counts), counts.sum(1)
     unequal = (sizes**2 - (counts**2).sum(1)) / (sizes * (sizes - 1))  # share of ordered pairs of answers to a unit

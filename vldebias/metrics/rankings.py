@@ -36,19 +36,15 @@ def max_skew(
     """Return MaxSkew@k = max_a log(r_{a,k} / p_a), r_{a,k} the share of group a among the k highest scores; 0 is fair.
 
     Args:
-        scores: (n,), one per row, higher is ranked first; equal scores keep the order of the rows.
+        scores: (n,), higher is ranked first; equal scores keep the order of the rows.
         groups: (n,) labels.
         k: rows that are looked at, 1 <= k <= n.
         prior: p_a: "uniform" (1 / number of groups), "dataset" (shares among all n rows), or shares (n_groups,) in
-            the order of the sorted labels.
+            the order of the sorted labels, all above 0.
         n_groups: number of groups where some may not occur; labels are then 0 .. n_groups - 1.
 
     Raises:
-        InvalidInputError: shapes, k > n, groups that are fractions, a prior that is no distribution or
-            gives a group nothing.
-
-    Warns:
-        SuspectInputWarning: a single group, without `n_groups`: its skew is 0 whatever the ranking.
+        InvalidInputError: shapes, k > n, groups that are fractions, a prior that is no distribution.
 
     >>> max_skew([0.9, 0.8, 0.7, 0.1], [0, 0, 1, 1], k=2)  # log 2: one group where there should be two
     0.6931471805599453
@@ -62,8 +58,7 @@ def min_skew(
 ) -> float:  # fmt: skip
     """Return MinSkew@k = min_a log(r_{a,k} / p_a) <= 0: how far the worst served group falls short; see `max_skew`.
 
-    It is -inf where a group is missing from the first k. floor: shares below it count as this; one such as 1 / (2 k),
-    half an image, keeps means over queries finite.
+    It is -inf where a group is missing; floor: shares below it count as this, such as 1 / (2 k), half an image.
     """
     return float(min_skews(*_ranking(scores, groups, k, prior, n_groups), floor=floor)[0])
 
@@ -192,11 +187,7 @@ def reach(k: int, n: int) -> int:
 def resampled_places(ranking: Rows, weights: NDArray[np.integer], k: int) -> NDArray[np.integer]:
     """Return places (b, k) in one ranking (m,) of the first k rows in each of b resamples, whose rows weigh (b, n).
 
-    A row sampled twice appears twice: equal scores keep the order of the ranking. Only as many rows are read as
-    contain k in every resample.
-
-    Raises:
-        InvalidInputError: a resample holds fewer than k rows of the ranking.
+    A row sampled twice appears twice. Only as many rows are read as contain k in every resample; fewer raise an error.
     """
     read, held = 0, np.zeros(1, dtype=np.intp)
     while read < len(ranking) and held.min() < k:
@@ -213,13 +204,10 @@ def resampled_places(ranking: Rows, weights: NDArray[np.integer], k: int) -> NDA
 def first_hits(queries: Tensor, items: Tensor, query_codes: Tensor, item_codes: Tensor) -> Tensor:
     """Return how many items rank ahead of the first relevant one, (q,) int64; recall@k is the mean of `... < k`.
 
-    Recall@k is the share of queries with a relevant item among the first k, which image-text papers call recall and
-    information retrieval calls hit rate or success. Memory grows with the number of items, never with queries x items.
+    Recall@k is what information retrieval calls hit rate. Memory grows with the number of items, never with q x n.
 
-    Args:
-        queries, items: (q, d) and (n, d) embeddings of one space, compared by inner product.
-        query_codes, item_codes: (q,) and (n,) integers; an item is relevant where the codes agree. Of items with equal
-            scores the earlier row ranks ahead. Every query has to have a relevant item.
+    queries, items: (q, d) and (n, d), compared by inner product; of equal scores the earlier row ranks ahead.
+    query_codes, item_codes: (q,) and (n,); an item is relevant where they agree; every query has to have one.
     """
     size, place = max(1, _SCORES // max(1, len(items))), torch.arange(len(items), device=items.device)
     ahead = []

@@ -160,8 +160,8 @@ def intervals(n: int = 1_000_000, queries: int = 50, resamples: int = 40, repeti
             found.append(np.stack([gallery.measure(groups, gallery.prior)[f"ndkl@{k}"] for groups in tops]))
         return np.concatenate(found, axis=1)
 
-    ours = partial(gallery.resampled, ranked)
-    one, other = np.concatenate([of[f"ndkl@{k}"] for of in ours().values()]), plain()
+    ours = partial(gallery.skews, ranked)
+    one, other = np.concatenate([of[f"ndkl@{k}"][:, 1:] for of in ours().values()]), plain()
     apart = float(abs(one.mean() - other.mean()) / (other.mean(axis=0).std() * (2 / resamples) ** 0.5))
     size = f"{n:,} rows, 4 methods, {queries} queries, k {k}, {resamples} resamples"
     return compared("skew intervals / a weight for each image", size, ours, plain, repetitions, difference=apart)

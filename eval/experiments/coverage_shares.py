@@ -86,13 +86,13 @@ class Population:
 
     def value(self, gallery: Gallery, ranked: np.ndarray) -> float:
         """MaxSkew, the mean over queries."""
-        return float(gallery.values(ranked)[f"max_skew@{self.k}"].mean())
+        return float(gallery.skews({"none": ranked})["none"][f"max_skew@{self.k}"][:, 0].mean())
 
     def interval(self, rng: np.random.Generator) -> Bounds:
         """The interval over images of a new gallery."""
         gallery, ranked = self.open(rng, 500)
-        drawn = gallery.resampled({"none": ranked})["none"][f"max_skew@{self.k}"].mean(axis=0)
-        return recentred_interval(self.value(gallery, ranked), drawn)
+        drawn = gallery.skews({"none": ranked})["none"][f"max_skew@{self.k}"].mean(axis=0)
+        return recentred_interval(float(drawn[0]), drawn[1:])
 
 
 def measure(sets: int) -> Iterator[TaskResult]:

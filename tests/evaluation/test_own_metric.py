@@ -99,7 +99,7 @@ def test_one_of_shares_and_one_of_rankings_are_measured_too(mine: None) -> None:
     (row,) = [row for row in drawn.rows if row.metric == "most_shown"]
     assert row.value == (3 / 4 + 2 / 4) / 2
     gallery = Gallery(Labels(np.array([0, 0, 1, 1]), ("a", "b")), [2])
-    values = gallery.values(np.array([[0, 1, 2, 3], [2, 3, 0, 1], [1, 2, 3, 0]]))
+    values = gallery.measure(gallery.codes[[[0, 1, 2, 3], [2, 3, 0, 1], [1, 2, 3, 0]]], gallery.prior)
     assert values["first_group@2"].tolist() == [1, 0, 1]
     assert get_metric("first_group@2").title == "first place goes to the first group@2"
 

@@ -95,22 +95,19 @@ class Gallery:
                 values[f"precision@{k}"] = relevant[:, :k].mean(axis=1)
         return values
 
-    def values(self, ranked: Rows, relevant: Mask | None = None) -> dict[str, Floats]:
-        """Return metric -> value (q,) of each query, from its ranking (q, m); relevant: (q, n), by row."""
-        hits = None if relevant is None else np.take_along_axis(relevant, ranked, axis=1)
-        return self.measure(self.codes[ranked], self.prior, hits)
+    def skews(self, ranked: Mapping[str, Rows], relevant: Mask | None = None) -> dict[str, dict[str, Floats]]:
+        """Return method -> metric -> values (q, 1 + resamples) of the gallery, then of the same resampled ones for all.
 
-    def resampled(self, ranked: Mapping[str, Rows], relevant: Mask | None = None) -> dict[str, dict[str, Floats]]:
-        """Return method -> metric -> values (q, resamples) on the same resampled galleries of n images for all.
-
-        The data set's prior is that of the resample. In a large gallery only counts of ranked rows are sampled.
+        ranked: method -> first rows (q, m) of each query. relevant: (q, n) whether each image is. The data set's prior
+        is that of the resample. In a large gallery only counts of ranked rows are sampled.
         """
         n, read = len(self.codes), np.unique(np.concatenate([orders.ravel() for orders in ranked.values()]))
         read = np.arange(n) if self.by_size or 2 * len(read) > n else read
         codes, hits = self.codes[read], None if relevant is None else relevant[:, read]
         places = {method: np.searchsorted(read, orders) for method, orders in ranked.items()}
         blocks: dict[str, list[list[dict[str, Floats]]]] = {method: [] for method in ranked}
-        for weights in resampled_weights(n, self.resamples, self.seed, len(read)):
+        itself = np.ones((1, len(read)), dtype=np.int32)
+        for weights in chain([itself], resampled_weights(n, self.resamples, self.seed, len(read))):
             prior = self.prior
             if self.by_size:
                 prior = np.stack([weights[:, codes == a].sum(axis=1) for a in range(len(self.names))], axis=1) / n
@@ -122,10 +119,9 @@ class Gallery:
                     of_query = None if hits is None else hits[query, order][top]
                     blocks[method][-1].append(self.measure(codes[order][top], prior, of_query))
         return {
-            method: {metric: np.block([[one[metric] for one in each] for each in zip(*parts, strict=True)])
-                     for metric in parts[0][0]}
+            method: {m: np.block([[one[m] for one in each] for each in zip(*parts, strict=True)]) for m in parts[0][0]}
             for method, parts in blocks.items()
-        }  # fmt: skip
+        }
 
     def random(self) -> dict[str, Floats]:
         """Return metric -> values (resamples,) of random permutations of the gallery.
@@ -295,16 +291,16 @@ class RetrievalTask(ImageTask):
             order = own.top(torch.cat([queries[method] for method in methods]), reach(max(self.k), len(own)))
             ranked |= zip(methods, np.split(order, len(methods)), strict=True)
         n = {"queries": len(self.queries), "images": len(held.codes)}
-        values = {method: held.values(ranked[method], relevant) for method in images}
-        drawn, chance = held.resampled(ranked, relevant), held.random()
-        for metric in values[NONE]:
-            means = {method: of[metric].mean(axis=0) for method, of in drawn.items()}
-            self._add_over_queries(result, metric, {method: of[metric] for method, of in values.items()}, means, n)
+        skews, chance = held.skews({method: ranked[method] for method in images}, relevant), held.random()
+        for metric in skews[NONE]:
+            values = {method: of[metric][:, 0] for method, of in skews.items()}
+            means = {method: of[metric][:, 1:].mean(axis=0) for method, of in skews.items()}
+            self._add_over_queries(result, metric, values, means, n)
             if metric in chance:
                 rng, fair = np.random.default_rng(self.seed), float(chance[metric].mean())
                 of_means = rng.choice(chance[metric], size=(self.resamples, len(self.queries))).mean(axis=1)
                 result.add(metric, CHANCE, fair, percentile_interval(of_means), n=n)
-                bare, largest = float(values[NONE][metric].mean()), float(held.sizes.max() / held.sizes.mean())
+                bare, largest = float(values[NONE].mean()), float(held.sizes.max() / held.sizes.mean())
                 uneven = self.prior == "uniform" and largest >= 1 + BALANCED
                 if metric.startswith("max_skew@") and bare < fair and uneven:
                     sizes = ", ".join(f"{name} {size}" for name, size in zip(held.names, held.sizes, strict=True))
@@ -312,9 +308,9 @@ class RetrievalTask(ImageTask):
                         f"{metric} is {bare:.3f}, and that of random rankings {fair:.3f}, as groups differ in size"
                     )
                     warn(f'{result.provenance.task}: {chance_is} ({sizes}); give prior="dataset"', SuspectInputWarning)
-        for metric, (i, query) in product(values[NONE], enumerate(self.queries)):
-            point = {method: float(of[metric][i]) for method, of in values.items()}
-            each = {method: drawn[method][metric][i] for method in values}
+        for metric, (i, query) in product(skews[NONE], enumerate(self.queries)):
+            point = {method: float(of[metric][i, 0]) for method, of in skews.items()}
+            each = {method: of[metric][i, 1:] for method, of in skews.items()}
             result.add_draws(metric, point, each, n=n, interval=recentred_interval, subset=query)
 
     def _add_over_queries(

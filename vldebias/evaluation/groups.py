@@ -12,7 +12,7 @@ hard, or with fewer than about 30 images, or within a few images of 0 or 1 (`eva
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
@@ -25,6 +25,7 @@ from vldebias.data import Embeddings, Labels, UnitRows, cross
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.classifiers import BASELINES, Examples
 from vldebias.evaluation.images import (
+    Fitted,
     ImageTask,
     disjoint,
     doubt_chance,
@@ -32,7 +33,7 @@ from vldebias.evaluation.images import (
     doubt_space,
     sets_by_column,
 )
-from vldebias.evaluation.result import NONE, TaskResult
+from vldebias.evaluation.result import NONE, TaskProvenance, TaskResult
 from vldebias.evaluation.session import Session, Texts
 from vldebias.evaluation.task import Data, Lam, Prompts, register_task
 from vldebias.methods import get_method
@@ -212,16 +213,7 @@ class GroupsTask(ImageTask):
             boot = {"resamples": self.resamples, "seed": self.seed}
             areas, drawn, n = worst_areas(margins, split.target == 1, split.values.codes, **boot)
             result.add_draws("worst_group_auc", areas, drawn, n=n)
-        by_value = {value: own for value, own in prompts.by_value(prompts.spurious).items() if own}
-        if not by_value:
-            return [result]
-        title, methods = "Cosines of class prompts with spurious prompts (Table 7.1)", {m: about[m] for m in fitted}
-        own = {"task": f"{self.name}: cosines", "title": title, "description": ABOUT_COSINES, "methods": methods}
-        own |= {"settings": {"spurious prompts": by_value}}
-        cosines = TaskResult(provenance.model_copy(update=own), details=details)
-        rows = {method: self.rows(texts, prompts.classes, one.edit) for method, one in fitted.items()}
-        _add_cosines(cosines, rows, prompts.class_names, {value: texts.embed(own) for value, own in by_value.items()})
-        return [result, cosines]
+        return [result, *self._cosines(provenance, fitted, texts)]
 
     def _split(self, data: Embeddings) -> Split:
         labels, values, prompts = data.column(self.label), data.column(self.spurious), self.prompts
@@ -276,24 +268,33 @@ class GroupsTask(ImageTask):
                 interval, n = wilson_interval(int(tables[key][g, :, 1].sum()), int(size[g])), {"images": int(size[g])}
                 result.add("accuracy", key[0], value, interval, n=n, change=change, subset=names[g])
 
-
-def _add_cosines(
-    result: TaskResult, classes: Mapping[str, Tensor], names: tuple[str, ...], values: Mapping[str, Tensor]
-) -> None:
-    """Add `cosine` of a class with a value, mean over its texts, and `cosine_spread` over the values.
-
-    classes: method -> class texts (k, d). values: value -> its texts (m, d).
-    """
-    tables = {
-        method: np.stack([(of @ own.T).mean(1).numpy() for own in values.values()], 1) for method, of in classes.items()
-    }
-    for (i, name), (j, (value, own)) in product(enumerate(names), enumerate(values.items())):
-        cosines = {method: float(table[i, j]) for method, table in tables.items()}
-        result.add_draws("cosine", cosines, n={"spurious prompts": len(own)}, subset=f"{name} / {value}")
-    n, spreads = {"spurious prompts": sum(map(len, values.values()))}, {m: np.ptp(of, 1) for m, of in tables.items()}
-    for i, name in enumerate((*names, "")):
-        each = {method: float(of[i] if name else of.mean()) for method, of in spreads.items()}
-        result.add_draws("cosine_spread", each, n=n, subset=name)
+    def _cosines(self, provenance: TaskProvenance, fitted: Mapping[str, Fitted], texts: Texts) -> Iterator[TaskResult]:
+        """Give `cosine` of a class with a value, mean over its texts, and `cosine_spread` over the values."""
+        prompts = self.prompts
+        by_value = {value: own for value, own in prompts.by_value(prompts.spurious).items() if own}
+        if not by_value:
+            return
+        values = {value: texts.embed(own) for value, own in by_value.items()}
+        about = {
+            "task": f"{self.name}: cosines",
+            "title": "Cosines of class prompts with spurious prompts (Table 7.1)",
+            "description": ABOUT_COSINES,
+            "methods": {method: provenance.methods[method] for method in fitted},
+            "settings": {"spurious prompts": by_value},
+        }
+        details, tables = {method: one.details for method, one in fitted.items()}, dict[str, NDArray[np.float64]]()
+        result = TaskResult(provenance.model_copy(update=about), details=details)
+        for method, one in fitted.items():
+            rows = self.rows(texts, prompts.classes, one.edit)
+            tables[method] = np.stack([(rows @ of.T).mean(1).numpy() for of in values.values()], axis=1)
+        for (i, name), (j, (value, of)) in product(enumerate(prompts.class_names), enumerate(values.items())):
+            cosines = {method: float(table[i, j]) for method, table in tables.items()}
+            result.add_draws("cosine", cosines, n={"spurious prompts": len(of)}, subset=f"{name} / {value}")
+        spreads, n = {m: np.ptp(of, 1) for m, of in tables.items()}, sum(map(len, values.values()))
+        for i, name in enumerate((*prompts.class_names, "")):
+            each = {method: float(of[i] if name else of.mean()) for method, of in spreads.items()}
+            result.add_draws("cosine_spread", each, n={"spurious prompts": n}, subset=name)
+        yield result
 
 
 def class_of(labels: tuple[str, ...], prompts: PromptSet) -> list[int]:

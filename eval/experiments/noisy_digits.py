@@ -22,7 +22,7 @@ from torch.nn.functional import affine_grid, grid_sample, normalize
 
 from eval.experiments.captions import class_noise
 from eval.experiments.run import Cell, packed
-from vldebias.evaluation.classifiers import logistic_regression, standard
+from vldebias.evaluation.classifiers import logistic_regression
 from vldebias.training.batches import Batch
 from vldebias.training.objective import build_objective
 from vldebias.training.sampling import numpy_generator
@@ -108,7 +108,7 @@ def read(encoder: nn.Module, part: str) -> dict[str, Any]:
     (images, labels), (asked, true) = digits()["train"], digits()[part]
     images, labels = images[:READ], labels[:READ]
     learn = encoder(images)
-    how = {"c": 1.0, "scaling": standard(learn), "tolerance": 1e-4}
+    how = {"c": 1.0, "like": learn, "tolerance": 1e-4}
     weight, bias = logistic_regression(learn, labels, CLASSES, **how)
     right = ((encoder(asked).double() @ weight.T + bias).argmax(1).numpy() == true).astype(float)
     return {METRIC: float(right.mean()), **packed(METRIC, right)}

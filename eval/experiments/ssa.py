@@ -27,7 +27,7 @@ from eval.experiments.captions import fresh
 from eval.experiments.run import Cell
 from eval.experiments.tensor_batches import TensorBatches
 from eval.miniature.birds import Birds, sample
-from vldebias.evaluation.classifiers import logistic_regression, standard
+from vldebias.evaluation.classifiers import logistic_regression
 from vldebias.hosts.towers import Towers
 from vldebias.miniature.words import SPECIES
 from vldebias.training.augmentation import mix_amplitudes, most_similar
@@ -145,7 +145,7 @@ class LinearClassifier(nn.Module):
 
     def __init__(self, read: Towers, features: Tensor, labels: Tensor, classes: int) -> None:
         super().__init__()
-        how = {"c": 1.0, "scaling": standard(features), "tolerance": TOLERANCE}
+        how = {"c": 1.0, "like": features, "tolerance": TOLERANCE}
         weight, bias = logistic_regression(features, labels.numpy(), classes, **how)
         self.model, self.image = read.model, read.image
         self.weight, self.bias = weight.float(), bias.float()

@@ -85,11 +85,10 @@ def test_random_rankings_are_those_of_drawing_without_replacement(n: int, k: int
     share = np.random.default_rng(5).hypergeometric(n // 4, n - n // 4, k, size=20_000) / k
     assert found.mean() == pytest.approx(np.log(2 * np.maximum(share, 1 - share)).mean(), abs=0.005)
     assert found.std() == pytest.approx(np.log(2 * np.maximum(share, 1 - share)).std(), rel=0.1)
+    each = Gallery(Labels(np.arange(n), tuple(map(str, range(n)))), [k], resamples=3)
+    assert each.random()[f"max_skew@{k}"] == pytest.approx(np.log(n / k))  # no image comes twice
     monkeypatch.setattr(retrieval, "_BLOCK", 7 * n)
     assert np.array_equal(gallery.random()[f"max_skew@{k}"], found)
-
-
-# ---- coverage --------------------------------------------------------------------------------------------------
 
 
 def test_where_nothing_is_skewed_percentiles_miss_and_recentred_ones_hold() -> None:

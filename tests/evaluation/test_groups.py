@@ -48,9 +48,6 @@ def scores_of(test: Embeddings, method: str) -> torch.Tensor:
     return test.unit[:].double() @ rows.T
 
 
-# ---- figures -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_figures_are_those_of_other_libraries(method: str) -> None:
     test = birds(noise=2.0)
@@ -133,9 +130,6 @@ def test_a_sweep_is_rows_with_lam() -> None:
         assert cell(main, metric, "orth-cali", lam=0.0).value == cell(main, metric, "orth").value
 
 
-# ---- laws ----------------------------------------------------------------------------------------------------
-
-
 def test_rows_and_names_of_labels_may_come_in_any_order() -> None:
     test = birds()
     order = np.random.default_rng(3).permutation(len(test))
@@ -178,8 +172,6 @@ def test_lam_strength_and_edits_reach_the_figures() -> None:
     with pytest.raises(ProjectionMismatchError):
         evaluate(birds(), edits={"mine": fitted.stamped(space="elsewhere")})
 
-
-# ---- resamples of counts against resamples of images --------------------------------------------------------------
 
 REWEIGHTED = np.array([5.0, 0.0, 1.0])
 STATISTICS = {
@@ -252,9 +244,6 @@ def test_a_group_that_a_resample_misses_is_left_out_of_it() -> None:
     assert Reweighted(np.array([1.0, 3.0]))(np.array([1, 0]), np.array([2, 0])) == 0.5
 
 
-# ---- areas -----------------------------------------------------------------------------------------------------
-
-
 def ordered(scores: np.ndarray, positive: np.ndarray) -> float:
     """Of all pairs of a positive row and another the share that is in order; a tie counts half."""
     return float((np.sign(scores[positive][:, None] - scores[~positive]) + 1).mean() / 2)
@@ -290,8 +279,6 @@ def test_a_value_that_shows_one_class_alone_has_no_area() -> None:
     assert (areas, n) == ({"none": 1.0}, {"images": 2, "values": 1})
     assert worst_areas({"none": scores}, positive, np.array([0, 0, 1, 0]), **BOOT) == ({}, {}, {})
 
-
-# ---- splits, baselines, provenance ---------------------------------------------------------------------------------
 
 CELEBA = load_prompts("celeba")
 

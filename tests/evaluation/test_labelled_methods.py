@@ -69,9 +69,6 @@ def test_groups_take_them_too_and_a_saved_edit_gives_the_same(tmp_path: Path) ->
         assert all(row.uses_labels for row in rows)
 
 
-# ---- what is measured is no reference --------------------------------------------------------------------------
-
-
 def kept(reference: np.ndarray, measured: np.ndarray) -> list[str]:
     kept, counts = disjoint(Embeddings.of(reference), Embeddings.of(measured))
     assert kept is not None

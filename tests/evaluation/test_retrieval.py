@@ -16,11 +16,12 @@ from vldebias import fit_projection, make_prompt_set
 from vldebias.data import UNKNOWN, Embeddings, Labels, cross
 from vldebias.errors import SuspectInputWarning
 from vldebias.evaluation.result import TaskResult
-from vldebias.evaluation.retrieval import RetrievalTask, relevance
+from vldebias.evaluation.retrieval import Gallery, RetrievalTask, relevance
 from vldebias.evaluation.session import Texts
 from vldebias.evaluation.task import Data
 from vldebias.hosts import TextTable
 from vldebias.metrics import max_skew, min_skew, ndkl
+from vldebias.metrics.bootstrap import recentred_interval
 from vldebias.metrics.metric import get_metric
 
 pytestmark = [
@@ -94,9 +95,6 @@ def naive_scores(method: str, sets, strength: float = 1.0) -> np.ndarray:
     return (rows @ images.T).numpy()
 
 
-# ---- skew ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("method", ["none", "orth-cali"])
 def test_figures_agree_with_plain_loops(method: str) -> None:
     (part,) = evaluate(strength=0.7)
@@ -109,17 +107,9 @@ def test_figures_agree_with_plain_loops(method: str) -> None:
             assert cell(part, f"{metric}@{K}", method, query).value == pytest.approx(value)
 
 
-def test_unknown_images_are_left_out_and_counted() -> None:
-    (part,) = evaluate(prompts={"tone": TONE})
-    known = GALLERY.column("tone").known
-    scores, groups = naive_scores("cali", TONE)[:, known], GALLERY.column("tone").codes[known]
-    expected = np.mean([max_skew(row, groups, K) for row in scores])
-    assert cell(part, f"max_skew@{K}", "cali").value == pytest.approx(expected)
-    assert part.provenance.n == {"images": N - 7, "unknown": 7, "queries": 5, "groups": 3}
-
-
-def test_an_intersection_is_measured_on_its_groups_and_solved_jointly() -> None:
+def test_an_intersection_is_solved_jointly_and_images_of_unknown_groups_are_left_out_and_counted() -> None:
     (part,) = evaluate(prompts={"gender x tone": [GENDER, TONE]}, prior="dataset", seed=3)
+    assert part.provenance.n == {"images": N - 7, "unknown": 7, "queries": 5, "groups": 6}
     labels = cross(GALLERY.column("gender"), GALLERY.column("tone"))
     scores, groups = naive_scores("orth-cali", [GENDER, TONE])[:, labels.known], labels.codes[labels.known]
     expected = np.mean([max_skew(row, groups, K, prior="dataset") for row in scores])
@@ -161,12 +151,16 @@ def test_intervals_over_queries_are_those_of_the_query_means() -> None:
 
 def test_intervals_over_images_are_about_the_gallery() -> None:
     (queries,), (images,) = evaluate(resamples=400), evaluate(resamples=400, resample="images")
-    metric = f"max_skew@{K}"
-    one, other = cell(queries, metric, "cali"), cell(images, metric, "cali")
-    assert (one.value, one.interval != other.interval) == (other.value, True)
-    assert other.interval[0] < other.value < other.interval[1]
-    assert other.change[0] == pytest.approx(other.value - cell(images, metric, "none").value)
-    assert other.change[1] < other.change[0] < other.change[2]
+    metric, gallery = f"max_skew@{K}", Gallery(GALLERY.column("gender"), [K], resamples=400)
+    ranked = {m: np.argsort(-naive_scores(m, GENDER).round(12), axis=1, kind="stable") for m in ("none", "cali")}
+    none, cali = (of[metric] for of in gallery.skews(ranked).values())
+    for query, a, b in (("", none.mean(0), cali.mean(0)), *zip(QUERIES, none, cali, strict=True)):
+        found = cell(images, metric, "cali", query)
+        assert found.value == pytest.approx(b[0])
+        low, high = recentred_interval(b[0], b[1:])
+        assert found.interval == pytest.approx((max(low, 0), high))
+        assert found.change == pytest.approx((b[0] - a[0], *recentred_interval(b[0] - a[0], b[1:] - a[1:])))
+    assert cell(queries, metric, "cali").interval != cell(images, metric, "cali").interval
     exact = cell(images, "query_cosine", "cali")  # fixed queries: no image changes it
     assert exact.interval == (exact.value, exact.value)
     for query in QUERIES:  # a figure of one query is about images in both
@@ -189,14 +183,12 @@ def test_an_unbalanced_gallery_gets_a_warning_that_names_the_other_prior() -> No
     first, side = np.r_[np.arange(10), np.arange(20, 30)], TEXTS.embed(QUERIES).mean(0).numpy()
     features = np.random.default_rng(0).normal(size=(N, D)) * 0.05 - side
     features[first] += 2 * side  # every query finds as many of the one as of the other group first
-    few = {"gender": Labels((np.arange(N) >= 12).astype(np.int64), ("male", "female"))}
-    with pytest.warns(SuspectInputWarning, match='prior="dataset"') as caught:
-        (part,) = evaluate(replace(GALLERY, labels=few, features=features.astype(np.float32)), methods=("cali",))
-    assert sum("dataset" in str(one.message) for one in caught) == 1
-    assert cell(part, f"max_skew@{K}", "none").value < cell(part, f"max_skew@{K}", "random").value
-
-
-# ---- what it costs ---------------------------------------------------------------------------------------------
+    for codes, times in ((np.arange(N) >= 12, 1), (np.arange(N) % 2, 0)):
+        labels = {"gender": Labels(codes.astype(np.int64), ("male", "female"))}
+        with pytest.warns(SuspectInputWarning) as caught:
+            (part,) = evaluate(replace(GALLERY, labels=labels, features=features.astype(np.float32)), methods=("cali",))
+        assert sum('prior="dataset"' in str(one.message) for one in caught) == times
+        assert cell(part, f"max_skew@{K}", "none").value < cell(part, f"max_skew@{K}", "random").value
 
 
 def test_query_cosine_says_how_far_queries_move_and_stated_ones_stay() -> None:
@@ -281,8 +273,6 @@ def test_what_was_asked_is_measured_where_the_data_say_it() -> None:
     assert [{f.metric for f in evaluate(of)[0].rows} for of in (GALLERY, BARE)] == [skews | asked, skews]
     assert (get_metric("query_cosine").kind, get_metric("recall@5").kind) == ("similarity", "utility")
 
-
-# ---- refusals --------------------------------------------------------------------------------------------------
 
 NOBODY = {**GALLERY.labels, "nobody": Labels(np.full(N, UNKNOWN), ("a", "b"))}
 

@@ -35,9 +35,6 @@ def galleries(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
     return scores, groups, draw(st.integers(1, n))
 
 
-# ---- skew ------------------------------------------------------------------------------------------------------
-
-
 @given(galleries(), st.sampled_from([0.0, 0.1, 0.6]), st.sampled_from([None, (0.5, 0.3, 0.2)]))
 def test_skew_of_one_query_and_of_many_is_the_definition(gallery, floor: float, prior) -> None:
     scores, groups, k = gallery
@@ -96,9 +93,6 @@ def test_what_has_no_skew(change: dict) -> None:
     max_skew(**{"scores": [0.1, 0.2, 0.3], "groups": [0, 1, 0], "k": 2, **change})
 
 
-# ---- rankings --------------------------------------------------------------------------------------------------
-
-
 @given(galleries(), st.randoms(use_true_random=False))
 def test_leaders_are_sorted_and_equal_scores_keep_the_order_that_is_given(gallery, random) -> None:
     scores, _, k = gallery
@@ -131,9 +125,6 @@ def test_leaders_are_exact_where_float32_cannot_tell(dtype: torch.dtype, monkeyp
         leaders(queries, items * torch.nan, 1, place)
 
 
-# ---- resamples and chance --------------------------------------------------------------------------------------
-
-
 @given(galleries(), st.randoms(use_true_random=False))
 def test_a_resample_ranks_as_if_it_were_sorted_anew(gallery, random) -> None:
     scores, _, k = gallery
@@ -152,9 +143,6 @@ def test_a_resample_is_read_as_far_as_it_has_to_be() -> None:
     assert resampled_places(np.arange(500), weights, 3).tolist() == [[400] * 3, [0] * 3]
     with pytest.raises(ValueError, match=r"k: .* 3 rows .* 4"):
         resampled_places(np.arange(5), np.array([[1, 0, 2, 0, 0]]), 4)
-
-
-# ---- where the first relevant item stands ----------------------------------------------------------------------
 
 
 def random_problem(seed: int, q: int, n: int, codes: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

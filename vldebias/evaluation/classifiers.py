@@ -75,20 +75,11 @@ class Examples:
 
 
 @torch.inference_mode(False)
-def standard(features: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the shift and scale (d,) that standardise every column; a constant column keeps its scale."""
-    chunks = features.split(CHUNK)
-    mean = torch.stack([_double(x).sum(0) for x in chunks]).sum(0) / len(features)
-    scale = (torch.stack([(_double(x) - mean).square().sum(0) for x in chunks]).sum(0) / len(features)).sqrt()
-    return mean, torch.where(scale > 1e-8, scale, torch.ones_like(scale))
-
-
-@torch.inference_mode(False)
 @torch.enable_grad()
 def logistic_regression(
     features: Tensor, labels: Codes, n_classes: int, *, c: float, penalty: Literal["l1", "l2"] = "l2",
-    scaling: tuple[Tensor, Tensor] | None = None, counts: NDArray[Any] | None = None, start: Head | None = None,
-    tolerance: float = 1e-6, max_iterations: int = 5000,
+    like: Tensor | None = None, counts: NDArray[Any] | None = None, start: Head | None = None, tolerance: float = 1e-6,
+    max_iterations: int = 5000,
 ) -> Head:  # fmt: skip
     """Minimise R(W) + c sum_i counts_i CE(W x_i + b, y_i), the objective of scikit-learn's LogisticRegression.
 
@@ -97,7 +88,7 @@ def logistic_regression(
 
     Args:
         features: (n, d), read in chunks. labels: (n,) classes 0 .. n_classes - 1.
-        scaling: shift and scale (d,): the penalty is on the coefficients of (x - shift) / scale.
+        like: rows (m, d): the penalty is on the coefficients of features standardised by their means and deviations.
         counts: (n,) how often each row is there. start: where the solver begins, which changes its time alone.
         tolerance: largest entry of the gradient at which it stops; a large one after `max_iterations` is warned of.
     """
@@ -105,7 +96,12 @@ def logistic_regression(
     size, split = rows * dim, penalty == "l1"
     weights = torch.from_numpy(np.ones(len(y)) if counts is None else counts.astype(np.float64))
     total = float(weights.sum())
-    shift, scale = scaling or (torch.zeros(dim, dtype=torch.float64), torch.ones(dim, dtype=torch.float64))
+    shift, scale = torch.zeros(dim, dtype=torch.float64), torch.ones(dim, dtype=torch.float64)
+    if like is not None:
+        shift = torch.stack([_double(x).sum(0) for x in like.split(CHUNK)]).sum(0) / len(like)
+        squares = torch.stack([(_double(x) - shift).square().sum(0) for x in like.split(CHUNK)]).sum(0)
+        deviation = (squares / len(like)).sqrt()
+        scale = torch.where(deviation > 1e-8, deviation, scale)  # a constant column keeps its scale
 
     def unpacked(flat: Tensor) -> Head:
         """Coefficients of features that are not scaled, from W and b, or U, V and b under "l1"."""
@@ -217,7 +213,7 @@ def dfr(
     """
     rng = np.random.default_rng(examples.seed)
     samples = [balanced_counts(examples.groups, balance, rng) for _ in range(draws)]
-    how: dict[str, Any] = {"scaling": standard(examples.features), "penalty": "l1", "tolerance": tolerance}
+    how: dict[str, Any] = {"like": examples.features, "penalty": "l1", "tolerance": tolerance}
     fitted, chosen = _probe(examples, c, candidates, samples[0], **how)
     others = _path(examples, [(chosen["c"], counts) for counts in samples[1:]], fitted, **how)
     weight, bias = (torch.stack(parts).mean(0) for parts in zip(fitted, *others, strict=True))

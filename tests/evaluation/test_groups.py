@@ -231,7 +231,7 @@ def test_a_resample_of_cells_is_a_resample_of_images(name: str) -> None:
         (lowest_accuracy, [[[0, 9], [0, 0]], [[0, 40], [0, 60]]], wilson_interval(9, 9)),
         (lowest_accuracy, [[[0, 0], [0, 0]], [[0, 40], [0, 60]]], wilson_interval(100, 100)),
         (mean_accuracy, [[[0, 10], [0, 10]], [[0, 0], [0, 20]]], wilson_interval(40, 40)),
-        (Reweighted(np.array([2.0, 0.0])), [[[0, 0], [0, 9]], [[3, 0], [0, 6]]], wilson_interval(9, 9)),
+        (Reweighted(np.array([0.2, 0.0])), [[[0, 0], [0, 9]], [[3, 0], [0, 6]]], wilson_interval(9, 9)),
     ],
 )
 def test_where_nothing_varies_the_interval_is_wilsons(of: Any, cells: list, expected: tuple[float, float]) -> None:
@@ -304,7 +304,9 @@ def test_baselines_use_labels_and_say_so() -> None:
     assert {f.method for f in part.rows if f.uses_labels} == {"erm-linear", "dfr-sub"}
     assert cell(part, "worst_group", "dfr-sub").value > cell(part, "worst_group", "none").value
     assert part.provenance.settings["train"]["images"] == 600
-    assert part.provenance.methods["dfr-sub"]["uses_labels"] is True
+    about = part.provenance.methods["dfr-sub"]
+    assert about["uses_labels"] is True
+    assert 0 < about["chosen"]["val_worst_group"] < about["chosen"]["val_average"] < 1
 
 
 WIDE = replace(birds(40), features=np.pad(birds(40).features, ((0, 0), (0, 2))))

@@ -1,13 +1,11 @@
 """Measure zero-shot accuracy by group (Tables 7.1 to 7.4): worst group, averages, gap and areas under the curve.
 
-A group is a label together with a spurious value (Sagawa et al., 2020). A method is another (k, d) matrix of class
-texts, its scores are one product. Source: sections 7.3.1 and 7.4.1 of the thesis.
+A group is a label together with a spurious value (Sagawa et al., 2020). Source: sections 7.3.1 and 7.4.1 of the thesis.
 
-Figures of groups depend on an image only by its group and whether it is right, without and with a method.
-So resamples of the images are multinomial counts over the cells (group, right without, right with), whatever the number
-of images. Where no image of a group is right, or all are, no resample varies: if such a group decides, Wilson's
-interval takes the place of a width of 0. Intervals do not cover for the worst of several groups that are about equally
-hard, or with fewer than about 30 images, or within a few images of 0 or 1 (`eval/experiments/coverage.py`).
+Figures of groups depend on an image only by its group and whether it is right, without and with a method. So resamples
+are multinomial counts over the cells (group, right without, right with), whatever the number of images. Intervals do
+not cover for the worst of several groups that are about equally hard, or with fewer than about 30 images, or within a
+few images of 0 or 1 (`eval/experiments/coverage.py`).
 """
 
 from __future__ import annotations
@@ -51,17 +49,17 @@ Key = tuple[str, float | None]  # a method, and lam where several are compared
 
 MEDIAN = "none@median"
 ABOUT_MEDIAN = (
-    "the model as it is, with its threshold at the median of its own scores of these images: it assumes that about "
-    "half of the images are of each class, and needs no label"
+    "the model as it is, with its threshold at the median of its own scores; it needs no label, and assumes that about "
+    "half of the images are of each class"
 )
 ABOUT = (
-    "An image counts as the class whose prompt is nearest. A group is a label together with a spurious value; "
-    "the worst of them is picked again in every resample of the images. Intervals: 95 % percentile bootstrap over "
-    "images; Wilson's for one group and where no resample varies; of areas normal draws with DeLong's covariance."
+    "An image counts as the class whose prompt is nearest. A group is a label together with a spurious value. "
+    "Intervals: 95 % percentile bootstrap over images, the worst group picked again in each resample; Wilson's for one "
+    "group and where no resample varies; of areas normal draws with DeLong's covariance."
 )
 ABOUT_COSINES = (
-    "Cosine of each class prompt, projected, with the spurious prompts of a value, as they are, averaged; the spread "
-    "is the largest minus the smallest over the values. Texts alone: nothing is sampled, so intervals have no width."
+    "Cosine of each class prompt under a method with the spurious prompts of a value, averaged; the spread is the "
+    "largest minus the smallest over the values. Nothing is sampled, so intervals have no width."
 )
 LABELLED = {"uses_labels": True}
 
@@ -81,8 +79,7 @@ class GroupsTask(ImageTask):
     """Measure group robustness of zero-shot classification; gives the blocks `name` and "`name`: cosines".
 
     Rows `worst_group`, `average`, `average_reweighted` and `gap`; of two classes also `worst_group_auc`, the lowest
-    area over the spurious values, and the method "none@median", the bare model at the median of its own unlabelled
-    scores; then `accuracy` of every group.
+    area over the spurious values, and the method "none@median"; then `accuracy` of every group.
 
     prompts: a set with class prompts that name the labels (see `class_of`).
     label, spurious: columns; a group is one value of each, such as "landbird/water"; images of which one is unknown
@@ -119,11 +116,7 @@ class GroupsTask(ImageTask):
 
     @classmethod
     def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
-        """Return the task of one prompt set; by default with the columns that its classes and attribute values name.
-
-        Raises:
-            InvalidInputError: several prompt sets, or columns that they do not tell.
-        """
+        """Return the task of one prompt set; by default with the columns that its classes and attribute values name."""
         sets = [one for of in sets_by_column(fields.get("prompts")).values() for one in of]
         if len(sets) > 1:
             raise InvalidInputError(f"prompts: expected one prompt set, got {[one.name for one in sets]}")

@@ -188,10 +188,7 @@ class RetrievalTask(ImageTask):
 
     @classmethod
     def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
-        """Return the task; by default the queries are the class prompts and k is a twentieth of the images.
-
-        One column and one prompt set belong together, whatever they are called.
-        """
+        """Return the task; by default of the class prompts, k a twentieth, and the only column with the only set."""
         sets, images = sets_by_column(fields.get("prompts")), session.embedded("images")
         if len(sets) == len(images.labels) == 1 and not isinstance(fields["prompts"], Mapping):
             sets = dict(zip(images.labels, sets.values(), strict=True))

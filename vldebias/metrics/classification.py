@@ -158,11 +158,8 @@ def worst_areas(
         high = np.stack([share_below(one[own], one[~own]) for one in scores])
         low = np.stack([1 - share_below(one[~own], one[own]) for one in scores])
         areas.append(high.mean(axis=1))
-        covariance = np.zeros((m, m))
-        for part in (high, low):
-            part -= part.mean(axis=1, keepdims=True)
-            covariance += part @ part.T / (part.shape[1] * max(part.shape[1] - 1, 1))
-        spectrum, vectors = np.linalg.eigh(covariance)
+        spread = [np.cov(part, ddof=0).reshape(m, m) / max(part.shape[1] - 1, 1) for part in (high, low)]
+        spectrum, vectors = np.linalg.eigh(sum(spread))
         root = vectors * np.sqrt(spectrum.clip(0)) @ vectors.T  # the one root that no choice of vectors changes
         same = [next(i for i, other in enumerate(scores) if np.array_equal(one, other)) for one in scores]
         # draws of methods that score alike are the same to the last bit

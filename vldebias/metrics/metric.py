@@ -42,18 +42,14 @@ BOTH = (-1.0, 1.0)
 class Metric:
     """Describe one measure.
 
-    Attributes:
-        name: in rows and files. title: what a reader calls it.
-        kind: "bias" (what a method is for), "utility" (what it costs), "similarity" (how far it moves embeddings,
-            which is neither) or "fact" (for which no change is reported).
-        better: "higher", "lower" or "neither".
-        bounds: least and most that it can be; intervals are cut there.
-        of: "texts" where no image is looked at; else what `compute` takes, a value for each leading index (...):
-            "groups": hits and sizes (..., g), images of each group that are right and all of them;
-            "shares": counts (..., |A|) of images that show each value of an attribute;
-            "rankings": group codes (r, k) of the first k of r rankings, and the prior (g,) or (r, g). Rows name their
-            k: "ndkl@1000".
-        compute: the function; None of metrics that a task measures in its own way.
+    name: in rows and files. title: what a reader calls it. kind: "bias" (what a method is for), "utility" (what it
+    costs), "similarity" (how far it moves embeddings, which is neither) or "fact" (for which no change is reported).
+    bounds: least and most that it can be; intervals are cut there. compute: the function, or None where a task measures
+    it in its own way. of: "texts" where no image is looked at; else what `compute` takes, to give (...) or (r,):
+
+    - "groups": hits and sizes (..., g), images of each group that are right and all of them;
+    - "shares": counts (..., |A|) of images that show each value of an attribute;
+    - "rankings": group codes (r, k) of the first k of r rankings, and the prior (g,) or (r, g); rows name k: "ndkl@9".
 
     Raises:
         InvalidInputError: a field that is none of these.

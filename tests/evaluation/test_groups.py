@@ -25,6 +25,7 @@ from vldebias.metrics.classification import (
     interval_of,
     lowest_accuracy,
     mean_accuracy,
+    share_below,
     worst_areas,
 )
 from vldebias.prompts import PromptSet, load_prompts
@@ -240,8 +241,9 @@ def test_where_nothing_varies_the_interval_is_wilsons(of: Any, cells: list, expe
 
 
 def test_a_group_that_a_resample_misses_is_left_out_of_it() -> None:
-    assert lowest_accuracy(np.array([[1, 0], [1, 0]]), np.array([[2, 0], [2, 1]])).tolist() == [0.5, 0]
-    assert Reweighted(np.array([1.0, 3.0]))(np.array([1, 0]), np.array([2, 0])) == 0.5
+    hits, sizes = np.array([[1, 0], [1, 0], [1, 0]]), np.array([[2, 0], [2, 1], [1, 0]])
+    assert lowest_accuracy(hits, sizes).tolist() == [0.5, 0, 1]
+    assert Reweighted(np.array([1.0, 3.0]))(hits, sizes).tolist() == [0.5, 0.125, 1]
 
 
 def ordered(scores: np.ndarray, positive: np.ndarray) -> float:
@@ -271,6 +273,13 @@ def test_draws_by_covariance_are_those_of_resampled_rows() -> None:
     moved, twin = (draws["better"] - draws["none"] for draws in (found, resampled))
     assert np.quantile(moved, ends) == pytest.approx(np.quantile(twin, ends), abs=0.012)
     assert np.ptp(np.quantile(moved, ends)) > 0.02, "the tolerance is below the widths"
+
+
+def test_the_variance_of_an_area_is_delongs() -> None:
+    positive, scores = np.arange(6) < 3, np.array([0.4, 0.6, 0.9, 0.3, 0.5, 0.2])
+    _, draws, _ = worst_areas({"none": scores}, positive, np.zeros(6, int), resamples=20_000, seed=0)
+    parts = share_below(scores[:3], scores[3:]), share_below(scores[3:], scores[:3])
+    assert draws["none"].var() == pytest.approx(sum(part.var(ddof=1) / 3 for part in parts), rel=0.05)
 
 
 def test_a_value_that_shows_one_class_alone_has_no_area() -> None:

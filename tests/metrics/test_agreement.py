@@ -54,9 +54,11 @@ def usable(table: list[list[float]]) -> np.ndarray:
 @given(table=tables)
 def test_agrees_with_the_definition_and_with_the_package_krippendorff(table: list) -> None:
     labels = usable(table)
-    found = alpha(labels)
-    assert found == pytest.approx(naive_alpha(labels), abs=1e-12)
-    assert found == pytest.approx(krippendorff.alpha(labels, level_of_measurement="nominal"), abs=1e-9)
+    found, units = agreement(labels, resamples=2), pairable(labels)
+    assert found.alpha.value == pytest.approx(naive_alpha(labels), abs=1e-12)
+    assert found.alpha.value == pytest.approx(krippendorff.alpha(labels, level_of_measurement="nominal"), abs=1e-9)
+    equal = [np.mean([c == k for c, k in permutations(unit, 2)]) for unit in units]
+    assert (found.percent.value, found.answers) == (pytest.approx(np.mean(equal)), sum(map(len, units)))
 
 
 def test_random_answers_have_alpha_around_zero_and_opposite_ones_below() -> None:

@@ -69,6 +69,7 @@ def test_loops_blocks_and_tensors_change_nothing(monkeypatch: pytest.MonkeyPatch
     whole, looped = bootstrap_interval(values), bootstrap_interval(values, statistic=lambda v: v.mean())
     assert (looped.low, looped.high) == pytest.approx((whole.low, whole.high))
     assert whole == bootstrap_interval(torch.tensor(values)) != bootstrap_interval(values, seed=2)
+    assert bootstrap_interval(values, resamples=1).resamples == 1
     monkeypatch.setattr(bootstrap, "_BLOCK", 1000)
     assert bootstrap_interval(values) == whole
 

@@ -192,6 +192,14 @@ def test_erm_leans_on_the_shortcut_and_balancing_mends_it() -> None:
         assert mended.worst > erm.worst + 0.1
 
 
+def test_the_adapter_has_the_settings_of_its_authors(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, Any] = {}
+    sgd = torch.optim.SGD
+    monkeypatch.setattr(torch.optim, "SGD", lambda parameters, **how: told.update(how) or sgd(parameters, **how))
+    fit("erm-adapter", TRAIN, epochs=1)
+    assert told == {"lr": 1e-3, "momentum": 0.9, "weight_decay": 5e-5}
+
+
 def test_the_best_epoch_is_kept_and_patience_ends_training() -> None:
     how: dict[str, Any] = {"rate": 0.01, "hidden": 16}
     best = fit("erm-adapter", TRAIN, val=VAL.split, epochs=12, **how)

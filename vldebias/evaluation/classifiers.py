@@ -28,7 +28,6 @@ Logits = Callable[[Tensor], Tensor]  # of features (m, d): (m, k)
 Predictor = tuple[Logits, dict[str, Any]]  # a fitted classifier, and the settings that were selected
 Head = tuple[Tensor, Tensor]  # weight (k, d) and bias (k,) of a linear one in float64; logits of two classes sum to 0
 CHUNK = 16384  # rows per product
-_WORRYING = 10  # times the tolerance
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,8 +96,9 @@ def logistic_regression(
     total = float(weights.sum())
     shift, scale = torch.zeros(dim, dtype=torch.float64), torch.ones(dim, dtype=torch.float64)
     if like is not None:
-        shift = torch.stack([_double(x).sum(0) for x in like.split(CHUNK)]).sum(0) / len(like)
-        squares = torch.stack([(_double(x) - shift).square().sum(0) for x in like.split(CHUNK)]).sum(0)
+        chunks = like.detach().split(CHUNK)
+        shift = torch.stack([x.double().sum(0) for x in chunks]).sum(0) / len(like)
+        squares = torch.stack([(x.double() - shift).square().sum(0) for x in chunks]).sum(0)
         deviation = (squares / len(like)).sqrt()
         scale = torch.where(deviation > 1e-8, deviation, scale)  # a constant column keeps its scale
 
@@ -115,7 +115,9 @@ def logistic_regression(
         for first in range(0, len(y), CHUNK):
             chunk = slice(first, first + CHUNK)
             weight, bias = unpacked(leaf)
-            logits = F.pad(_double(features[chunk]) @ weight.T + bias, (n_classes - rows, 0))  # 0 is one of two
+            logits = F.pad(
+                features[chunk].detach().double() @ weight.T + bias, (n_classes - rows, 0)
+            )  # 0 is one of two
             losses = F.cross_entropy(logits, y[chunk], reduction="none")
             loss = (losses * weights[chunk]).sum() / total
             loss.backward()
@@ -134,7 +136,7 @@ def logistic_regression(
     how = {"method": "L-BFGS-B", "bounds": need("scipy.optimize").Bounds(least, np.inf), "options": limits}
     solved = need("scipy.optimize").minimize(objective, begin, jac=True, **how)
     left = float(np.abs(solved.x - np.maximum(solved.x - solved.jac, least)).max())  # of the projected gradient
-    if left > _WORRYING * tolerance:
+    if left > 10 * tolerance:
         warn(
             f"logistic regression (c = {c:g}): a gradient of {left:.1e} is left after {solved.nit} iterations; "
             "the coefficients are not final. Choose a smaller c or a larger tolerance"
@@ -142,12 +144,6 @@ def logistic_regression(
     weight, bias = unpacked(torch.from_numpy(solved.x))
     halves = torch.tensor([-0.5, 0.5], dtype=torch.float64)
     return (halves[:, None] * weight, halves * bias) if n_classes == 2 else (weight, bias)
-
-
-def _double(x: Tensor) -> Tensor:
-    """Return float64, a copy where autograd could not keep the tensor."""
-    x = x.detach().double()
-    return x.clone() if x.is_inference() else x
 
 
 def _logits(head: Head, x: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Every evaluator takes every method, with a reference, on embeddings alone: from YAML, the command line and Python."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -152,3 +153,5 @@ def test_the_columns_of_groups_are_found_by_their_names() -> None:
     strange = ["x", "y", "z"] * 100
     with pytest.raises(InvalidInputError, match=r"give label= and spurious=, two of the columns \['a', 'b'\]"):
         evaluate(texts(), gallery.features, prompts=GENDER, labels={"a": strange, "b": strange}, task="groups")
+    with pytest.raises(InvalidInputError, match="one prompt set"):
+        evaluate(texts(), gallery.features, prompts=[GENDER, replace(GENDER, name="b")], labels=labels, task="groups")

@@ -46,6 +46,7 @@ def test_true_and_zero_shot_labels_are_told_apart_in_every_row(result: Result) -
 
 def test_what_acts_on_images_shows_in_their_cosine_and_not_in_that_of_queries(result: Result) -> None:
     moved = {row.method: row.value for row in result.rows if row.metric == "image_cosine"}
+    assert result.row("retrieval gender", "image_cosine", "leace").change == (moved["leace"] - 1,) * 3
     assert set(moved) == {"leace", "spd", "roboshot", "leace, zero-shot labels"}
     assert all(0 < value < 1 for value in moved.values())
     assert result.row("retrieval gender", "query_cosine", "leace").value == pytest.approx(1.0)

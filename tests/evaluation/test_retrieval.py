@@ -176,8 +176,9 @@ def test_an_unbalanced_gallery_gets_a_warning_that_names_the_other_prior() -> No
     first, side = np.r_[np.arange(10), np.arange(20, 30)], TEXTS.embed(QUERIES).mean(0).numpy()
     features = np.random.default_rng(0).normal(size=(N, D)) * 0.05 - side
     features[first] += 2 * side  # every query finds as many of the one as of the other group first
-    for codes, times in ((np.arange(N) >= 12, 1), (np.arange(N) % 2, 0)):
-        labels = {"gender": Labels(codes.astype(np.int64), ("male", "female"))}
+    for largest, times in ((58, 1), (52, 0)):  # 1.29 and 1.16 times the mean of the groups
+        codes = ((np.arange(N) >= 10) & (np.arange(N) < 10 + largest)).astype(np.int64)
+        labels = {"gender": Labels(codes, ("male", "female"))}
         with pytest.warns(SuspectInputWarning) as caught:
             (part,) = evaluate(replace(GALLERY, labels=labels, features=features.astype(np.float32)), methods=("cali",))
         assert sum('prior="dataset"' in str(one.message) for one in caught) == times

@@ -21,13 +21,19 @@ import vldebias
 from eval.miniature.twin import load_transformers_clip
 from vldebias.data import open_data
 from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.evaluation.judges import ClassifierJudge
+from vldebias.evaluation.judges import ClassifierJudge, Judge
+from vldebias.evaluation.session import Session
+from vldebias.evaluation.task import Options
 from vldebias.hub import asked_once
 from vldebias.loading import load_host
 from vldebias.methods import load_edit
 from vldebias.miniature import load_pipeline
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
+
+
+def classifier(name: str) -> Judge:
+    return ClassifierJudge(model=name, attribute="gender").ready(None, Session(Options(out=Path())))
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +117,9 @@ ASKED: dict[str, Callable[[], Any]] = {
     "a repository of open_clip": lambda: load_host(model="hf-hub:nobody/nothing"),
     "a data set": lambda: open_data("huggingface", "nope"),
     "an edit": lambda: load_edit("nobody/nothing"),
-    "a classifier": lambda: ClassifierJudge(model="nosuch", attribute="gender").load(),
+    "a classifier": lambda: ClassifierJudge(model="nosuch", attribute="gender").ready(
+        None, Session(Options(out=Path()))
+    ),
 }
 
 
@@ -190,7 +198,7 @@ def test_damaged_weights_are_refused_in_a_sentence(folder: Path, content: bytes)
 
 LOADS: list[Callable[[str], Any]] = [
     lambda name: load_host(model=name),
-    lambda name: ClassifierJudge(model=name, attribute="gender").load(),
+    classifier,
 ]
 
 

@@ -17,8 +17,8 @@ import pandas as pd
 
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.answers import AnnotationLog
-from vldebias.evaluation.judges import SURE, Judgements
 from vldebias.evaluation.plan import PLAN, GeneratedImages
+from vldebias.evaluation.scores import last_judgements
 from vldebias.evaluation.task import Strict
 from vldebias.files import read_json, write_atomically
 
@@ -110,10 +110,10 @@ def _draw(images: ImageFolder, question: Question, labels: int, seed: int) -> La
     if not (images.root / PLAN).is_file() or labels >= len(images.records):
         return None
     drawn = GeneratedImages.open(images.root)
-    if (judge := Judgements.last(drawn, question.attribute, question.values)) is None:
+    if (last := last_judgements(drawn, question.attribute, question.values)) is None:
         return None
     table = pd.DataFrame(drawn.images)
     table["within"] = table.variant + ", " + table.part
-    table["said"], table["sure"] = judge.said(question.attribute, question.values, SURE)
+    judge, table["said"], table["sure"] = last
     asked = table[table.path.isin([record.path for record in images.records])]
-    return LabelSample.draw(asked, labels, attribute=question.attribute, judge=judge.name, seed=seed)
+    return LabelSample.draw(asked, labels, attribute=question.attribute, judge=judge, seed=seed)

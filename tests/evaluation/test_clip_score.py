@@ -12,7 +12,7 @@ from eval.miniature import portraits
 from vldebias.errors import VldebiasWarning
 from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.plan import GeneratedImages
-from vldebias.evaluation.scores import clip_score, distance, features_of
+from vldebias.evaluation.scores import scored
 from vldebias.evaluation.session import Texts
 from vldebias.hosts.images import image_encoder
 from vldebias.loading import Loaded
@@ -54,7 +54,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> GeneratedImages:
 
 def evaluate(clip: Loaded, drawn: GeneratedImages):
     texts, encoder = Texts(clip.host, clip.tokenizer), image_encoder(clip.host, clip.preprocess)
-    part = clip_score(drawn, features_of(drawn, encoder), encoder, texts, task="generation", resamples=100, seed=0)
+    (part,) = scored(drawn, encoder, texts, "generation", clip=True, fid=False, resamples=100, seed=0)
     return {row.method: row for row in part.rows}, part.provenance
 
 
@@ -96,7 +96,8 @@ class Colours:
 
 def test_fid_is_the_distance_of_gaussians_to_the_images_of_none(drawn) -> None:
     with pytest.warns(VldebiasWarning, match="FID of 12"):
-        (cali,) = distance(drawn, features_of(drawn, Colours()), Colours(), task="t").rows
+        (part,) = scored(drawn, Colours(), None, "t", clip=False, fid=True)
+    (cali,) = part.rows
     images = {v: [drawn.read(one) for one in drawn if one.variant == v] for v in ("none", "cali")}
     a, b = (Colours().encode(images[v]).numpy() for v in ("cali", "none"))
     ca, cb = np.cov(a, rowvar=False), np.cov(b, rowvar=False)

@@ -9,8 +9,8 @@ from painted_by_hand import GENDERS, Reader, paint, task
 
 from vldebias.evaluation import SharesTask
 from vldebias.evaluation.answers import AnnotationLog
-from vldebias.evaluation.judges import Judgements
 from vldebias.evaluation.plan import GeneratedImages
+from vldebias.evaluation.scores import last_judgements
 from vldebias.evaluation.session import Session
 from vldebias.evaluation.task import Options
 
@@ -59,7 +59,7 @@ def test_a_sample_with_weights_is_corrected_by_them(
     """All that the judge calls women are asked about and a fifth of the others: answers that count alike would lie."""
     folder, truth = drawn
     task().measure(folder.folder, Wrong("weighted"))
-    said, _ = Judgements.last(folder, "gender", GENDERS).said("gender", GENDERS, 0.8)
+    _, said, _ = last_judgements(folder, "gender", GENDERS)
     judged = {image.path: one for image, one in zip(folder, said, strict=True)}
     asked = [(i, 1 if judged[i.path] == "female" else 5) for i in folder if i.stated is None and i.part == "unseen"]
     log = AnnotationLog(tmp_path / "a.jsonl")

@@ -10,13 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from painted_by_hand import GENDERS, UNCLEAR, Reader, Shows, chosen, paint, repaint
+from painted_by_hand import GENDERS, Reader, Shows, chosen, paint, repaint
 from PIL import Image
 from torch.nn.functional import normalize
 
 from eval.miniature import portraits
 from vldebias import load_prompts
-from vldebias.data import UNKNOWN, cross
+from vldebias.data import UNKNOWN
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.judges import (
     NO_PERSON,
@@ -24,15 +24,15 @@ from vldebias.evaluation.judges import (
     ClassifierJudge,
     ClipJudge,
     Judge,
-    Judgements,
     MiniatureJudge,
     decide,
-    judge_images,
-    labels_of,
     logit_scale,
     predict,
 )
 from vldebias.evaluation.plan import GeneratedImages
+from vldebias.evaluation.scores import judge_images, last_judgements
+from vldebias.evaluation.session import Session
+from vldebias.evaluation.task import Options
 from vldebias.loading import Loaded
 from vldebias.miniature import load_clip, load_judge, open_world
 
@@ -117,7 +117,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def race(folder: Path, values: Any = None) -> Judge:
-    return ClassifierJudge(model=str(folder), attribute="race", values=values).load()
+    return ClassifierJudge(model=str(folder), attribute="race", values=values).ready(None, Session(Options(out=folder)))
 
 
 def test_a_classifier_of_transformers_is_a_judge(classifier: Path) -> None:
@@ -232,43 +232,30 @@ def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:
     made, _ = few(tmp_path)
     judge = Reader()
     before = judge_images(judge, made, batch_size=10)
-    (path,) = (tmp_path / "judgements").glob("*/answers.jsonl")
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[:20]) + lines[20][:30])
+    (path,) = (tmp_path / "judgements").glob("*.jsonl")
+    about, *lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([about, *lines[:20]]) + lines[20][:30])
     after = judge_images(judge, made)
     assert judge.asked == 2 * len(made) - 20
     assert all(np.array_equal(before[attribute], after[attribute]) for attribute in judge.names)
 
 
-def test_labels_are_unknown_where_the_judge_is_not_sure_and_cross(tmp_path: Path) -> None:
-    made, shows = few(tmp_path)
-    judge, found = Reader(), judge_images(Reader(), made)
-    genders = [shows[image.path][0] for image in made]
-    labels = labels_of(judge, found, "gender", 0.8)
-    assert labels.codes.tolist() == [UNKNOWN if g == UNCLEAR else g for g in genders]
-    crossed = labels_of(judge, found, "gender x age", 0.8)
-    np.testing.assert_array_equal(crossed.codes, cross(labels, labels_of(judge, found, "age", 0.8)).codes)
-    assert crossed.names[4] == "female/old"
-    unsure = labels_of(judge, found, "gender", 0.0)
-    assert unsure.codes.tolist() == [0 if g == UNCLEAR else g for g in genders]
-
-
 def test_the_newest_judge_of_an_attribute_answers_for_every_image(tmp_path: Path) -> None:
     made, shows = few(tmp_path)
-    assert Judgements.last(made, "gender", GENDERS) is None
-    for fingerprint in "ab":
-        judge_images(Reader(fingerprint), made)
+    assert last_judgements(made, "gender", GENDERS) is None
+    for who in "ab":
+        judge_images(SimpleNamespace(**{**vars(Reader()), "name": who, "predict": Reader().predict}), made)
     judge_images(SimpleNamespace(names={"x": ("y", "z")}, name="other", fingerprint="1", predict=blank), made)
-    found = Judgements.last(made, "gender", GENDERS)
-    assert found is not None
-    assert found.home.name.endswith("-b")
-    assert Judgements.last(made, "gender", ("male", "neither")) is None
+    assert last_judgements(made, "gender", ("male", "neither")) is None
     made.path(made.images[0]).write_bytes(b"another")
-    said, sure = found.said("gender", GENDERS, 0.8)
+    name, said, sure = last_judgements(made, "gender", GENDERS, 0.8)
     names = (*GENDERS, NO_VALUE)
+    assert name == "b"
     assert said[1:] == [names[shows[image.path][0]] for image in made.images[1:]]
     assert (said[0], sure[0]) == (NO_VALUE, 0)
-    assert set(found.said("gender", GENDERS[:1], 0.8)[0]) == {"male", NO_VALUE}
+    assert set(last_judgements(made, "gender", GENDERS[:1])[1]) == {"male", NO_VALUE}
+    unsure = last_judgements(made, "gender", GENDERS, 0.0)[1]
+    assert unsure[1:] == [GENDERS[shows[image.path][0] % 2] for image in made.images[1:]]
 
 
 def blank(images: list[Image.Image]) -> dict[str, np.ndarray]:

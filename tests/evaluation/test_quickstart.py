@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from eval.miniature.birds import LEAN
 from vldebias.cli import app
+from vldebias.evaluation.plan import identity, joint_fingerprint
 from vldebias.evaluation.result import Result
 from vldebias.evaluation.session import Texts
 from vldebias.evaluation.task import load_suite
-from vldebias.evaluation.variants import identity, joint_fingerprint
 from vldebias.prompts import load_prompts
 
 ROOT = Path(__file__).parents[2]

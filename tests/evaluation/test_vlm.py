@@ -12,11 +12,11 @@ import transformers
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from vldebias import load_prompts
 from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.evaluation.judges import Judge, predict
+from vldebias.evaluation.judges import NONE_OF_THESE, Judge, VlmJudge, predict, question
 from vldebias.evaluation.session import Session
 from vldebias.evaluation.task import Options
-from vldebias.evaluation.vlm import NONE, VlmJudge, likelihoods, question
 
 TEMPLATE = (
     "{% for m in messages %}USER: {% for c in m['content'] %}{% if c['type'] == 'image' %}<image>\n"
@@ -80,23 +80,15 @@ def by_hand(parts, picture: Image.Image, text: str, answer: str) -> float:
     return total
 
 
-@pytest.mark.parametrize("answers", [["A", "B", "C"], ["red", "blue"], ["A", "Bo"]])
-def test_likelihoods_are_those_computed_by_hand(parts, answers: list[str]) -> None:
-    images, text = pictures(3), question("gender", ["female", "male", NONE])
-    got = likelihoods(*parts, images, text, answers)
-    expected = [[by_hand(parts, image, text, answer) for answer in answers] for image in images]
-    np.testing.assert_allclose(got, expected, atol=1e-5)
-
-
 def test_probabilities_are_the_average_over_orders_in_log_space(parts) -> None:
     (image,) = pictures(1)
     got = predict(judge_of(*parts), [image])["gender"][0]
     each = []
     for first, second in (("female", "male"), ("male", "female")):
-        text = question("gender", [first, second, NONE])
+        text = question("gender", [first, second, NONE_OF_THESE])
         chances = np.array([by_hand(parts, image, text, letter) for letter in "ABC"])
         chances -= np.log(np.exp(chances).sum())
-        each.append({first: chances[0], second: chances[1], NONE: chances[2]})
+        each.append({first: chances[0], second: chances[1], NONE_OF_THESE: chances[2]})
     mean = {name: (each[0][name] + each[1][name]) / 2 for name in each[0]}
     total = sum(map(np.exp, mean.values()))
     np.testing.assert_allclose(got, [np.exp(mean[name]) / total for name in VALUES["gender"]], atol=1e-6)
@@ -127,10 +119,10 @@ def test_a_strong_order_bias_warns() -> None:
     with torch.no_grad():  # says A, whatever is asked
         model.lm_head.weight.zero_()
         model.lm_head.weight[processor.tokenizer.convert_tokens_to_ids("A")] = 50.0
-    judge = judge_of(model, processor)
-    rows = likelihoods(model, processor, pictures(1), question("gender", ["a", "b", NONE]), ["A", "B", "C"])
-    if rows[0, 0] < rows[0, 1]:  # the sign of a random hidden state
-        with torch.no_grad():
+    judge, text = judge_of(model, processor), question("gender", ["a", "b", NONE_OF_THESE])
+    (picture,) = pictures(1)
+    if by_hand((model, processor), picture, text, "A") < by_hand((model, processor), picture, text, "B"):
+        with torch.no_grad():  # the sign of a random hidden state
             model.lm_head.weight.neg_()
     with pytest.warns(VldebiasWarning, match="depend on the order"):
         chances = judge.predict(pictures(2))["gender"]
@@ -144,18 +136,23 @@ def test_other_questions_have_other_fingerprints(parts) -> None:
     assert first.fingerprint not in {one.fingerprint for one in others}
 
 
-def test_bad_input(parts, tmp_path) -> None:
+def test_values_that_cannot_be_asked_for_are_refused(parts) -> None:
+    for values in (("male",), tuple(map(str, range(26)))):
+        with pytest.raises(InvalidInputError, match="gender"):
+            VlmJudge.build({"model": "tiny", "questions": {"gender": values}})
     model, processor = parts
-    for values in ({}, {"gender": ("male",)}, {"gender": ("male", "male")}, {"x": tuple(map(str, range(26)))}):
-        with pytest.raises(InvalidInputError, match="expected"):
-            VlmJudge(model="tiny", questions=values).on(model, processor)
+    with pytest.raises(InvalidInputError, match="chat template"):
+        judge_of(model, processor.tokenizer)
 
 
 def test_it_loads_from_a_folder_and_asks_for_the_attribute_of_the_task(parts, tmp_path) -> None:
     model, processor = parts
     model.save_pretrained(tmp_path)
     processor.save_pretrained(tmp_path)
-    session, task = Session(Options(out=tmp_path)), SimpleNamespace(attribute="gender", prompts="professions-gender")
+    session, task = (
+        Session(Options(out=tmp_path)),
+        SimpleNamespace(attributes=("gender x age",), prompts=load_prompts("professions-gender")),
+    )
     loaded, image = VlmJudge(model=str(tmp_path)).ready(task, session), pictures(1)
     np.testing.assert_allclose(loaded.predict(image)["gender"], judge_of(*parts).predict(image)["gender"], rtol=1e-5)
     with pytest.raises(InvalidInputError, match="cannot load the judge"):

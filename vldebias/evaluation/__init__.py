@@ -4,6 +4,7 @@ from vldebias.evaluation.auditing import audit
 from vldebias.evaluation.diagnosis import diagnose
 from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.groups import GroupsTask
+from vldebias.evaluation.judges import VlmJudge
 from vldebias.evaluation.pairs import TextsTask
 from vldebias.evaluation.report import compare, render
 from vldebias.evaluation.result import Result, TaskResult
@@ -13,7 +14,6 @@ from vldebias.evaluation.session import Texts
 from vldebias.evaluation.shares import SharesTask
 from vldebias.evaluation.task import TASKS, Suite, Task, load_suite, register_task
 from vldebias.evaluation.variants import grid
-from vldebias.evaluation.vlm import VlmJudge
 from vldebias.options import Options
 
 __all__ = [

@@ -12,21 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, SerializeAsAny
 
-from vldebias.data import UNKNOWN, processes
+from vldebias.data import UNKNOWN, Labels, cross, processes
 from vldebias.errors import InvalidInputError, Lazily, need
 from vldebias.evaluation.auditing import read_prompts
-from vldebias.evaluation.judges import JUDGES, SURE, Judge, JudgeSpec, judge_images, labels_of, stated_attribute
-from vldebias.evaluation.plan import SEED_STEP, GeneratedImages, Plan, generate, planned_prompts
+from vldebias.evaluation.judges import JUDGES, SURE, ClipJudge, Judge, JudgeSpec, decide
+from vldebias.evaluation.plan import SEED_STEP, GeneratedImages, Plan, planned_prompts
 from vldebias.evaluation.result import NONE, TaskResult
-from vldebias.evaluation.scores import scored
-from vldebias.evaluation.session import Session
+from vldebias.evaluation.scores import judge_images, scored
+from vldebias.evaluation.session import Session, Texts
 from vldebias.evaluation.shares import add_shares
 from vldebias.evaluation.task import Count, Name, Options, Prompts, Share, Task, file_slug, one_of, register_task
-from vldebias.evaluation.variants import COLUMNS, ROWS, Variant, compose, is_for_pipelines
+from vldebias.evaluation.variants import COLUMNS, ROWS, Variant, compose, generate, is_for_pipelines
+from vldebias.hosts.images import image_encoder
 from vldebias.loading import Loaded
 from vldebias.methods import get_method
 from vldebias.progress import SILENT, Progress
-from vldebias.prompts import PromptSet, balance_prompts, fill, load_prompts
+from vldebias.prompts import PromptSet, balance_prompts, fill
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,29 +95,24 @@ class GenerationTask(Task):
         """Return the task with the given methods as variants; InvalidInputError: no folder for the images."""
         if "images" not in session.given:
             raise InvalidInputError("images: expected the folder that images are generated into, or lie in")
-        methods = [one for one in fields.get("methods") or () if one != NONE]
-        named = {name: {"method": name} for name in (get_method(one).name for one in methods)}
+        names = [get_method(one).name for one in fields.get("methods") or ()]
+        named = {name: {"method": name} for name in names if name != NONE}
         return super().of_given(session, {"variants": named, **fields} if named else fields)
 
     # ---- what is generated -------------------------------------------------------------------------------------
 
     @property
-    def attribute(self) -> str:
-        """Return the first of the task's attributes."""
-        return self.attributes[0].split(" x ")[0]
-
-    @property
     def prompt_set(self) -> PromptSet:
         """Return the prompt set to generate, with the task's own subjects or prompts as its unseen concepts."""
-        prompts, groups = load_prompts(self.prompts), tuple[tuple[str, ...], ...]()
+        prompts, groups = self.prompts, tuple[tuple[str, ...], ...]()
         if self.prompts_file is not None:
-            kept = tuple(text for text, why in self._of_file.items() if why is None)
-            if not kept:
+            name, names = self.prompts_file.name, tuple(text for text, why in self._of_file.items() if why is None)
+            classes = names
+            if not names:
                 left = dict(Counter(self._of_file.values()))
                 raise InvalidInputError(
                     f"{self.prompts_file}: no prompt leaves {list(prompts.attributes)} open, got {left}; add some"
                 )
-            name, names, classes = self.prompts_file.name, kept, kept
         elif self.subjects:
             # "a photo of a waterbird", and as pairs "a photo of a waterbird with water background", the same with land
             if known := sorted(set(self.subjects) & set(prompts.class_names)):
@@ -134,12 +130,15 @@ class GenerationTask(Task):
     def _of_file(self) -> dict[str, str | None]:
         """The prompts of the file, each with the reason why it is left out."""
         texts = read_prompts(str(self.prompts_file))
-        return dict(zip(texts, balance_prompts(texts, load_prompts(self.prompts)).reasons, strict=True))
+        return dict(zip(texts, balance_prompts(texts, self.prompts).reasons, strict=True))
 
     @property
     def ways(self) -> dict[str, Variant]:
         """Return the variants with their prompt sets; if `stated`, also without leaving stated prompts unchanged."""
-        ways = {name: variant.on(load_prompts(self.prompts)) for name, variant in self.variants.items()}
+        ways = {}
+        for name, variant in self.variants.items():
+            fitted = variant.prompts or variant.projection is not None
+            ways[name] = variant if fitted else variant.model_copy(update={"prompts": (self.prompts,)})
         for name, variant in list(ways.items()) if self.stated else ():
             if variant.keep_stated and not variant.rewrites:
                 bare = variant.model_copy(update={"keep_stated": False, "only_stated": True})
@@ -192,34 +191,23 @@ class GenerationTask(Task):
     def inputs(self, session: Session) -> dict[str, Any]:
         """Return the pipeline, the plan, the folder "<out>/images/<task>", the judge and, where needed, the scorer."""
         given = session.given
+        if self.judge is None and "judge" not in given:
+            raise InvalidInputError(f"{self.name}: expected `judge:`, which reads the generated images; add one")
+        scorer = given.get("scorer")
+        if (self.clip_score or self.fid) and scorer is None:
+            if session.options.model is not None:
+                scorer = session.model
+            elif isinstance(self.judge, ClipJudge):
+                scorer = self.judge.loaded(session)
         return {
             "images": given.get("images", session.options.out / "images" / file_slug(self.name)),
-            "judge": given.get("judge") or self._judge(session),
+            "judge": given["judge"] if self.judge is None else self.judge.ready(self, session),
             "pipe": session.pipeline.host,
             "pipeline": session.pipeline,
             "plan": self.plan().model_dump_json(),
-            "scorer": given.get("scorer") or self._scorer(session),
+            "scorer": scorer,
             "progress": session.progress,
         }
-
-    def _judge(self, session: Session) -> Judge:
-        if self.judge is None:
-            raise InvalidInputError(f"{self.name}: expected `judge:`, which reads the generated images; add one")
-        return self.judge.ready(self, session)
-
-    def judging_model(self, session: Session) -> Loaded:
-        """Return the image-text model behind the judge: the user's, else the suite's."""
-        own: Any = self.judge if self.judge is not None and self.judge.kind == "clip" else None
-        model = session.options.judge or (own and own.model)
-        if model is None:
-            raise InvalidInputError(f"{self.name}: no image-text model for the judge or for CLIPScore; give --judge")
-        return session.load(model, own.pretrained if own and model == own.model else None)
-
-    def _scorer(self, session: Session) -> Loaded | None:
-        """The model of CLIPScore and FID, as far as asked for: the user's, else that of the judge."""
-        if not (self.clip_score or self.fid):
-            return None
-        return session.model if session.options.model is not None else self.judging_model(session)
 
     # ---- measuring ---------------------------------------------------------------------------------------------
 
@@ -249,115 +237,127 @@ class GenerationTask(Task):
                 f"attributes: got {list(self.attributes)}; expected some of {list(judge.names)}, which judge "
                 f"{judge.name} reads, or intersections such as 'gender x race'"
             )
-        if (self.clip_score or self.fid) and scorer is None:
-            raise InvalidInputError(f"{self.name}: expected scorer=, the image-text model of CLIPScore and FID")
+        quality = self.clip_score or self.fid
+        if quality and scorer is None:
+            raise InvalidInputError(f"{self.name}: expected an image-text model for CLIPScore and FID; give --model")
+        prompts = self.prompt_set
+        stated = stated_attribute(prompts, judge) if self.stated else None  # refused before anything is generated
         if pipe is None:
             made = GeneratedImages.open(images)
         else:
-            if self.stated:
-                stated_attribute(self.prompt_set, judge)  # refused before anything is generated
             made = generate(pipe, self.plan(), self.ways, images, progress=progress)
-        results = self._judged(made, judge, progress)
-        if scorer is not None and (self.clip_score or self.fid):
+        if prompts.hash != made.plan.prompt_set_hash:
+            raise InvalidInputError(
+                f"{made.folder}: was generated with another version of {made.plan.prompt_set!r} than {prompts!r}"
+            )
+        chances = judge_images(judge, made, progress=progress)
+        table = pd.DataFrame(made.images)
+        table["flagged"] = [made.about(image)["flagged"] for image in made]
+        table["recognised"] = _recognised(table, judge, chances)
+        table["unit"] = table.concept.where(table.part == "wordings", table.prompt)  # whose images make a row
+        flagged = table.groupby("variant", sort=False).flagged.sum().to_dict()
+        settings = {"judge fingerprint": judge.fingerprint, "images that the safety checker blackened": flagged}
+        if self.prompts_file is not None:
+            settings["left out, by reason"] = dict(Counter(why for why in self._of_file.values() if why is not None))
+        results: list[TaskResult] = []
+        for attribute in self.attributes:
+            read = {one: judge.names[one] for one in attribute.split(" x ")}
+            labels = cross(*(decide(chances[one], names, self.sure) for one, names in read.items()))
+            result = made.result(
+                task=self.name if self.name == attribute else f"{self.name} {attribute}",
+                title=f"Discrepancy of generated images, {attribute} (Table 7.7)",
+                description=ABOUT,
+                settings=self.settings(
+                    {**settings, "judge": judge.name, "values": {one: list(names) for one, names in read.items()}}
+                ),
+            )
+            self._add_shares(result, made, table, labels, pictures=not results)
+            if stated is not None and attribute == stated[0]:
+                self._add_fidelity(result, table.assign(right=labels.codes == table.stated.map(stated[1])))
+            if not results:
+                self._add_unchanged(result, made, table)
+            results.append(result)
+        if quality and scorer is not None:
+            encoder = image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
+            texts = Texts(scorer.host, scorer.tokenizer)
             with progress.step(f"{self.name}: CLIPScore, FID"):
-                results += scored(made, scorer, self.name, clip=self.clip_score, fid=self.fid, **self._boot)
+                results += scored(made, encoder, texts, self.name, clip=self.clip_score, fid=self.fid, **self._boot)
         return results
 
     @property
     def _boot(self) -> dict[str, Any]:
         return {"resamples": self.resamples, "seed": self.seed}
 
-    def _judged(self, made: GeneratedImages, judge: Judge, progress: Progress) -> list[TaskResult]:
-        """Return what a judge says of images that are there: a result for each attribute."""
-        prompts = self.prompt_set
-        if prompts.hash != made.plan.prompt_set_hash:
-            raise InvalidInputError(
-                f"{made.folder}: was generated with another version of {made.plan.prompt_set!r} than {prompts!r}"
-            )
-        probabilities = judge_images(judge, made, progress=progress)
-        about = pd.DataFrame([made.about(image) for image in made])
-        table = pd.DataFrame(made.images).join(about[["flagged", "left_alone"]])
-        table["recognised"] = _recognised(table, judge, probabilities)
-        table["unit"] = table.concept.where(table.part == "wordings", table.prompt)  # whose images make a row
-        stated, others = table[table.stated.notna()], table[table.part == "others"]
-        plain = table[table.stated.isna() & (table.part != "others")]
-        of_stated, code_of = stated_attribute(prompts, judge) if len(stated) else ("", {})
-        count = table.groupby("variant", sort=False)[["flagged", "left_alone"]].sum().to_dict()
-        results: list[TaskResult] = []
-        for attribute in self.attributes:
-            task = self.name if self.name == attribute else f"{self.name} {attribute}"
-            labels = labels_of(judge, probabilities, attribute, self.sure)
-            undecidable: dict[str, dict[str, int]] = {}
-            settings = {
-                "judge": judge.name,
-                "judge fingerprint": judge.fingerprint,
-                "values": {one: list(judge.names[one]) for one in attribute.split(" x ")},
-                "sure": self.sure,
-                "images that the safety checker blackened": count["flagged"],
-                "images left alone, copies of none": count["left_alone"],
-                "prompts where nothing can be told, with the largest discrepancy": undecidable,
-                "resampled": "prompts with all their images; for one prompt its images",
-                **self._boot,
-            }
-            if self.prompts_file is not None:
-                left = dict(Counter(why for why in self._of_file.values() if why is not None))
-                settings |= {"prompts of the file": self.prompts_file.name, "left out, by reason": left}
-            title = f"Discrepancy of generated images, {attribute} (Table 7.7)"
-            result = made.result(task=task, title=title, description=ABOUT, settings=settings)
-            codes = np.where(labels.codes == UNKNOWN, len(labels.names), labels.codes)
-            each = np.arange(len(labels.names) + 1)
-            for part, own in plain.groupby("part", sort=False):
-                names = own[own.variant == NONE].drop_duplicates("unit").concept.tolist()
-                every = own.groupby("variant", sort=False)
-                places = {str(name): of.index.to_numpy().reshape(len(names), -1) for name, of in every}
-                counts = {name: (codes[of][..., None] == each).sum(1) for name, of in places.items()}
-                subset = self._subset(part)
-                undecidable[subset] = {name: int((of[:, :-1].sum(1) == 0).sum()) for name, of in counts.items()}
-                rows = [f"{name}, as people write it" for name in names] if part == "wordings" else names
-                right = None if own.recognised.isna().any() else _means(own, "recognised")
-                own_of: dict[str, Any] = {"subset": subset, "noun": self.noun, "recognised": right, **self._boot}
-                add_shares(result, labels.names, counts, rows, **own_of)
-                if not results:  # the images, which all attributes share
-                    how = "the same seeds column by column, as the pipeline is and debiased."
-                    picture = side_by_side(made, places, names, counts[NONE])
-                    stem = f"{file_slug(task)}-{part}-side-by-side"
-                    result.pictures[stem] = (f"{subset.capitalize()}: {how}", picture)
-            if attribute == of_stated:
-                right = labels.codes[stated.index] == stated.stated.map(code_of)
-                self._add_fidelity(result, stated.assign(right=right))
-            if not results and len(others):
-                self._add_unchanged(result, made, others)
-            results.append(result)
-        return results
-
     def _subset(self, part: Any) -> str:
         """The name of rows about all prompts of a part, such as "unseen professions"."""
         return f"{self.noun}, as people write them" if part == "wordings" else f"{part} {self.noun}"
 
-    def _add_fidelity(self, result: TaskResult, stated: pd.DataFrame) -> None:
+    def _add_shares(
+        self, result: TaskResult, made: GeneratedImages, table: pd.DataFrame, labels: Labels, *, pictures: bool
+    ) -> None:
+        """Add what every prompt shows that states no value, and for one of the attributes pictures of it."""
+        every = np.arange(len(labels.names) + 1)
+        codes = np.where(labels.codes == UNKNOWN, every[-1], labels.codes)
+        for part, own in table[table.stated.isna() & (table.part != "others")].groupby("part", sort=False):
+            names, subset = own[own.variant == NONE].drop_duplicates("unit").concept.tolist(), self._subset(part)
+            each = own.groupby("variant", sort=False)
+            places = {str(name): of.index.to_numpy().reshape(len(names), -1) for name, of in each}
+            counts = {name: (codes[of][..., None] == every).sum(1) for name, of in places.items()}
+            rows = [f"{name}, as people write it" for name in names] if part == "wordings" else names
+            right = None if own.recognised.isna().any() else _means(own, "recognised")
+            own_of: dict[str, Any] = {"subset": subset, "noun": self.noun, "recognised": right, **self._boot}
+            add_shares(result, labels.names, counts, rows, **own_of)
+            if pictures:  # of the images, which all attributes share
+                how = "the same seeds column by column, as the pipeline is and debiased."
+                picture = side_by_side(made, places, names, counts[NONE])
+                stem = f"{file_slug(result.provenance.task)}-{part}-side-by-side"
+                result.pictures[stem] = (f"{subset.capitalize()}: {how}", picture)
+
+    def _add_fidelity(self, result: TaskResult, table: pd.DataFrame) -> None:
         """Add how often prompts that state their attribute get it, over all and by value; unknown counts as wrong.
 
         Resampled over concepts, which share their prompts.
         """
-        unit = stated.concept.where(stated.concept != "", stated.prompt)
-        stated = stated.assign(unit=unit).sort_values("unit", kind="stable")
-        for part, own in stated.groupby("part", sort=False):
+        stated = table[table.stated.notna()]
+        stated = stated.assign(unit=stated.concept.where(stated.concept != "", stated.prompt))
+        for part, own in stated.sort_values("unit", kind="stable").groupby("part", sort=False):
             shown = [("stated_right", "right", own, "")]
             shown += [] if own.recognised.isna().any() else [("stated_recognised", "recognised", own, "")]
             shown += [("stated_right", "right", of, f", stated {value}") for value, of in own.groupby("stated")]
             for metric, column, of, which in shown:
                 each = int(of.groupby(["variant", "prompt"]).size().iloc[0])
                 n = {self.noun: of.unit.nunique(), "stated prompts": of.prompt.nunique(), "images each": each}
-                result.add_resampled(metric, _means(of, column), n=n, subset=self._subset(part) + which, **self._boot)
+                subset = self._subset(part) + which
+                result.add_resampled(metric, _means(of, column), n=n, subset=subset, **self._boot)
 
-    def _add_unchanged(self, result: TaskResult, made: GeneratedImages, others: pd.DataFrame) -> None:
+    def _add_unchanged(self, result: TaskResult, made: GeneratedImages, table: pd.DataFrame) -> None:
         """Add how many images of prompts that no method should change stay as they are, bit for bit."""
-        moved = others[others.variant != NONE]
+        moved = table[(table.part == "others") & (table.variant != NONE)]
         pixels = [(made.read(one), made.read(one.under(NONE))) for one in (made.images[i] for i in moved.index)]
         moved = moved.assign(same=[one.tobytes() == other.tobytes() for one, other in pixels])
         for which, own in moved.groupby("concept", sort=False):
             n = {"prompts": own.prompt.nunique()}
             result.add_resampled("unchanged", _means(own, "same"), n=n, subset=f"prompts {which}", **self._boot)
+
+
+def stated_attribute(prompts: PromptSet, judge: Judge) -> tuple[str, dict[str, int]]:
+    """Return the judge's attribute that a prompt set states, and the judge's code of each of its values.
+
+    Raises:
+        InvalidInputError: no attribute of the judge has those values.
+    """
+    for attribute, names in judge.names.items():
+        codes = {name.casefold(): i for i, name in enumerate(names)}
+        code_of = {
+            value: next((codes[w.casefold()] for w in (value, *words) if w.casefold() in codes), -1)
+            for value, words in prompts.attributes.items()
+        }
+        if -1 not in code_of.values() and len(set(code_of.values())) == len(code_of):
+            return attribute, code_of
+    raise InvalidInputError(
+        f"judge {judge.name}: none of its attributes has the values {list(prompts.attributes)} that prompts of "
+        f"{prompts.name!r} state; use a judge with values of these names, or stated=False"
+    )
 
 
 def _means(table: pd.DataFrame, column: str) -> dict[str, NDArray[np.float64]]:

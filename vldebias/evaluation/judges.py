@@ -6,31 +6,27 @@ without a person has no gender, so report the rate of such pictures with every f
 
 from __future__ import annotations
 
-import json
+import string
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch.nn.functional import normalize
 
-from vldebias.data import UNKNOWN, Labels, cross
-from vldebias.errors import InvalidInputError, need
-from vldebias.evaluation.plan import GeneratedImages, folder_slug
+from vldebias.data import UNKNOWN, Labels
+from vldebias.errors import InvalidInputError, need, warn
+from vldebias.evaluation.plan import hash_of
 from vldebias.evaluation.session import Session, Texts
-from vldebias.evaluation.task import OneOrMore, Strict, named_by
-from vldebias.evaluation.variants import hash_of
-from vldebias.files import digest, read_json, write_atomically
+from vldebias.evaluation.task import Count, OneOrMore, Strict, named_by
 from vldebias.hosts.base import weights_fingerprint
 from vldebias.hosts.images import image_encoder
 from vldebias.hub import NO_CODE, asked_once, reason
 from vldebias.loading import Loaded
-from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, fill
 from vldebias.registry import Registry
 
@@ -42,7 +38,8 @@ NO_VALUE = "unknown"  # the answer of a judge that names no value
 SURE = 0.8  # default of the smallest probability with which an answer of a judge counts
 NO_PERSON = ("a photo without a person", "a photo of an object", "an empty scene")
 """Texts for what a picture may show instead of a person."""
-T = TypeVar("T", bound="JudgeSpec")
+NONE_OF_THESE = "none of these, or it cannot be told"
+BIAS = 0.2  # mean total variation between two orders of options from which a warning is worth it
 
 
 @dataclass(frozen=True)
@@ -69,14 +66,12 @@ def predict(judge: Judge, images: Sequence[Image]) -> Probabilities:
     given, checked = judge.predict(images), {}
     for attribute, values in judge.names.items():
         array = np.asarray(given.get(attribute, np.empty(0)), dtype=np.float64)
-        if array.shape != (len(images), len(values)):
+        right = array.shape == (len(images), len(values)) and (array >= 0).all()
+        if not (right and (array.sum(1) <= 1.001).all()):  # half precision rounds; NaN fails as well
             raise InvalidInputError(
-                f"judge {judge.name}: got {attribute} of shape {array.shape}; expected ({len(images)}, {len(values)})"
-            )
-        if not ((array >= 0).all() and (array.sum(1) <= 1.001).all()):  # half precision rounds; NaN fails as well
-            raise InvalidInputError(
-                f"judge {judge.name}: got numbers {array.min():.3g} .. {array.max():.3g} for {attribute}; expected "
-                "probabilities that sum to at most 1 in each row: apply a softmax"
+                f"judge {judge.name}: got {attribute} of shape {array.shape} with numbers up to "
+                f"{array.max(initial=0):.3g}; expected ({len(images)}, {len(values)}) probabilities that sum to at "
+                "most 1 in each row: apply a softmax"
             )
         checked[attribute] = array
     return checked
@@ -90,31 +85,6 @@ def decide(probabilities: np.ndarray, names: Sequence[str], sure: float) -> Labe
     best, rest = probabilities.max(axis=1), 1 - probabilities.sum(axis=1)
     known = (best >= sure) & (best >= rest)
     return Labels(np.where(known, probabilities.argmax(axis=1), UNKNOWN), tuple(names))
-
-
-def labels_of(judge: Judge, probabilities: Probabilities, attribute: str, sure: float) -> Labels:
-    """Return labels of an attribute or an intersection ("gender x race"), unknown where the judge is unsure."""
-    return cross(*(decide(probabilities[one], judge.names[one], sure) for one in attribute.split(" x ")))
-
-
-def stated_attribute(prompts: PromptSet, judge: Judge) -> tuple[str, dict[str, int]]:
-    """Return the judge's attribute that a prompt set states, and the judge's code of each of its values.
-
-    Raises:
-        InvalidInputError: no attribute of the judge has those values.
-    """
-    for attribute, names in judge.names.items():
-        codes = {name.casefold(): i for i, name in enumerate(names)}
-        code_of = {
-            value: next((codes[w.casefold()] for w in (value, *words) if w.casefold() in codes), -1)
-            for value, words in prompts.attributes.items()
-        }
-        if -1 not in code_of.values() and len(set(code_of.values())) == len(code_of):
-            return attribute, code_of
-    raise InvalidInputError(
-        f"judge {judge.name}: none of its attributes has the values {list(prompts.attributes)} that prompts of "
-        f"{prompts.name!r} state; use a judge with values of these names, or stated=False"
-    )
 
 
 # ---- kinds of judges -----------------------------------------------------------------------------------------
@@ -133,14 +103,8 @@ class JudgeSpec(Strict, ABC):
 JUDGES: Registry[type[JudgeSpec]] = Registry("judge", "vldebias.judges", named_by(JudgeSpec, "kind"), instances=False)
 
 
-def register_judge(spec: type[T]) -> type[T]:
-    """Register a kind of judge for suites, as `judge: {kind: NAME}`, and return it.
-
-    Raises:
-        InvalidInputError: no judge with a kind, or another one has the kind.
-    """
-    JUDGES.register(spec)
-    return spec
+register_judge = JUDGES.register
+"""Register a kind of judge for suites, as `judge: {kind: NAME}`, and return it."""
 
 
 @register_judge
@@ -157,42 +121,36 @@ class MiniatureJudge(JudgeSpec):
         """Return the judge with the weights that ship with the package."""
         from vldebias.miniature import load_judge, words
 
-        names = {"profession": words.PROFESSIONS, "gender": words.GENDERS, "tone": words.TONES, "age": words.AGES}
-        names |= {"species": words.SPECIES, "bird": words.CLASSES}
-        names |= {"place": words.PLACES, "background": words.BACKGROUNDS}
+        portraits = {"profession": words.PROFESSIONS, "gender": words.GENDERS, "tone": words.TONES, "age": words.AGES}
+        birds = {"species": words.SPECIES, "place": words.PLACES}
+        halves = {"bird": words.CLASSES, "background": words.BACKGROUNDS}
         network = load_judge()
 
         def answers(images: Sequence[Image]) -> Probabilities:
             pixels = np.stack([np.asarray(image.convert("RGB")) for image in images])
             read = network.predict(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255)
-            said = {}
-            for field in ("profession", "gender", "tone", "age", "species", "place"):
-                world = words.WORLDS.index("birds" if field in ("species", "place") else "portraits")
-                given = read[f"{field}_probabilities"] * read["world_probabilities"][:, world : world + 1]
-                said[field] = given.double().cpu().numpy()
+            said = dict[str, np.ndarray]()
+            for world, fields in (("portraits", portraits), ("birds", birds)):
+                chance = read["world_probabilities"][:, words.WORLDS.index(world), None]
+                said |= {one: (read[f"{one}_probabilities"] * chance).double().cpu().numpy() for one in fields}
             # The first half of the species is land birds, the first half of the places is land.
-            halves = {"bird": said["species"], "background": said["place"]}
-            return said | {name: array.reshape(len(array), 2, -1).sum(axis=2) for name, array in halves.items()}
+            for half, of in zip(halves, birds, strict=True):
+                said[half] = said[of].reshape(len(images), 2, -1).sum(axis=2)
+            return said
 
-        return Judge("miniature judge", names, answers, hash_of([weights_fingerprint(network)]))
+        return Judge("miniature judge", portraits | birds | halves, answers, hash_of([weights_fingerprint(network)]))
 
 
-def from_hub(kind: str, processor: str, name: str, device: str, **how: Any) -> tuple[Any, Any]:
-    """Load a model of transformers and its processor, by the names of their classes.
-
-    Raises:
-        InvalidInputError: they cannot be loaded.
-    """
+def _from_hub(name: str, device: str, kind: str, processor: str, **how: Any) -> tuple[Any, Any]:
+    """Load a model of transformers and its processor, by the names of their classes."""
     transformers = need("transformers")
     try:
         with asked_once(name):
             model = getattr(transformers, kind).from_pretrained(name, **NO_CODE, **how).to(device).eval()
             return model, getattr(transformers, processor).from_pretrained(name, **NO_CODE)
     except Exception as error:  # on damaged files the library raises whatever it stumbles over
-        raise InvalidInputError(
-            f"cannot load the judge {name!r}: {reason(error)}; expected an id or folder that {kind} of transformers "
-            "reads"
-        ) from error
+        expected = f"expected an id or folder that {kind} of transformers reads"
+        raise InvalidInputError(f"cannot load the judge {name!r}: {reason(error)}; {expected}") from error
 
 
 @register_judge
@@ -209,12 +167,9 @@ class ClassifierJudge(JudgeSpec):
     values: dict[str, OneOrMore] | None = None
 
     def ready(self, task: Any, session: Session) -> Judge:
-        """Return the judge with its classifier on the session's device."""
-        return self.load(session.options.device)
-
-    def load(self, device: str = "cpu") -> Judge:
         """Return the judge; InvalidInputError: no such model or label, or a label that means two values."""
-        model, processor = from_hub("AutoModelForImageClassification", "AutoImageProcessor", self.model, device)
+        kinds = "AutoModelForImageClassification", "AutoImageProcessor"
+        model, processor = _from_hub(self.model, session.options.device, *kinds)
         labels = [model.config.id2label[i] for i in range(model.config.num_labels)]
         values = self.values or {label: (label,) for label in labels}
         used = [label for some in values.values() for label in some]
@@ -262,13 +217,21 @@ class ClipJudge(JudgeSpec):
         }
         return cls(prompts={prompts.name: asked}, reject=NO_PERSON)
 
+    def loaded(self, session: Session) -> Loaded:
+        """Return the image-text model: the user's, else the suite's; InvalidInputError: neither is named."""
+        model = session.options.judge or self.model
+        if model is None:
+            raise InvalidInputError("judge: got no image-text model; add `model:` to it, or give --judge")
+        return session.load(model, self.pretrained if model == self.model else None)
+
     def ready(self, task: Any, session: Session) -> Judge:
         """Return the judge; it also says which concept an image shows, by the class prompts of the task."""
         prompts = task.prompt_set
         names = (*prompts.class_names, *prompts.held_out_class_names)
-        classes = (*prompts.classes, *prompts.held_out_classes)
-        own = {task.noun: {name: (text,) for name, text in zip(names, classes, strict=True)}, **self.prompts}
-        return self.model_copy(update={"prompts": self.prompts | own}).on(task.judging_model(session))
+        classes = zip(names, (*prompts.classes, *prompts.held_out_classes), strict=True)
+        asked = {task.noun: {name: (text,) for name, text in classes}} | self.prompts
+        asked = {attribute: asked[attribute] for attribute in (*self.prompts, task.noun)}
+        return self.model_copy(update={"prompts": asked}).on(self.loaded(session))
 
     def on(self, loaded: Loaded) -> Judge:
         """Return the judge that asks this model.
@@ -305,92 +268,88 @@ def logit_scale(model: Any) -> float:
     raise InvalidInputError(f"{type(model).__name__} has no logit_scale, which turns cosines into probabilities")
 
 
-# ---- judgements, stored next to the images ---------------------------------------------------------------------
+def question(attribute: str, options: Sequence[str]) -> str:
+    """Return the text of a question: its options by letter, in the order given."""
+    listed = "\n".join(f"{letter}. {option}" for letter, option in zip(string.ascii_uppercase, options, strict=False))
+    return f"Which {attribute} does the main subject of this picture show?\n{listed}\nAnswer with the letter alone."
 
 
-@dataclass(frozen=True)
-class Judgements:
-    """Hold what a judge said of generated images: JSON lines next to them, by path and hash of the judged file.
+@register_judge
+class VlmJudge(JudgeSpec):
+    """Judge images with any transformers image-text-to-text model (LLaVA, Qwen-VL, SmolVLM and similar ones).
 
-    home: the folder of one judge, by its name and fingerprint. names: attribute -> values.
+    The answer is never parsed from generated text: each option is a letter, and its probability is the likelihood that
+    the model continues with that letter. Models prefer some letters and places, so every question is asked with the
+    values in each cyclic order and the likelihoods are averaged in log space; a warning says where the order matters
+    much.
+
+    model: an id of the hub or a folder. questions: attribute -> its values, by default those of the task's own set.
+    batch_size: images that one forward pass reads.
     """
 
-    images: GeneratedImages
-    home: Path
-    name: str
-    names: Mapping[str, Sequence[str]]
+    kind: Literal["vlm"] = "vlm"
+    model: str
+    questions: dict[str, Annotated[tuple[str, ...], Field(min_length=2, max_length=25)]] = Field(default_factory=dict)
+    batch_size: Count = 8
 
-    @classmethod
-    def last(cls, images: GeneratedImages, attribute: str, values: Sequence[str]) -> Self | None:
-        """Return the judgements of the newest judge in a folder that knows an attribute with these values."""
-        files = images.folder.glob("judgements/*/judge.json")
-        for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True):
-            about = read_json(path)
-            if set(values) <= set(about["names"].get(attribute, ())):
-                return cls(images, path.parent, about["name"], about["names"])
-        return None
+    def ready(self, task: Any, session: Session) -> Judge:
+        """Return the judge with its model loaded."""
+        asked = self.questions or {task.attributes[0].split(" x ")[0]: tuple(task.prompts.attributes)}
+        kinds, dtype = ("AutoModelForImageTextToText", "AutoProcessor"), session.options.dtype or "auto"
+        loaded = _from_hub(self.model, session.options.device, *kinds, dtype=dtype)
+        return self.model_copy(update={"questions": asked}).on(*loaded)
 
-    def keys(self) -> list[str]:
-        """Return the keys of the images, path and hash; a missing file has the hash "-"."""
-        files = [(image.path, self.images.path(image)) for image in self.images]
-        return [f"{path} {digest(file)[:24] if file.is_file() else '-'}" for path, file in files]
+    def on(self, model: Any, processor: Any) -> Judge:
+        """Return the judge that asks this model; InvalidInputError: its processor has no chat template."""
+        names = self.questions
+        if not getattr(processor, "chat_template", None):
+            raise InvalidInputError(
+                f"judge {self.model}: got {type(processor).__name__} without a chat template; expected a model that "
+                "was tuned to follow instructions"
+            )
+        warned = set[str]()
 
-    def read(self) -> dict[str, dict[str, list[float]]]:
-        """Return key -> attribute -> probabilities."""
-        found, path = {}, self.home / "answers.jsonl"
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-            try:
-                found.update(json.loads(line))
-            except ValueError:
-                continue  # half a line of a run that was killed: the image is judged again
+        def answers(images: Sequence[Image]) -> Probabilities:
+            said = Probabilities()
+            for attribute, values in names.items():
+                some, each = sorted(values), []
+                for first in range(len(some)):  # each value is once in each place
+                    order = [*some[first:], *some[:first], NONE_OF_THESE]
+                    rows = self._asked(model, processor, images, question(attribute, order), len(order))
+                    each.append(rows[:, [*map(order.index, values), -1]])
+                chances = np.exp(each)
+                bias = 0.5 * np.abs(chances[:, None] - chances[None]).sum(-1).max(axis=(0, 1)).mean()
+                if bias > BIAS and attribute not in warned:
+                    warned.add(attribute)
+                    warn(
+                        f"{self.model}: answers about {attribute} depend on the order of the options (mean total "
+                        f"variation {bias:.2f}). They are averaged over orders; label some images by hand (vldebias "
+                        "label) to correct the judge"
+                    )
+                mean = np.mean(each, axis=0)
+                said[attribute] = np.exp(mean - np.logaddexp.reduce(mean, axis=1, keepdims=True))[:, :-1]
+            return said
+
+        texts = {attribute: question(attribute, sorted(some)) for attribute, some in names.items()}
+        mark = hash_of([weights_fingerprint(model), processor.chat_template, texts, names])
+        return Judge(self.model, names, answers, mark)
+
+    @torch.no_grad()
+    def _asked(self, model: Any, processor: Any, images: Sequence[Image], text: str, count: int) -> np.ndarray:
+        """Return log probabilities (n, count) that the model answers with each of the first letters."""
+        chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}]
+        prompt = processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+        prompt += "" if prompt[-1:].isspace() else " "
+        weight, found = next(model.parameters()), np.empty((len(images), count))
+        for size in {image.size for image in images}:  # of one size: as many image tokens, so nothing is padded
+            same = [i for i, image in enumerate(images) if image.size == size]
+            for batch in (same[i : i + self.batch_size] for i in range(0, len(same), self.batch_size)):
+                pictures = [[images[i].convert("RGB")] for i in batch]
+                read = processor(text=[f"{prompt}A"] * len(batch), images=pictures, return_tensors="pt")
+                texts = [prompt + letter for letter in string.ascii_uppercase[:count]]
+                ids = [processor(text=[one], images=pictures[:1])["input_ids"][0] for one in texts]
+                place = next(i for i, column in enumerate(zip(*ids, strict=True)) if len(set(column)) > 1)
+                moved = {k: v.to(weight) if v.is_floating_point() else v.to(weight.device) for k, v in read.items()}
+                scores = model(**moved).logits[:, place - 1].double().cpu()[:, [row[place] for row in ids]]
+                found[batch] = scores.log_softmax(dim=1).numpy()
         return found
-
-    def said(self, attribute: str, values: Sequence[str], sure: float) -> tuple[list[str], np.ndarray]:
-        """Return the judge's answer for every image, one of `values` or NO_VALUE, and its probability (n,).
-
-        Images that changed since, or were never judged, have the probability 0.
-        """
-        known, names = self.read(), self.names[attribute]
-        chances = np.array([known.get(key, {}).get(attribute, [0.0] * len(names)) for key in self.keys()])
-        codes = decide(chances, names, sure).codes
-        seen = [names[code] if code >= 0 and names[code] in values else NO_VALUE for code in codes]
-        return seen, chances.max(axis=1)
-
-
-def judge_images(
-    judge: Judge, images: GeneratedImages, *, batch_size: int = 64, progress: Progress = SILENT
-) -> Probabilities:
-    """Return attribute -> probabilities (n, values) for n images, in their order.
-
-    Answers are stored in the folder (`Judgements`): a new or changed image is judged, all other answers are read.
-
-    Raises:
-        InvalidInputError: images are missing, or the judge answers in a wrong shape.
-    """
-    if missing := images.missing:
-        raise InvalidInputError(
-            f"{images.folder}: {len(missing)} of {len(images)} images are missing, such as {missing[0].path}; "
-            "generate again, which goes on where it stopped"
-        )
-    home = images.folder / "judgements" / f"{folder_slug(judge.name)}-{folder_slug(judge.fingerprint)[:16]}"
-    stored = Judgements(images, home, judge.name, judge.names)
-    path, known, keys = home / "answers.jsonl", stored.read(), stored.keys()
-    todo = [(image, key) for image, key in zip(images, keys, strict=True) if key not in known]
-    if not path.exists():
-        names = {attribute: list(values) for attribute, values in judge.names.items()}
-        write_atomically(home / "judge.json", json.dumps({"name": judge.name, "names": names}, indent=1) + "\n")
-    torn = path.exists() and path.stat().st_size and path.read_bytes()[-1:] != b"\n"  # by a process that was killed
-    with (
-        progress.bar("judging", len(todo), there=len(keys) - len(todo)) as bar,
-        path.open("a", encoding="utf-8") as file,
-    ):
-        file.write("\n" * bool(torn))
-        for start in range(0, len(todo), batch_size):
-            batch = todo[start : start + batch_size]
-            said = predict(judge, [images.read(image) for image, _ in batch])
-            for i, (_, key) in enumerate(batch):
-                known[key] = {attribute: np.round(rows[i], 6).tolist() for attribute, rows in said.items()}
-                file.write(json.dumps({key: known[key]}) + "\n")
-            file.flush()
-            bar.advance(len(batch))
-    return {attribute: np.array([known[key][attribute] for key in keys]) for attribute in judge.names}

@@ -9,32 +9,23 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Set
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache, cached_property
-from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError, field_validator
+from torch import nn
 
 from vldebias.edit import Fingerprint
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, shortened
 from vldebias.evaluation.result import NONE, TaskProvenance, TaskResult
 from vldebias.evaluation.task import Strict, explain
-from vldebias.evaluation.variants import (
-    Variant,
-    hash_of,
-    identity,
-    joint_fingerprint,
-    ready,
-    rewritten,
-    through,
-)
 from vldebias.files import write_atomically
-from vldebias.pictures import read_png, write_png
-from vldebias.progress import SILENT, Progress
+from vldebias.hosts.base import weights_fingerprint
+from vldebias.pictures import read_png
 from vldebias.prompts import PromptSet, StatedWords, fill
 
 if TYPE_CHECKING:
@@ -67,6 +58,11 @@ OTHERS = {
 """Prompts that no method should change."""
 
 
+def hash_of(value: Any) -> str:
+    """Return a short hash of a JSON value; the order of keys counts."""
+    return hashlib.sha256(json.dumps(value, default=str).encode()).hexdigest()[:16]
+
+
 def folder_slug(text: str) -> str:
     """Return a name as a folder name: letters, digits and hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60].strip("-")
@@ -81,28 +77,24 @@ def _path(variant: str, prompt: str, seed: int) -> str:
 # ---- which images ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class PlannedPrompt:
-    """Hold one prompt of a plan.
+Asked = tuple[str, str, str, str | None]  # prompt, concept, part and stated value of a `PlannedImage`
 
-    concept: what it asks for ("nurse"), or the kind of OTHERS. part: "train" if its concept is used for fitting, else
-    "unseen"; "wordings" and "others": of WORDINGS and OTHERS. stated: the value that it names.
+
+@dataclass(frozen=True)
+class PlannedImage:
+    """Hold one image of a plan, or of any folder.
+
+    concept: what the prompt asks for ("nurse"), or the kind of OTHERS. part: "train" if its concept is used for
+    fitting, else "unseen"; "wordings" and "others": of WORDINGS and OTHERS. stated: the value that it names.
+    path: of the file below the folder of images, with forward slashes, "<variant>/<prompt>/<seed>.png" in a plan: its
+    name in annotations and judgements. variant: "none" for the unchanged pipeline, else the name of a variant.
     """
 
     prompt: str
     concept: str
     part: str = ""
     stated: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedImage(PlannedPrompt):
-    """Hold one image of a plan, or of any folder.
-
-    path: of the file below the folder of images, with forward slashes, "<variant>/<prompt>/<seed>.png" in a plan: its
-    name in annotations and judgements. variant: "none" for the unchanged pipeline, else the name of a variant.
-    """
-
+    _: KW_ONLY
     path: str
     variant: str
     seed: int
@@ -120,7 +112,7 @@ class PlannedImage(PlannedPrompt):
         return replace(self, variant=variant, path=_path(variant, self.prompt, self.seed))
 
 
-def planned_prompts(prompts: PromptSet, concepts: str, *, stated: bool, as_written: bool) -> list[PlannedPrompt]:
+def planned_prompts(prompts: PromptSet, concepts: str, *, stated: bool, as_written: bool) -> list[Asked]:
     """Return the class prompts of a set; if asked for its stated prompts, WORDINGS of its concepts, and OTHERS.
 
     concepts: "train", "unseen" or "both". WORDINGS are of the unseen concepts where there are some.
@@ -128,32 +120,30 @@ def planned_prompts(prompts: PromptSet, concepts: str, *, stated: bool, as_writt
     Raises:
         InvalidInputError: no class prompts, or no prompts that state one value.
     """
-    every = {
+    parts = {
         "train": (prompts.classes, prompts.class_names, prompts.groups),
         "unseen": (prompts.held_out_classes, prompts.held_out_class_names, prompts.held_out_groups),
     }
-    parts = {part: of for part, of in every.items() if concepts in (part, "both")}
-    planned = [PlannedPrompt(*one, part) for part, of in parts.items() for one in zip(of[0], of[1], strict=True)]
+    parts = {part: of for part, of in parts.items() if concepts in (part, "both")}
+    planned: list[Asked] = [(*one, part, None) for part, of in parts.items() for one in zip(*of[:2], strict=True)]
     if not planned:
         raise InvalidInputError(f"{prompts.name}: has no {concepts} classes, so there is no prompt to generate")
-    written = [one.concept for one in planned if one.part == planned[-1].part]
-    values = {value: StatedWords(words) for value, words in prompts.attributes.items()}
+    written = [concept for _, concept, part, _ in planned if part == planned[-1][2]]
     for part, (_, names, groups) in parts.items() if stated else ():
         if not groups:
             raise InvalidInputError(f"{prompts.name}: stated=True needs {part} pairs; use stated=False")
         known = StatedWords(names)
-        for prompt in dict.fromkeys(prompt for group in groups for prompt in group):
-            named = [value for value, words in values.items() if words.match(prompt)]
+        for prompt in dict.fromkeys(chain(*groups)):
+            named = prompts.values_in(prompt)
             if len(named) != 1:
                 raise InvalidInputError(
-                    f"{prompts.name}: {prompt!r} names {named or 'none'} of the values {list(values)}, expected one; "
-                    "use stated=False"
+                    f"{prompts.name}: {prompt!r} names {list(named)} of the values {list(prompts.attributes)}, "
+                    "expected one; use stated=False"
                 )
-            concept = known.find(prompt)
-            planned.append(PlannedPrompt(prompt, concept[0] if concept else "", part, named[0]))
+            planned.append((prompt, next(iter(known.find(prompt)), ""), part, named[0]))
     if as_written:
-        planned += [PlannedPrompt(fill(text, concept=name), name, "wordings") for name in written for text in WORDINGS]
-        planned += [PlannedPrompt(text, kind, "others") for kind, texts in OTHERS.items() for text in texts]
+        planned += [(fill(text, concept=name), name, "wordings", None) for name in written for text in WORDINGS]
+        planned += [(text, kind, "others", None) for kind, texts in OTHERS.items() for text in texts]
     return planned
 
 
@@ -168,7 +158,7 @@ class Plan(Strict):
     model: dict[str, Any]
     prompt_set: str
     prompt_set_hash: str
-    prompts: tuple[PlannedPrompt, ...]
+    prompts: tuple[Asked, ...]
     variants: dict[str, dict[str, Any]]
     seeds: tuple[int, ...]
     images: int
@@ -185,70 +175,63 @@ class Plan(Strict):
             raise ValueError("expected names that stay different as names of folders, and none that is called 'none'")
         return given
 
-    def of(self, variant: str) -> list[PlannedImage]:
-        """Return the images of one variant, prompt by prompt."""
-        images, only_stated = [], self.variants[variant].get("only_stated")
-        for one in self.prompts:
-            if one.stated is not None or not only_stated:
-                plain = one.stated is None and one.part in ("train", "unseen")
-                each = range(self.images if plain else self.stated_images)
-                for seed in (SEED_STEP * run + i for run in self.seeds for i in each):
-                    path = _path(variant, one.prompt, seed)
-                    images.append(PlannedImage(**vars(one), path=path, variant=variant, seed=seed))
-        return images
-
     @cached_property
     def all_images(self) -> tuple[PlannedImage, ...]:
-        """Return the images of all variants, one variant after the other."""
-        return tuple(image for variant in self.variants for image in self.of(variant))
+        """Return the images of all variants, one variant after the other, prompt by prompt."""
+        images = []
+        for variant, about in self.variants.items():
+            for prompt, concept, part, stated in self.prompts:
+                plain = stated is None and part in ("train", "unseen")
+                count = self.images if plain else self.stated_images
+                own = range(0 if stated is None and about.get("only_stated") else count)
+                for seed in (SEED_STEP * run + i for run in self.seeds for i in own):
+                    path = _path(variant, prompt, seed)
+                    one = PlannedImage(prompt, concept, part, stated, path=path, variant=variant, seed=seed)
+                    images.append(one)
+        return tuple(images)
 
-    def batches(self, variant: str) -> Iterator[list[PlannedImage]]:
-        """Yield the images that run through the pipeline together, whichever exist already.
+    def batches(self, images: Sequence[PlannedImage]) -> list[list[int]]:
+        """Return the numbers of images of one variant that run through the pipeline together, if they exist or not.
 
         Prompts that state their attribute share no batch with others, so a variant that leaves them alone copies all.
         """
-        images = self.of(variant)
-        for stated in (False, True):
-            alike = [image for image in images if (image.stated is not None) == stated]
-            yield from (alike[start : start + self.batch_size] for start in range(0, len(alike), self.batch_size))
+        kinds = [[i for i, one in enumerate(images) if (one.stated is not None) == stated] for stated in (False, True)]
+        size = self.batch_size
+        return [alike[start : start + size] for alike in kinds for start in range(0, len(alike), size)]
 
     def settle(self, folder: Path) -> GeneratedImages:
         """Write the plan into a folder and return its images; a plan that has images already is kept.
+
+        Weights may differ by rounding from those of the plan that is kept.
 
         Raises:
             InvalidInputError: the folder holds images of another plan, or images without one.
         """
         if not any(folder.glob("*/*/*.png")):
             write_atomically(folder / PLAN, self.model_dump_json(indent=1) + "\n")
-        elif differences := self.differences(GeneratedImages.open(folder).plan):
+        kept = GeneratedImages.open(folder)
+        old, new = (plan.model_dump(mode="json", exclude={"model"}) | plan.model for plan in (kept.plan, self))
+        was, now = (one.pop("fingerprints", {}) for one in (old, new))
+        old["components"], new["components"] = sorted(was), sorted(now)
+        differ = []
+        for key in (key for key in {**old, **new} if old.get(key) != new.get(key)):
+            texts = [shortened(json.dumps(one.get(key)), 120) for one in (old, new)]
+            differ.append(f"{key} was {texts[0]} and is {texts[1]} now")
+        for name in sorted(was.keys() & now.keys()):
+            one, other = Fingerprint.of(was[name]), Fingerprint.of(now[name])
+            if one is not None and not one.matches(other):
+                differ.append(f"the weights of {name} differ")
+        if differ:
             raise InvalidInputError(
-                f"{folder}: holds images of other settings: {'; '.join(differences)}. Use another folder, repeat the "
+                f"{folder}: holds images of other settings: {'; '.join(differ)}. Use another folder, repeat the "
                 "settings to go on with these images, or delete the folder"
             )
-        return GeneratedImages.open(folder)
-
-    def differences(self, before: Plan) -> list[str]:
-        """Return what differs from an earlier plan, one text per setting; weights may differ by rounding."""
-        old, new = (plan.model_dump(mode="json", exclude={"model"}) | plan.model for plan in (before, self))
-        was, now = (one.pop("fingerprints", {}) for one in (old, new))
-        changes = []
-        for key in (key for key in {**old, **new} if old.get(key) != new.get(key)):
-            texts = json.dumps(old.get(key)), json.dumps(new.get(key))
-            short = max(map(len, texts)) <= 120
-            changes.append(f"{key} was {texts[0]} and is {texts[1]} now" if short else f"{key} differ")
-        for name in sorted({**was, **now}):
-            one, other = (Fingerprint.of(prints.get(name)) for prints in (was, now))
-            if (name in was) != (name in now) or (one is not None and not one.matches(other)):
-                changes.append(f"the weights of {name} differ")
-        return changes
-
-
-# ---- a folder of images ----------------------------------------------------------------------------------------
+        return kept
 
 
 @dataclass(frozen=True)
 class GeneratedImages:
-    """Hold the images of a folder, in the order of the plan; some may not exist yet (see `missing`)."""
+    """Hold the images of a folder, in the order of the plan; some may not exist yet."""
 
     folder: Path
     plan: Plan
@@ -272,11 +255,6 @@ class GeneratedImages:
     def __iter__(self) -> Iterator[PlannedImage]:
         return iter(self.images)
 
-    @property
-    def missing(self) -> list[PlannedImage]:
-        """Return the images that are still to be generated."""
-        return [image for image in self.images if not self.path(image).is_file()]
-
     def path(self, image: PlannedImage) -> Path:
         """Return the path of an image."""
         return self.folder / image.path
@@ -289,24 +267,11 @@ class GeneratedImages:
         """Read the image file's own record of how it was generated; OSError where it cannot be read."""
         return read_png(self.path(image), pixels=False)[1]
 
-    def whole(self, image: PlannedImage) -> bool:
-        """Return whether the file is there, undamaged, and the image that the plan means."""
-        try:
-            about = read_png(self.path(image))[1]
-        except OSError:
-            return False
-        return about.items() >= _record(self.plan, image).items()
-
     def result(self, *, settings: Mapping[str, Any], **fields: Any) -> TaskResult:
         """Return an empty block about these images; fields: task, title, description, ...; rows have lam, strength."""
         plan = self.plan
         model = {key: value for key, value in plan.model.items() if key != "fingerprints"}
-        how = {"steps": plan.steps, "guidance": plan.guidance, "batch size": plan.batch_size, "options": plan.options}
-        stated = sum(one.stated is not None for one in plan.prompts)
-        own = {
-            name: {key: of[key] for key in ("lam", "strength") if of.get(key) is not None}
-            for name, of in plan.variants.items()
-        }
+        stated = sum(value is not None for *_, value in plan.prompts)
         about = {
             "model": str(plan.model.get("id") or plan.model["pipeline"]),
             "fingerprint": joint_fingerprint(plan.model["fingerprints"]),
@@ -316,84 +281,38 @@ class GeneratedImages:
             "methods": plan.variants,
             "seeds": list(plan.seeds),
             "n": {"prompts": len(plan.prompts) - stated, "stated": stated, "images": len(plan.all_images)},
-            "settings": {**model, **how, **settings},
+            "settings": {**model, **settings},
         }
-        return TaskResult(TaskProvenance(**about | fields), details=own)
+        own = ("lam", "strength")
+        details = {name: {k: of[k] for k in own if of.get(k) is not None} for name, of in plan.variants.items()}
+        return TaskResult(TaskProvenance(**about | fields), details=details)
 
 
-# ---- generating ----------------------------------------------------------------------------------------------
+# ---- which pipeline -----------------------------------------------------------------------------------------
 
 
-def generate(
-    pipe: Any, plan: Plan, variants: Mapping[str, Variant], folder: str | Path, *, progress: Progress = SILENT
-) -> GeneratedImages:
-    """Generate the images of `plan` that `folder` does not hold yet.
+def identity(pipe: Any) -> dict[str, Any]:
+    """Return what identifies a pipeline: class, origin, fingerprints of all components, scheduler, adapters, precision.
 
-    Every image has its own random generator and the plan fixes the batches, so the pixels are the same however often a
-    run was interrupted. Missing and damaged files are generated again. Images of prompts that a variant leaves alone
-    are copied from "none".
-
-    Args:
-        pipe: any diffusers text-to-image pipeline that `vldebias.debias` takes, without an attachment.
-        plan, variants: of a `GenerationTask`.
-        folder: made where it is missing; may hold an interrupted run of the same plan.
-
-    Raises:
-        AlreadyAttachedError: the pipeline carries an attachment, so there would be no image without one.
-        InvalidInputError: the folder belongs to another plan; the message says what differs.
+    Fingerprints are None where weights are offloaded to meta tensors.
     """
-    with ready(pipe):
-        images = plan.model_copy(update={"model": plan.model or identity(pipe)}).settle(Path(folder))
-        missing = {image.path for image in images if not images.whole(image)}
-        with progress.bar("generating", len(missing), there=len(images) - len(missing)) as bar:
-            for name in images.plan.variants:
-                _generate_variant(pipe, images, name, variants.get(name), missing, bar)
-    return images
-
-
-def _generate_variant(
-    pipe: Any, images: GeneratedImages, name: str, variant: Variant | None, missing: Set[str], bar: Any
-) -> None:
-    """Generate the missing images of one variant; nothing is fitted where none is missing."""
-    plan, every = images.plan, images.plan.of(name)
-    how = {"num_inference_steps": plan.steps, "guidance_scale": plan.guidance, **plan.options}
-    batches = [batch for batch in plan.batches(name) if not missing.isdisjoint(one.path for one in batch)]
-    if not batches:
-        return
-    attached = nullcontext() if variant is None else variant.attach(pipe)
-    with attached as attachment, rewritten(attachment, [image.prompt for image in every]) as rows:
-        told = {image.path: row for image, row in zip(every, rows, strict=True)}
-        for batch in batches:
-            todo = [image for image in batch if image.path in missing]
-            # The image under "none": text embeddings, noise and size of the batch are equal, so all pixels are.
-            copies = [image for image in todo if told[image.path].alone]
-            files = {image.path: read_png(images.path(image.under(NONE))) for image in copies}
-            pictures = {path: (picture, bool(about.get("flagged"))) for path, (picture, about) in files.items()}
-            if len(copies) < len(todo):  # the whole batch, whatever is there of it
-                made = through(pipe, [told[one.path].text for one in batch], [one.noise for one in batch], how)
-                pictures = {image.path: one for image, one in zip(batch, made, strict=True)} | pictures
-            for image in todo:
-                picture, flagged = pictures[image.path]
-                row = told[image.path]
-                about = {"left_alone": row.alone, "flagged": flagged, "version": version("vldebias")}
-                about |= {"value": row.value, "generated prompt": row.text}
-                write_png(picture, images.path(image), _record(plan, image) | about)
-            bar.advance(len(todo))
-
-
-def _record(plan: Plan, image: PlannedImage) -> dict[str, Any]:
-    """What the PNG says about how it was generated, as plain JSON."""
-    method = {key: value for key, value in plan.variants[image.variant].items() if key != "only_stated"}
+    modules = {n: getattr(m, "_orig_mod", m) for n, m in pipe.components.items() if isinstance(m, nn.Module)}
+    # Private entries say which values were defaults, in an order that changes from process to process.
+    scheduler = sorted((key, value) for key, value in pipe.scheduler.config.items() if not key.startswith("_"))
     return {
-        "prompt": image.prompt,
-        "seed": image.seed,
-        "noise": image.noise,
-        "variant": image.variant,
-        **(method or {"method": NONE}),
-        "steps": plan.steps,
-        "guidance": plan.guidance,
-        "options": plan.options,
-        "model": plan.model.get("id"),
-        "pipeline": plan.model.get("pipeline"),
-        "fingerprint": hash_of(plan.model.get("fingerprints")),
+        "pipeline": type(pipe).__name__,
+        "id": str(getattr(pipe, "name_or_path", None) or "") or None,
+        "fingerprints": {name: (f := weights_fingerprint(module)) and f.to_dict() for name, module in modules.items()},
+        "scheduler": f"{type(pipe.scheduler).__name__} {hash_of(scheduler)}",
+        "adapters": sorted({name for m in modules.values() for name in getattr(m, "peft_config", None) or ()}),
+        "precision": sorted({str(p.dtype).removeprefix("torch.") for m in modules.values() for p in m.parameters()}),
     }
+
+
+def joint_fingerprint(components: Mapping[str, dict[str, Any] | None]) -> dict[str, Any] | None:
+    """Return one fingerprint of all components, for `Fingerprint.matches`; None where one is unknown."""
+    prints = [one for _, one in sorted(components.items()) if one is not None]
+    if not prints or len(prints) < len(components):
+        return None
+    lists = {key: [x for one in prints for x in one.get(key, [])] for key in ("norms", "waves", "tensors")}
+    return {"structure": hash_of([sorted(components), [one["structure"] for one in prints]]), **lists}

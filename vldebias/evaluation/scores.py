@@ -1,4 +1,4 @@
-"""Measure the quality that images lose: CLIPScore against their prompts, and FID against the images of "none".
+"""Judge generated images, store the answers, and measure quality: CLIPScore against the prompts, FID against "none".
 
 CLIPScore (Hessel et al., 2021) looks at images through a CLIP, with the prejudices of that CLIP: one that associates
 nurses with women scores a man in a nurse's uniform lower. A lower score after debiasing may therefore be the scorer's
@@ -12,134 +12,190 @@ A debiased pipeline should move away from images that have the bias, so a larger
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from vldebias.errors import Lazily, need, warn
-from vldebias.evaluation.plan import GeneratedImages
+from vldebias.errors import InvalidInputError, need, warn
+from vldebias.evaluation.judges import NO_VALUE, SURE, Judge, Probabilities, decide, predict
+from vldebias.evaluation.plan import GeneratedImages, folder_slug
 from vldebias.evaluation.result import NONE, TaskResult
 from vldebias.evaluation.session import Texts
-from vldebias.hosts.images import ImageEncoder, image_encoder
-from vldebias.loading import Loaded
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = Lazily("pandas")
+from vldebias.files import digest, write_atomically
+from vldebias.hosts.images import ImageEncoder
+from vldebias.progress import SILENT, Progress
 
 BATCH = 64
 ENOUGH = 2048  # images for an FID that is read by itself
-Features = Mapping[str, tuple[list[str], Tensor]]
+ABOUT_CLIP = (
+    "CLIPScore of every image with the prompt that it was generated from, max(w cos, 0); the text is not projected. "
+    "Mean over prompts, resampled over prompts with their images. The model that scores has biases of its own."
+)
+ABOUT_FID = (
+    "Frechet distance between the features of generated images and of a reference, as Gaussians. Few images bias it "
+    "upwards, every variant alike."
+)
 
 
-def scored(made: GeneratedImages, scorer: Loaded, name: str, *, clip: bool, fid: bool, **boot: Any) -> list[TaskResult]:
-    """Return the CLIPScore and FID of generated images; scorer: an image-text model with its preprocessing."""
-    encoder, texts = (
-        image_encoder(scorer.host, scorer.preprocess, name=scorer.name),
-        Texts(scorer.host, scorer.tokenizer),
-    )
-    features = features_of(made, encoder)
-    results = [clip_score(made, features, encoder, texts, task=f"{name}: CLIPScore", **boot)] if clip else []
-    return results + ([distance(made, features, encoder, task=f"{name}: FID")] if fid else [])
+# ---- judgements, stored next to the images ---------------------------------------------------------------------
 
 
-def features_of(made: GeneratedImages, encoder: ImageEncoder) -> Features:
-    """Return variant -> prompts (n,) and features (n, d) of the images of prompts that state no value.
+def judge_images(
+    judge: Judge, images: GeneratedImages, *, batch_size: int = 64, progress: Progress = SILENT
+) -> Probabilities:
+    """Return attribute -> probabilities (n, values) for n images, in their order.
 
-    They are in the same order of prompts and seeds under every variant, the first of which is "none".
+    Answers are stored in the folder, a line about the judge and one for each image by path and hash of its file: a new
+    or changed image is judged, all other answers are read.
+
+    Raises:
+        InvalidInputError: images are missing, or the judge answers in a wrong shape.
     """
-    table = pd.DataFrame(made.images).assign(image=made.images)
-    plain = table[table.stated.isna()].sort_values(["prompt", "seed"], kind="stable")
-    found = {}
-    for variant, own in plain.groupby("variant", sort=False):
-        images = [own.image.iloc[start : start + BATCH] for start in range(0, len(own), BATCH)]
-        batches = [encoder.encode([made.read(image) for image in batch]).double() for batch in images]
-        found[str(variant)] = own.prompt.tolist(), torch.cat(batches)
-    return found
+    if missing := [image.path for image in images if not images.path(image).is_file()]:
+        raise InvalidInputError(
+            f"{images.folder}: {len(missing)} of {len(images)} images are missing, such as {missing[0]}; generate "
+            "again, which goes on where it stopped"
+        )
+    name = f"{folder_slug(judge.name)}-{folder_slug(judge.fingerprint)[:16]}.jsonl"
+    path, keys = images.folder / "judgements" / name, _keys(images)
+    if not path.exists():
+        names = {attribute: list(values) for attribute, values in judge.names.items()}
+        write_atomically(path, json.dumps({"name": judge.name, "names": names}) + "\n")
+    _, known = _stored(path)
+    todo = [(image, key) for image, key in zip(images, keys, strict=True) if key not in known]
+    torn = path.read_bytes()[-1:] != b"\n"  # by a process that was killed
+    with (
+        path.open("a", encoding="utf-8") as file,
+        progress.bar("judging", len(todo), there=len(keys) - len(todo)) as bar,
+    ):
+        file.write("\n" * torn)
+        for start in range(0, len(todo), batch_size):
+            batch = todo[start : start + batch_size]
+            said = predict(judge, [images.read(image) for image, _ in batch])
+            for i, (_, key) in enumerate(batch):
+                known[key] = {attribute: np.round(rows[i], 6).tolist() for attribute, rows in said.items()}
+                file.write(json.dumps({key: known[key]}) + "\n")
+            file.flush()
+            bar.advance(len(batch))
+    return {attribute: np.array([known[key][attribute] for key in keys]) for attribute in judge.names}
 
 
-def clip_score(
-    made: GeneratedImages, features: Features, encoder: ImageEncoder, texts: Texts, *, task: str, **boot: Any
-) -> TaskResult:
-    """Return `clip_score` of every variant, 100 max(cos(image, prompt), 0) (Hessel et al., section 3).
+def last_judgements(
+    images: GeneratedImages, attribute: str, values: Sequence[str], sure: float = SURE
+) -> tuple[str, list[str], np.ndarray] | None:
+    """Return what the newest judge in a folder said that knows these values of an attribute; None if there is none.
 
-    torchmetrics cuts the mean off at zero and not each image. A projection attached to the model is ignored.
+    Returns:
+        The name of the judge; its answer for every image, one of `values` or NO_VALUE; its probability (n,), 0 for
+        images that changed since or were never judged.
+    """
+    files = images.folder.glob("judgements/*.jsonl")
+    for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True):
+        about, known = _stored(path)
+        if set(values) <= set(names := about["names"].get(attribute, ())):
+            never = {attribute: [0.0] * len(names)}
+            chances = np.array([known.get(key, never)[attribute] for key in _keys(images)])
+            codes = decide(chances, names, sure).codes
+            seen = [names[code] if code >= 0 and names[code] in values else NO_VALUE for code in codes]
+            return about["name"], seen, chances.max(axis=1)
+    return None
+
+
+def _keys(images: GeneratedImages) -> list[str]:
+    """Return path and hash of every image file; the hash of a missing one is "-"."""
+    files = [(image.path, images.path(image)) for image in images]
+    return [f"{path} {digest(file)[:24] if file.is_file() else '-'}" for path, file in files]
+
+
+def _stored(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the line about the judge, and its answers by key; half a line of a run that was killed is left out."""
+    first, *lines = path.read_text(encoding="utf-8").splitlines()
+    known = dict[str, Any]()
+    for line in lines:
+        with suppress(ValueError):
+            known |= json.loads(line)
+    return json.loads(first), known
+
+
+# ---- quality ---------------------------------------------------------------------------------------------------
+
+
+def scored(
+    made: GeneratedImages, encoder: ImageEncoder, texts: Texts, name: str, *, clip: bool, fid: bool, **boot: Any
+) -> list[TaskResult]:
+    """Return the blocks of CLIPScore and FID, as far as asked for, of the images of prompts that state no value.
 
     encoder, texts: the image and the text side of the same model. boot: resamples, seed.
     """
-    prompts, index, sizes = np.unique(features[NONE][0], return_inverse=True, return_counts=True)
-    rows, values = normalize(texts.embed(prompts.tolist()).double(), dim=1)[index], {}
-    for variant, (_, own) in features.items():
+    plain = sorted((one for one in made if one.stated is None), key=lambda one: (one.prompt, one.seed))
+    features = {}
+    for variant in made.plan.variants:  # "none" first, which FID compares with
+        own = [one for one in plain if one.variant == variant]
+        batches = [own[start : start + BATCH] for start in range(0, len(own), BATCH)]
+        rows = [encoder.encode([made.read(one) for one in batch]).double() for batch in batches]
+        if rows:
+            features[variant] = torch.cat(rows)
+    prompts = [one.prompt for one in plain if one.variant == NONE]
+    results = [_clip_score(made, features, prompts, encoder, texts, f"{name}: CLIPScore", boot)] if clip else []
+    return results + ([_distance(made, features, encoder, f"{name}: FID")] if fid else [])
+
+
+def _clip_score(
+    made: GeneratedImages,
+    features: dict[str, Tensor],
+    prompts: list[str],
+    encoder: ImageEncoder,
+    texts: Texts,
+    task: str,
+    boot: dict[str, Any],
+) -> TaskResult:
+    """Return 100 max(cos(image, prompt), 0) (Hessel et al., section 3); torchmetrics cuts only the mean off at zero."""
+    names, index, sizes = np.unique(prompts, return_inverse=True, return_counts=True)
+    rows, values = normalize(texts.embed(names.tolist()).double(), dim=1)[index], {}
+    for variant, own in features.items():
         scores = 100 * (normalize(own, dim=1) * rows).sum(1).clamp(min=0).numpy()
         # Means of prompts are the units, or the images where there is one prompt.
         values[variant] = scores if len(sizes) == 1 else np.bincount(index, weights=scores) / sizes
     n = {"prompts": len(sizes), "images": len(index)}
-    result = made.result(
-        task=task,
-        title="CLIPScore of generated images",
-        description="CLIPScore of every image with the prompt that it was generated from, max(w cos, 0); the text is "
-        "not projected. Mean over prompts, resampled over prompts with their images. The model that scores has biases "
-        "of its own.",
-        n=n,
-        settings={
-            "scale": "percent: 100 max(cos, 0)",
-            "scored by": encoder.name,
-            "image tower": encoder.fingerprint,
-            "text tower": texts.fingerprint,
-            "preprocessing": encoder.preprocessing,
-            **boot,
-        },
-    )
+    how: dict[str, Any] = {
+        "scale": "percent: 100 max(cos, 0)",
+        "scored by": encoder.name,
+        "preprocessing": encoder.preprocessing,
+    }
+    how |= {"image tower": encoder.fingerprint, "text tower": texts.fingerprint, **boot}
+    title = "CLIPScore of generated images"
+    result = made.result(task=task, title=title, description=ABOUT_CLIP, n=n, settings=how)
     result.add_resampled("clip_score", values, n=n, **boot)
     return result
 
 
-def distance(made: GeneratedImages, features: Features, encoder: ImageEncoder, *, task: str) -> TaskResult:
-    """Return `fid` of the images of every variant to those of "none", on image-encoder features; no interval."""
-    count, dim = features[NONE][1].shape
-    metric = need("torchmetrics.image.fid").FrechetInceptionDistance(_Given(dim), reset_real_features=False)
+def _distance(made: GeneratedImages, features: dict[str, Tensor], encoder: ImageEncoder, task: str) -> TaskResult:
+    """Return the FID of every variant to "none", on features of the encoder; it has no interval."""
+    count, dim = features[NONE].shape
     if count < (enough := max(ENOUGH, dim + 1)):
         warn(
             f"FID of {count} images: fewer than {enough} bias it upwards; compare variants with the same number of "
             "images, and do not compare with figures of others"
         )
+    network: Any = nn.Identity()  # features are there, where torchmetrics expects a network
+    network.num_features = dim
+    metric = need("torchmetrics.image.fid").FrechetInceptionDistance(network, reset_real_features=False)
     values = {}
-    for variant, (_, own) in features.items():  # "none" first, which the metric keeps
+    for variant, own in features.items():
         metric.reset()
-        for batch in own.split(BATCH):
-            metric.update(batch, real=variant == NONE)
+        metric.update(own, real=variant == NONE)
         if variant != NONE:
             values[variant] = float(metric.compute())
     n = {"images": count, "reference images": count}
-    result = made.result(
-        task=task,
-        title="FID of generated images",
-        description="Frechet distance between the features of generated images and of a reference, as Gaussians. Few "
-        "images bias it upwards, every variant alike.",
-        n=n,
-        settings={
-            "features": encoder.name,
-            "dimensions": dim,
-            "feature weights": encoder.fingerprint,
-            "reference": "the images of the pipeline without a method",
-            "value": "torchmetrics FrechetInceptionDistance, in float64",
-        },
-    )
+    how: dict[str, Any] = {"features": encoder.name, "dimensions": dim, "feature weights": encoder.fingerprint}
+    how |= {"reference": "the images of the pipeline without a method", "value": "torchmetrics, in float64"}
+    result = made.result(task=task, title="FID of generated images", description=ABOUT_FID, n=n, settings=how)
     result.add_draws("fid", values, n=n)
     return result
-
-
-class _Given(nn.Module):
-    """Features that were computed before, where torchmetrics expects a network."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.num_features = dim
-
-    def forward(self, features: Tensor) -> Tensor:
-        return features

@@ -20,9 +20,10 @@ from vldebias.data import Labels, odd_values
 from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.evaluation.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON, read_answers
-from vldebias.evaluation.judges import NO_VALUE, SURE, Judgements
+from vldebias.evaluation.judges import NO_VALUE
 from vldebias.evaluation.plan import GeneratedImages
 from vldebias.evaluation.result import CHANCE, NONE, TaskProvenance, TaskResult
+from vldebias.evaluation.scores import last_judgements
 from vldebias.evaluation.session import Session
 from vldebias.evaluation.task import Name, Task, register_task
 from vldebias.files import digest
@@ -315,8 +316,8 @@ class SharesTask(Task):
         said = answers.assign(weight=answers.weight.astype(float).fillna(1.0)).groupby("image")
         majority = said.value.agg(lambda values: NO_MAJORITY if len(most := values.mode()) > 1 else most[0])
         images = pd.DataFrame(drawn.images).rename(columns={"variant": "method"})
-        judge = Judgements.last(drawn, self.attribute, self.values)
-        images["value"] = "" if judge is None else judge.said(self.attribute, self.values, SURE)[0]
+        judge = last_judgements(drawn, self.attribute, self.values)
+        images["value"] = "" if judge is None else judge[1]
         images["prompt"] = images.concept.where(images.part.isin(["train", "unseen"]), images.prompt)
         images["people"] = images.path.map(majority).fillna("")
         images["weight"] = images.path.map(said.weight.last()).fillna(1.0)
@@ -329,7 +330,7 @@ class SharesTask(Task):
         empty = partial(drawn.result, split="generated, labelled by people")
         (result,) = own._blocks(told.assign(value=told.people).drop(columns="people"), "labels", empty)
         votes = answers.pivot(index="annotator", columns="image", values="code").reindex(columns=images.path)
-        result.provenance.settings |= {"annotators": list(votes.index), "judge": judge and judge.name}
+        result.provenance.settings |= {"annotators": list(votes.index), "judge": judge and judge[0]}
         with suppress(InvalidInputError):  # one annotator, or one value
             agreed = agreement(votes, resamples=self.resamples, seed=self.seed)
             n = {"images with two answers": agreed.alpha.n, "annotators": len(votes), "answers": agreed.answers}

@@ -1,29 +1,29 @@
-"""Debias a pipeline with any method or a saved edit, and compare a few images of several methods in a grid."""
+"""Debias a pipeline with any method or a saved edit, generate images with it, and compare a few of them in a grid."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import torch
 from pydantic import Field, field_validator, model_validator
-from torch import nn
 
 from vldebias.api import debias
 from vldebias.edit import Edit
 from vldebias.errors import AlreadyAttachedError, InvalidInputError, need
+from vldebias.evaluation.plan import GeneratedImages, Plan, PlannedImage, hash_of, identity
 from vldebias.evaluation.result import NONE
-from vldebias.evaluation.task import Lam, Prompts, SeveralPrompts, Share, Strict
-from vldebias.files import add_tensors
+from vldebias.evaluation.task import Lam, SeveralPrompts, Share, Strict
+from vldebias.files import digest
 from vldebias.hosts import Attachment, attachment_of
-from vldebias.hosts.base import weights_fingerprint
-from vldebias.methods import METHODS, Method, Need, get_method, load_edit, load_edits
-from vldebias.pictures import INK, font
+from vldebias.methods import METHODS, Method, get_method, load_edit, load_edits
+from vldebias.pictures import INK, font, read_png, write_png
+from vldebias.progress import SILENT, Progress
 from vldebias.prompts import can_balance, load_prompts
 
 if TYPE_CHECKING:
@@ -69,19 +69,14 @@ class Variant(Strict):
         clash = self.model_fields_set & {"prompts", "method", "lam"}
         if self.projection is not None and clash:
             raise ValueError(f"a saved projection carries its own {', '.join(sorted(clash))}; leave them out")
-        sets = [part for one in map(load_prompts, self.prompts) for part in one.parts or (one,)]
-        if sets and Need.SPURIOUS in get_method(self.method).needs and not any(part.spurious for part in sets):
-            raise ValueError(f"method {self.method!r} needs spurious prompts, the sets have none; use method='cali'")
         return self
 
     @property
     def rewrites(self) -> bool:
         """Return whether it balances prompts, as the default does for sets about persons, and fits no edit."""
-        if self.projection is not None:
-            return False
-        sets = [part for one in map(load_prompts, self.prompts) for part in one.parts or (one,)]
-        stands_for = self.method == "default" and bool(sets) and all(map(can_balance, sets))
-        return stands_for or get_method(self.method).rewrites
+        sets = [part for one in self.prompts for part in one.parts or (one,)]
+        by_default = self.method == "default" and bool(sets) and all(map(can_balance, sets))
+        return self.projection is None and (by_default or get_method(self.method).rewrites)
 
     @property
     def _lam(self) -> float | None:
@@ -93,10 +88,6 @@ class Variant(Strict):
         single = (self.projection / "config.json").is_file()
         return load_edit(self.projection) if single else load_edits(self.projection)
 
-    def on(self, *prompts: Prompts) -> Variant:
-        """Return the variant for a task that generates `prompts`; it is fitted on them if it names no sets."""
-        return self if self.prompts or self.projection is not None else self.model_copy(update={"prompts": prompts})
-
     def attach(self, pipe: Any) -> Attachment:
         """Attach the variant to a pipeline."""
         common: dict[str, Any] = {"strength": self.strength, "keep_stated": self.keep_stated}
@@ -106,73 +97,19 @@ class Variant(Strict):
 
     @property
     def planned(self) -> dict[str, Any]:
-        """Return the description of the variant in a plan; sets: name -> hash, projection: digest of its tensors."""
+        """Return the description of the variant in a plan; sets: name -> hash, projection: digest of its files."""
         told: dict[str, Any] = {key: getattr(self, key) for key in ("strength", "keep_stated", "only_stated")}
         if self.projection is None:
-            sets = {one.name: one.hash for one in map(load_prompts, self.prompts)}
-            name = "balanced-prompts" if self.rewrites else get_method(self.method).name
-            return told | {"sets": sets, "method": name, "lam": self._lam}
-        edits, state = self._saved, hashlib.sha256()
-        every = list(edits.values()) if isinstance(edits, Mapping) else [edits]
-        for edit in every:
-            add_tensors(state, sorted(edit.tensors().items()))
-        of = every[0].provenance
-        lam = of.lam if isinstance(of.lam, float) and (of.method not in METHODS or METHODS[of.method].has_lam) else None
+            method = "balanced-prompts" if self.rewrites else self.method
+            return told | {"sets": {one.name: one.hash for one in self.prompts}, "method": method, "lam": self._lam}
+        edits, files = self._saved, sorted(self.projection.rglob("*.safetensors"))
+        of = (next(iter(edits.values())) if isinstance(edits, Mapping) else edits).provenance
+        lam = of.lam if isinstance(of.lam, float) and getattr(METHODS.get(of.method), "has_lam", True) else None
         told |= {"sets": {of.prompts or "projection": of.prompts_hash or ""}, "method": of.method, "lam": lam}
-        return told | {"projection": state.hexdigest()[:16]}
-
-
-def hash_of(value: Any) -> str:
-    """Return a short hash of a JSON value; the order of keys counts."""
-    return hashlib.sha256(json.dumps(value, default=str).encode()).hexdigest()[:16]
+        return told | {"projection": hash_of([digest(file) for file in files])}
 
 
 # ---- generating ----------------------------------------------------------------------------------------------
-
-
-def identity(pipe: Any) -> dict[str, Any]:
-    """Return what identifies a pipeline: class, origin, fingerprints of all components, scheduler, adapters, precision.
-
-    Fingerprints are None where weights are offloaded to meta tensors.
-    """
-    modules = {n: getattr(m, "_orig_mod", m) for n, m in pipe.components.items() if isinstance(m, nn.Module)}
-    # Private entries say which values were defaults, in an order that changes from process to process.
-    scheduler = sorted((key, value) for key, value in pipe.scheduler.config.items() if not key.startswith("_"))
-    adapters = {name for module in modules.values() for name in getattr(module, "peft_config", None) or ()}
-    return {
-        "pipeline": type(pipe).__name__,
-        "id": str(getattr(pipe, "name_or_path", None) or "") or None,
-        "fingerprints": {name: (f := weights_fingerprint(module)) and f.to_dict() for name, module in modules.items()},
-        "scheduler": f"{type(pipe.scheduler).__name__} {hash_of(scheduler)}",
-        "adapters": sorted(adapters),
-        "precision": sorted({str(p.dtype).removeprefix("torch.") for m in modules.values() for p in m.parameters()}),
-    }
-
-
-def joint_fingerprint(components: Mapping[str, dict[str, Any] | None]) -> dict[str, Any] | None:
-    """Return one fingerprint of all components, for `Fingerprint.matches`; None where one is unknown."""
-    prints = [one for _, one in sorted(components.items()) if one is not None]
-    if not prints or len(prints) < len(components):
-        return None
-    lists = {key: [x for one in prints for x in one.get(key, [])] for key in ("norms", "waves", "tensors")}
-    return {"structure": hash_of([sorted(components), [one["structure"] for one in prints]]), **lists}
-
-
-@contextmanager
-def ready(pipe: Any) -> Iterator[None]:
-    """Turn off the pipeline's own progress bar, one per batch, inside the context.
-
-    Raises:
-        AlreadyAttachedError: it carries an attachment, and "none" is generated without one.
-    """
-    if attachment_of(pipe) is not None:
-        raise AlreadyAttachedError(f"{type(pipe).__name__} carries {attachment_of(pipe)!r}: call .remove() on it first")
-    before = dict(getattr(pipe, "_progress_bar_config", {}))
-    pipe.set_progress_bar_config(**before | {"disable": True})
-    try:
-        yield
-    finally:
-        pipe.set_progress_bar_config(**before)
 
 
 class Row(NamedTuple):
@@ -183,30 +120,114 @@ class Row(NamedTuple):
     alone: bool
 
 
+Generate = Callable[[Sequence[int]], list[tuple["Image", bool]]]
+
+
 @contextmanager
-def rewritten(attachment: Attachment | None, prompts: Sequence[str]) -> Iterator[list[Row]]:
-    """Rewrite all prompts at once, so that values are balanced over all; batches are not rewritten in the context."""
-    if attachment is None:
-        yield [Row(prompt, None, False) for prompt in prompts]
-    elif attachment.projections:
-        yield [Row(prompt, None, alone) for prompt, alone in zip(prompts, attachment.stated(prompts), strict=True)]
-    else:
-        written = zip(prompts, attachment.rewrite(prompts), attachment.sampled, strict=True)
-        rows = [Row(text, value, text == prompt) for prompt, text, value in written]
-        with attachment.disabled():
-            yield rows
+def prepared(
+    pipe: Any, attach: Callable[[], Attachment] | None, prompts: Sequence[str], noise: Sequence[int], **options: Any
+) -> Iterator[tuple[list[Row], Generate]]:
+    """Attach a method for the context; yield a `Row` per image and a function that generates images by their numbers.
+
+    Prompts are rewritten all at once, so that values are balanced over all of them and not over each batch. The
+    function returns each image, made from its own generator, and whether the safety checker replaced it by black. The
+    pipeline's own progress bar, one per batch, is off.
+
+    Args:
+        attach: None for the pipeline as it is. noise: seeds of the generators, one per prompt.
+        options: of the pipeline.
+
+    Raises:
+        AlreadyAttachedError: the pipeline carries an attachment.
+    """
+    if attachment_of(pipe) is not None:
+        raise AlreadyAttachedError(f"{type(pipe).__name__} carries {attachment_of(pipe)!r}: call .remove() on it first")
+    with ExitStack() as stack:
+        before = dict(getattr(pipe, "_progress_bar_config", {}))
+        pipe.set_progress_bar_config(**before | {"disable": True})
+        stack.callback(pipe.set_progress_bar_config, **before)
+        attachment = None if attach is None else stack.enter_context(attach())
+        if attachment is None:
+            rows = [Row(prompt, None, False) for prompt in prompts]
+        elif attachment.projections:
+            rows = [Row(prompt, None, alone) for prompt, alone in zip(prompts, attachment.stated(prompts), strict=True)]
+        else:
+            written = zip(prompts, attachment.rewrite(prompts), attachment.sampled, strict=True)
+            rows = [Row(text, value, text == prompt) for prompt, text, value in written]
+            stack.enter_context(attachment.disabled())  # batches are not rewritten again
+
+        def generate(these: Sequence[int]) -> list[tuple[Image, bool]]:
+            # Pipelines want as many negative prompts as prompts.
+            own = {k: [v] * len(these) if k.startswith("negative_prompt") else v for k, v in options.items()}
+            generators = [torch.Generator("cpu").manual_seed(noise[i]) for i in these]
+            done = pipe([rows[i].text for i in these], generator=generators, output_type="pil", **own)
+            flagged = getattr(done, "nsfw_content_detected", None) or [False] * len(these)
+            return [(image, bool(flag)) for image, flag in zip(done.images, flagged, strict=True)]
+
+        yield rows, generate
 
 
-def through(
-    pipe: Any, texts: Sequence[str], noise: Sequence[int], options: Mapping[str, Any]
-) -> list[tuple[Image, bool]]:
-    """Return the image of each text, from its own generator, and whether the safety checker replaced it by black."""
-    # Pipelines want as many negative prompts as prompts.
-    own = {k: [v] * len(texts) if k.startswith("negative_prompt") else v for k, v in options.items()}
-    generators = [torch.Generator("cpu").manual_seed(seed) for seed in noise]
-    done = pipe(list(texts), generator=generators, output_type="pil", **own)
-    flagged = getattr(done, "nsfw_content_detected", None) or [False] * len(texts)
-    return [(image, bool(flag)) for image, flag in zip(done.images, flagged, strict=True)]
+def generate(
+    pipe: Any, plan: Plan, variants: Mapping[str, Variant], folder: str | Path, *, progress: Progress = SILENT
+) -> GeneratedImages:
+    """Generate the images of `plan` that `folder` does not hold yet.
+
+    Every image has its own random generator and the plan fixes the batches, so the pixels are the same however often a
+    run was interrupted. Missing and damaged files are generated again. Images of prompts that a variant leaves alone
+    are copied from "none". Nothing is fitted where no image of a variant is missing.
+
+    Args:
+        pipe: any diffusers text-to-image pipeline that `vldebias.debias` takes, without an attachment.
+        plan, variants: of a `GenerationTask`.
+        folder: made where it is missing; may hold an interrupted run of the same plan.
+
+    Raises:
+        AlreadyAttachedError: the pipeline carries an attachment, so there would be no image without one.
+        InvalidInputError: the folder belongs to another plan; the message says what differs.
+    """
+    made = plan.model_copy(update={"model": plan.model or identity(pipe)}).settle(Path(folder))
+    plan = made.plan
+    how = {"num_inference_steps": plan.steps, "guidance_scale": plan.guidance, **plan.options}
+
+    def record(image: PlannedImage) -> dict[str, Any]:
+        """Return what the file says of how it was generated; one that says something else is of another plan."""
+        about = {**vars(image), "noise": image.noise, "method": NONE, **plan.variants[image.variant]}
+        about |= {key: getattr(plan, key) for key in ("steps", "guidance", "options")}
+        about |= {"model": plan.model.get("id"), "pipeline": plan.model.get("pipeline")}
+        return about | {"fingerprint": hash_of(plan.model.get("fingerprints"))}
+
+    def whole(image: PlannedImage) -> bool:
+        try:
+            return read_png(made.path(image))[1].items() >= record(image).items()
+        except OSError:
+            return False
+
+    missing = {image.path for image in made if not whole(image)}
+    with progress.bar("generating", len(missing), there=len(made) - len(missing)) as bar:
+        for name in plan.variants:
+            images = [image for image in made if image.variant == name]
+            batches = [batch for batch in plan.batches(images) if any(images[i].path in missing for i in batch)]
+            if not batches:
+                continue
+            attach = None if name == NONE else partial(variants[name].attach, pipe)
+            prompts, noise = zip(*((image.prompt, image.noise) for image in images), strict=True)
+            with prepared(pipe, attach, prompts, noise, **how) as (rows, pictures_of):
+                for batch in batches:
+                    todo = [i for i in batch if images[i].path in missing]
+                    # The whole batch, whatever is there of it.
+                    new = {} if all(rows[i].alone for i in todo) else dict(zip(batch, pictures_of(batch), strict=True))
+                    for i in todo:
+                        image, row = images[i], rows[i]
+                        if row.alone:  # as under "none": text embeddings, noise and size of the batch are equal
+                            picture, about = read_png(made.path(image.under(NONE)))
+                            flagged = bool(about.get("flagged"))
+                        else:
+                            picture, flagged = new[i]
+                        about = {"left_alone": row.alone, "flagged": flagged, "version": version("vldebias")}
+                        about |= {"value": row.value, "generated prompt": row.text}
+                        write_png(picture, made.path(image), record(image) | about)
+                    bar.advance(len(todo))
+    return made
 
 
 def grid(
@@ -244,29 +265,22 @@ def grid(
         sets = map(load_prompts, several)
         texts = list(dict.fromkeys(p for one in sets for p in (*one.held_out_classes, *one.classes)))[:ROWS]
     rows = [texts] if isinstance(texts, str) else list(texts)
-    named = dict(methods) if isinstance(methods, Mapping) else {_called(method): method for method in methods}
+    # A method has a name, an edit that of its method.
+    called = [getattr(one, "name", getattr(one, "method", one)) for one in methods]
+    named: Any = methods if isinstance(methods, Mapping) else dict(zip(called, methods, strict=True))
     if not rows or not named or not len(seeds):
         raise InvalidInputError(f"grid: expected texts, methods and seeds, got {rows}, {list(named)} and {list(seeds)}")
     flat, noise = zip(*[(text, int(seed)) for text in rows for seed in seeds], strict=True)
-    how = {"num_inference_steps": steps, "guidance_scale": guidance}
+    batches = [range(len(flat))[start : start + batch_size] for start in range(0, len(flat), batch_size)]
     images: dict[str, list[list[Image]]] = {}
-    with ready(pipe):
-        for name, method in named.items():
-            attached: AbstractContextManager[Any] = nullcontext()
-            if isinstance(method, (Edit, Mapping)):
-                attached = debias(pipe, method, **options)
-            elif method != NONE:
-                attached = debias(pipe, prompts, method=method, **options)
-            with attached as attachment, rewritten(attachment, flat) as told:
-                written = [row.text for row in told]
-                batches = [slice(start, start + batch_size) for start in range(0, len(flat), batch_size)]
-                made = [image for at in batches for image, _ in through(pipe, written[at], noise[at], how)]
-            images[name] = [made[i : i + len(seeds)] for i in range(0, len(made), len(seeds))]
+    for name, method in named.items():
+        attach = None if method == NONE else partial(debias, pipe, prompts, method=method, **options)
+        if isinstance(method, (Edit, Mapping)):
+            attach = partial(debias, pipe, method, **options)
+        with prepared(pipe, attach, flat, noise, num_inference_steps=steps, guidance_scale=guidance) as (_, generate):
+            made = [image for batch in batches for image, _ in generate(batch)]
+        images[name] = [made[i : i + len(seeds)] for i in range(0, len(made), len(seeds))]
     return compose(rows, images, [f"seed {seed}" for seed in seeds])
-
-
-def _called(method: str | Method | Edit) -> str:
-    return method if isinstance(method, str) else method.name if isinstance(method, Method) else method.method
 
 
 def compose(texts: Sequence[str], images: Mapping[str, Sequence[Sequence[Image]]], heads: Sequence[str]) -> Image:

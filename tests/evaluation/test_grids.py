@@ -36,6 +36,9 @@ def test_cells_are_what_the_pipeline_generates_under_each_method() -> None:
     picture = grid(pipe, "professions-gender", methods=methods, seeds=seeds, texts=texts, **FAST)
     assert picture.size == (LABEL + 2 * (CELL + GAP), HEAD + 2 * 3 * (CELL + GAP))
     assert attachment_of(pipe) is None
+    named = np.asarray(picture)[HEAD:, :LABEL].reshape(6, CELL + GAP, -1)
+    assert (named[:, :34].min(axis=(1, 2)) < 128).all()  # each row has the name of its method
+    assert ((named[:, 34:].min(axis=(1, 2)) < 200) == [True, False, False] * 2).all()  # and a text that of its prompt
     options = {"by name": {}, "as an edit": {"lam": 5}}
     for j, name in enumerate(methods):
         if name != "as it is":

@@ -96,6 +96,15 @@ def test_every_prompt_has_its_images_under_every_variant_with_the_same_noise() -
     assert all(len(found) == 1 for found in noise.values())
     assert len(set(chain(*noise.values()))) == len(noise)
     assert images[0].under("cali") in images
+    pinned = PlannedImage("a photo of a nurse", "nurse", path="", variant="none", seed=10_000)
+    assert pinned.noise == 159895270975431  # other noise would be other images
+
+
+def test_subjects_take_the_place_of_unseen_concepts() -> None:
+    made = plan(prompts="backgrounds", subjects=["waterbird"])
+    assert [one for one in made.prompts if one[3] is None] == [("a photo of a waterbird", "waterbird", "unseen", None)]
+    stated = [(concept, value) for _, concept, _, value in made.prompts if value]
+    assert stated == [("waterbird", value) for value in load_prompts("backgrounds").attributes]
 
 
 @given(size=st.integers(1, 40), images=st.integers(1, 5))
@@ -156,6 +165,8 @@ def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
         ({"variants": {"a b": {}, "A-B": {}}}, "folders"),
         ({"variants": {"cali": {"method": "magic"}}}, "magic"),
         ({"variants": {"cali": {"method": "target-shares"}}}, "not for pipelines"),
+        ({"variants": {"cali": {"method": "roboshot"}}}, "not for pipelines"),
+        ({"subjects": ["nurse"]}, "not fitted on"),
         ({"variants": {"cali": {"lam": -1.0}}}, "lam"),
         ({"variants": {"cali": {"lam": float("nan")}}}, "lam"),
         ({"variants": {"cali": {"projection": "folder", "lam": 3.0}}}, "its own lam"),

@@ -69,7 +69,7 @@ def test_what_is_called_default_is_what_debias_attaches() -> None:
         attached = fit_projection(host, prompts, method=paper)
         torch.testing.assert_close(measured.matrix(), attached.matrix(), rtol=0, atol=0)
     pipe = resolve(load_pipeline())
-    balanced, paper = (v.on(load_prompts("professions-gender")) for v in generation.variants.values())
+    balanced, paper = generation.ways.values()
     texts = ["A photo of a nurse.", "A photo of a plumber."] * 4
     with debias(pipe, "professions-gender") as attached:  # the default of pipelines
         expected = attached.rewrite(texts)

@@ -101,21 +101,15 @@ class Balancer:
     strength: float = 1.0
 
     def __post_init__(self) -> None:
-        given = [self.sets] if isinstance(self.sets, str | Path | PromptSet) else self.sets
-        self._attributes = [_Attribute(part) for one in map(load_prompts, given) for part in one.parts or (one,)]
-        self._single = given is not self.sets and len(self._attributes) == 1
-        self._given: dict[tuple[int, str], Counter[str | None]] = defaultdict(Counter)
-        self._all: list[Counter[str | None]] = [Counter() for _ in self._attributes]
-        self._shares: list[dict[str, float]] = []
-        asked, known = dict(self.shares or {}), {value for own in self._attributes for value in own.words}
-        if unknown := asked.keys() - known:
-            raise InvalidInputError(f"shares: got {min(unknown)!r}; expected values of the sets: {sorted(known)}")
-        for attribute in self._attributes:
-            own = {value: float(asked.get(value, 0)) for value in attribute.words}
-            own = own if asked.keys() & own.keys() else dict.fromkeys(own, 1 / len(own))
-            if min(own.values()) < 0 or not math.isclose(sum(own.values()), 1, abs_tol=1e-6):
-                raise InvalidInputError(f"shares: got {own}; expected shares in [0, 1] that sum to 1")
-            self._shares.append(own)
+        given, asked = [self.sets] if isinstance(self.sets, str | Path | PromptSet) else self.sets, self.shares or {}
+        parts = [part for one in map(load_prompts, given) for part in one.parts or (one,)]
+        self._attributes = [_Attribute(part, asked, f"{self.seed}/{at}") for at, part in enumerate(parts)]
+        self._single = given is not self.sets and len(parts) == 1
+        known = sorted({value for own in self._attributes for value in own.words})
+        if not known:
+            raise InvalidInputError(f"sets: got {self.sets!r}; expected at least one prompt set")
+        if unknown := set(asked).difference(known):
+            raise InvalidInputError(f"shares: got {min(unknown)!r}; expected values of the sets: {known}")
 
     def next(self, prompts: Sequence[str]) -> BalancedPrompts:
         """Balance one prompt for each image, counting the values that earlier calls gave to the same prompt."""
@@ -124,25 +118,23 @@ class Balancer:
         if not 0 <= self.strength <= 1:
             raise InvalidInputError(f"strength: got {self.strength!r}; expected a share in [0, 1]")
         values: list[list[str | None]] = [[None] * len(self._attributes) for _ in prompts]
-        reasons: list[tuple[str | None, ...]] = [()] * len(prompts)
-        written = [""] * len(prompts)
+        reasons, written = [list[str | None]() for _ in prompts], [""] * len(prompts)
         for prompt in dict.fromkeys(prompts):
             rows = [row for row, one in enumerate(prompts) if one == prompt]
-            random.Random(f"{self.seed}/{self._given[0, prompt].total()}/{prompt}").shuffle(rows)
+            random.Random(f"{self.seed}/{self._attributes[0].given[prompt].total()}/{prompt}").shuffle(rows)
             places = self._places(prompt)
-            for at, (_, reason) in enumerate(places):
-                if reason is None:
-                    # Rows of equal values of the attributes before stand together: so the attributes cross evenly.
-                    rows.sort(key=lambda row: [str(value) for value in values[row][:at]])
-                    for row, value in zip(rows, self._deal(at, prompt, len(rows)), strict=True):
-                        values[row][at] = value
+            for at, (attribute, (_, reason)) in enumerate(zip(self._attributes, places, strict=True)):
+                # Rows of equal values of the attributes before stand together: so the attributes cross evenly.
+                rows.sort(key=lambda row: [str(value) for value in values[row][: 0 if reason else at]])
+                dealt = [None] * len(rows) if reason else attribute.deal(prompt, len(rows), self.strength)
+                for row, value in zip(rows, dealt, strict=True):
+                    values[row][at] = value
+                    reasons[row].append(reason or (None if value is not None else "strength"))
             for row in rows:
-                own = zip(places, values[row], strict=True)
-                reasons[row] = tuple(why or (None if value is not None else "strength") for (_, why), value in own)
                 written[row] = self._write(prompt, places, values[row])
         if self._single:
             return BalancedPrompts(written, [own[0] for own in values], [own[0] for own in reasons])
-        return BalancedPrompts(written, [tuple(own) for own in values], reasons)
+        return BalancedPrompts(written, list(map(tuple, values)), list(map(tuple, reasons)))
 
     def write(self, prompts: Sequence[str], values: Sequence[Any]) -> list[str]:
         """Write given values into prompts, such as second prompts of the same images, where they can be stated."""
@@ -154,15 +146,13 @@ class Balancer:
 
     def _write(self, prompt: str, places: Sequence[Place], values: Sequence[str | None]) -> str:
         """Return the prompt with the words of the values, one for each attribute; None leaves it out."""
-        inserts: dict[int, list[tuple[int, str]]] = defaultdict(list)
-        slots = []
+        inserts, slots = defaultdict[int, list[tuple[int, str]]](list), []
         for attribute, (place, _), value in zip(self._attributes, places, values, strict=True):
-            word = "" if value is None else attribute.words[value]
-            if isinstance(place, str) and word:
-                slots.append((place, word))
-            elif isinstance(place, Subject) and word:
+            if isinstance(place, str) and value is not None:
+                slots.append((place, attribute.words[value]))
+            elif isinstance(place, Subject) and value is not None:
                 later = (at for at, before in place.adjectives if _rank(before) > attribute.rank)
-                inserts[min(later, default=place.noun)].append((attribute.rank, word))
+                inserts[min(later, default=place.noun)].append((attribute.rank, attribute.words[value]))
         for at in sorted(inserts, reverse=True):
             prompt = _insert(prompt, at, " ".join(word for _, word in sorted(inserts[at], key=lambda own: own[0])))
         for slot, word in slots:
@@ -171,47 +161,29 @@ class Balancer:
                 prompt = _insert(prompt[:at] + prompt[at + len(slot) :].lstrip(), at, word)
         return prompt
 
-    def _deal(self, at: int, prompt: str, n: int) -> list[str | None]:
-        """Return n values for one prompt, spread evenly: whole parts of the shares, then the values most behind."""
-        shares: dict[str | None, float] = {value: share * self.strength for value, share in self._shares[at].items()}
-        shares[None] = 1 - self.strength
-        given, all_given = self._given[at, prompt], self._all[at]
-        total, everything = given.total() + n, all_given.total() + n
-        rng = random.Random(f"{self.seed}/{at}/{total}/{prompt}")
-        counts = {value: math.floor(share * n + 1e-9) for value, share in shares.items()}
-        luck = {value: rng.random() for value in shares}
-
-        def behind(value: str | None) -> tuple[float, float, float]:
-            own = shares[value] * total - given[value] - counts[value]
-            overall = shares[value] * everything - all_given[value] - counts[value]
-            return round(own, 9), round(overall, 9), luck[value]
-
-        fractional = [value for value, share in shares.items() if share * n - counts[value] > 1e-9]
-        for value in sorted(fractional, key=behind, reverse=True)[: n - sum(counts.values())]:
-            counts[value] += 1
-        given.update(counts)
-        all_given.update(counts)
-        spread = [((k + luck[value]) / count, value) for value, count in counts.items() for k in range(count)]
-        return [value for _, value in sorted(spread, key=lambda own: own[0])]
-
 
 class _Attribute:
-    """Hold the words for the values of an attribute, and find the places for them in prompts."""
+    """Hold the words for the values of an attribute, find the places for them in prompts, and deal the values."""
 
-    def __init__(self, prompts: PromptSet) -> None:
+    def __init__(self, prompts: PromptSet, shares: Mapping[str, float], seed: str) -> None:
         if not can_balance(prompts):
             raise InvalidInputError(
                 f"prompt set {prompts.name!r}: got {dict(prompts.attributes) or 'no words'}; expected an adjective for "
                 "each value that describes persons, such as 'female'; choose a set about persons"
             )
-        self.name = prompts.name
         self.words = {value: _adjective(own) for value, own in prompts.attributes.items()}
+        asked = set(shares).intersection(self.words)
+        self.shares = {v: float(shares.get(v, 0)) if asked else 1 / len(self.words) for v in self.words}
+        if min(self.shares.values()) < 0 or not math.isclose(sum(self.shares.values()), 1, abs_tol=1e-6):
+            raise InvalidInputError(f"shares: got {self.shares}; expected shares in [0, 1] that sum to 1")
         last = {word.lower().split()[-1] for word in self.words.values()}
         self.rank = max(range(len(_ORDER)), key=lambda rank: len(last & lists()[_ORDER[rank]]))
         self.gender = any(map(gendered, last))
         kind = "gender" if self.gender else _KINDS[self.rank]
         self._slots = [f"{{{name}}}" for name in (kind, "attribute", prompts.name.replace("-", "_")) if name]
-        self._stated = StatedWords(prompts.stated_words)
+        self._stated, self._seed = StatedWords(prompts.stated_words), seed
+        self.given: dict[str, Counter[str | None]] = defaultdict(Counter)  # prompt -> values that it was given
+        self._all = Counter[str | None]()
 
     def place(self, prompt: str, find: Find | None) -> Place:
         """Return where the words go in a prompt; or None, and the reason."""
@@ -219,17 +191,37 @@ class _Attribute:
             return slot, None
         if find is not None:
             at = find(prompt)
-            if at is None:
-                return None, "find gave no place"
-            if not 0 <= at <= len(prompt):
+            if at is not None and not 0 <= at <= len(prompt):
                 raise InvalidInputError(f"find: got {at!r} for {prompt!r}; expected a character offset or None")
-            return Subject((), at), None
+            return (None, "find gave no place") if at is None else (Subject((), at), None)
         if not all(self.gender and person(word.lower()) for word in self._stated.find(prompt)):
             return None, "stated"
         subject, reason = find_subject(prompt, self.gender)
         if subject and any(_rank(word) == self.rank for _, word in subject.adjectives):
             return None, "stated"
         return subject, reason
+
+    def deal(self, prompt: str, n: int, strength: float) -> list[str | None]:
+        """Return n values for one prompt, spread evenly: whole parts of the shares, then the values most behind."""
+        shares: dict[str | None, float] = {value: share * strength for value, share in self.shares.items()}
+        shares[None] = 1 - strength
+        given, total, everything = self.given[prompt], self.given[prompt].total() + n, self._all.total() + n
+        rng = random.Random(f"{self._seed}/{total}/{prompt}")
+        counts = {value: math.floor(share * n + 1e-9) for value, share in shares.items()}
+        luck = {value: rng.random() for value in shares}
+
+        def behind(value: str | None) -> tuple[float, float, float]:
+            own = shares[value] * total - given[value] - counts[value]
+            overall = shares[value] * everything - self._all[value] - counts[value]
+            return round(own, 9), round(overall, 9), luck[value]
+
+        fractional = [value for value, share in shares.items() if share * n - counts[value] > 1e-9]
+        for value in sorted(fractional, key=behind, reverse=True)[: n - sum(counts.values())]:
+            counts[value] += 1
+        given.update(counts)
+        self._all.update(counts)
+        spread = [((k + luck[value]) / count, value) for value, count in counts.items() for k in range(count)]
+        return [value for _, value in sorted(spread, key=lambda own: own[0])]
 
 
 def _adjective(own: Sequence[str]) -> str:

@@ -23,8 +23,7 @@ from torch.nn.functional import normalize
 from vldebias.data.tables import read_table
 from vldebias.errors import InvalidInputError, need
 from vldebias.evaluation.result import NONE, Result, TaskProvenance, TaskResult
-from vldebias.evaluation.session import Texts
-from vldebias.hosts import Host, resolve
+from vldebias.hosts import Host, TextTable, resolve
 from vldebias.loading import Loaded
 from vldebias.metrics.bootstrap import percentile_interval
 from vldebias.prompts import PromptSet, StatedWords, balance_prompts, can_balance, fill, load_prompts
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 LEVEL = 0.95
 LEAST = 8  # prompts that a calibration needs
 SURE = 0.9  # chance of a side from which on a prompt is said to lean
+NOTHING = 3  # the rank of a prompt of which no share is predicted
 POOR = 0.1  # R2 below which nothing is predicted
 PUBLISHED = Path(__file__).parent / "calibrations" / "fair-diffusion.csv"
 PUBLISHED_FOR = "stable-diffusion-v1-5"  # part of the names of the pipeline that was judged there
@@ -54,7 +54,7 @@ def subject(text: str) -> str:
     return _FRAME.sub("", text.strip()).casefold()
 
 
-def with_words(prompts: PromptSet) -> PromptSet:
+def _with_words(prompts: PromptSet) -> PromptSet:
     """Return the prompt set with "man" as a word for male and "woman" for female, as tables write them."""
     words = {value: (*own, *WORDS.get(value.casefold(), ())) for value, own in prompts.attributes.items()}
     return replace(prompts, attributes={value: tuple(dict.fromkeys(own)) for value, own in words.items()})
@@ -63,44 +63,38 @@ def with_words(prompts: PromptSet) -> PromptSet:
 def read_shares(given: str | Path | pd.DataFrame | None, prompts: PromptSet) -> pd.DataFrame:
     """Return the shares of the values among the images of each prompt: a row per prompt, a column per value.
 
-    given: a table or its file, with a row per image (`prompt`, `value`), or a row per prompt with a column of counts or
-        shares for each value. Values are called as in the prompt set or by its words; in a row per image, others are
-        left out. None: the published counts, of men and women.
+    given: a table or its file, with a row per image (`prompt`, `value`; other values are left out), or a row per prompt
+        with a column of counts or shares for each value; values by their names or words in the prompt set. None: the
+        published counts, of men and women.
 
     Raises:
         InvalidInputError: a file that cannot be read, columns that are missing, cells that are no counts.
     """
     pandas, values = need("pandas"), list(prompts.attributes)
-    where = "calibration" if given is None or isinstance(given, pandas.DataFrame) else str(given)
     if given is None and set(values) != {"male", "female"}:
         raise InvalidInputError(
             f"{prompts.name}: the published counts are of male and female. Label images of your own pipeline, 30 "
             "prompts with 8 images each, and pass them as --calibrate judged.csv (prompt, value) or calibration="
         )
     if given is None:
-        given = pandas.read_csv(PUBLISHED, comment="#").rename(columns={"concept": "prompt"})
-    table = given if isinstance(given, pandas.DataFrame) else read_table(Path(given)).to_pandas()
-    named = {word.casefold(): value for value, own in with_words(prompts).attributes.items() for word in (value, *own)}
+        table = pandas.read_csv(PUBLISHED, comment="#").rename(columns={"concept": "prompt"})
+    else:
+        table = given if isinstance(given, pandas.DataFrame) else read_table(Path(given)).to_pandas()
+    named = {word.casefold(): value for value, own in _with_words(prompts).attributes.items() for word in (value, *own)}
     table = table.rename(columns=lambda column: named.get(str(column).casefold(), column))
+    counts = pandas.DataFrame(columns=values)
     if {"prompt", "value"} <= set(table):
         said = table["value"].astype(str).str.strip().str.casefold().map(named)
-        table = pandas.crosstab(table["prompt"], said).reindex(columns=values, fill_value=0)
-    elif {"prompt", *values} <= set(table):
-        table = table.set_index("prompt")[values]
-    else:
+        counts = pandas.crosstab(table["prompt"], said).reindex(columns=values, fill_value=0)
+    elif "prompt" in table and table.columns.is_unique:
+        counts = table.set_index("prompt").reindex(columns=values).apply(pandas.to_numeric, errors="coerce")
+    numbers, twice = (counts >= 0) & (counts < np.inf), counts.index.astype(str).str.casefold().has_duplicates
+    if not numbers.all(axis=None) or not counts.any(axis=None) or twice:
+        where = "calibration" if isinstance(given, pandas.DataFrame) else given
         raise InvalidInputError(
-            f"{where}: got the columns {list(table)}; expected `prompt`, and `value` (a row per image) or a column for "
-            f"each of {values} (a row per prompt)"
+            f"{where}: got the columns {list(table)}; expected `prompt` and `value` (a row per image) or, with each "
+            f"prompt once, `prompt` and counts from 0 on for each of {values}"
         )
-    counts = table.apply(pandas.to_numeric, errors="coerce")
-    if (
-        counts.shape[1] != len(values)
-        or not ((counts >= 0) & (counts < np.inf)).all(axis=None)
-        or not counts.any(axis=None)
-    ):
-        raise InvalidInputError(f"{where}: expected numbers from 0 on, not all 0, in one column for each of {values}")
-    if counts.index.astype(str).str.casefold().has_duplicates:
-        raise InvalidInputError(f"{where}: a prompt occurs twice; add up its counts")
     counts = counts[counts.sum(axis=1) > 0]
     shares: pd.DataFrame = counts.div(counts.sum(axis=1), axis=0)
     return shares
@@ -112,7 +106,6 @@ class ShareLine:
     Intervals are those of jackknife+: of the lines that leave one prompt out, each with its error at that prompt
     (Barber, Candes, Ramdas and Tibshirani, 2021, "Predictive inference with the jackknife+", eq. 1.4). They cover about
     LEVEL of exchangeable prompts, at least 2 LEVEL - 1; with fewer than 1 / (1 - LEVEL) - 1 prompts they are [0, 1].
-
     left_out: (n,) each share as predicted from the other prompts. r2: 1 - its squared error over that of the mean.
 
     Raises:
@@ -123,7 +116,7 @@ class ShareLine:
         if len(x) < LEAST or float(np.ptp(x)) < 1e-9:
             raise InvalidInputError(
                 f"calibration: expected {LEAST} or more prompts that lean differently, whose shares and texts are "
-                f'known (a concept is asked for as "{FORM}"), got {len(x)}; 30 prompts with 8 images each will do'
+                f"known, got {len(x)}; 30 prompts with 8 images each will do"
             )
         n, sx, sy = len(x) - 1, x.sum() - x, y.sum() - y
         spread = (x**2).sum() - x**2 - sx**2 / n
@@ -145,13 +138,11 @@ class ShareLine:
 
     def interval(self, x: Floats) -> tuple[Floats, Floats]:
         """Return the lower and upper ends, (m,) each, of intervals around `at`."""
-        n, each, off = len(self.x), self._each(x), np.abs(self._off)
+        n, each, off, middle = len(self.x), self._each(x), np.abs(self._off), self.at(x)
         rank = int(np.ceil(LEVEL * (n + 1)))
         if rank > n:
-            return np.zeros(len(each)), np.ones(len(each))
-        low = np.sort(each - off, axis=1)[:, n - rank]
-        high = np.sort(each + off, axis=1)[:, rank - 1]
-        middle = self.at(x)
+            return np.zeros(len(x)), np.ones(len(x))
+        low, high = np.sort(each - off, axis=1)[:, n - rank], np.sort(each + off, axis=1)[:, rank - 1]
         return np.clip(np.minimum(low, middle), 0, 1), np.clip(np.maximum(high, middle), 0, 1)
 
     def chance(self, x: Floats, parity: float) -> Floats:
@@ -160,49 +151,36 @@ class ShareLine:
         count: Floats = (moved > parity).sum(1) + 0.5 * (moved == parity).sum(1)
         return (count + 0.5) / (len(self.x) + 1)
 
-    def coverage(self, splits: int = 200, seed: int = 0) -> tuple[float, tuple[float, float], float]:
-        """Return the fraction of shares that fall inside intervals of lines fitted on two thirds of the prompts.
+    def coverage(self) -> tuple[float, tuple[float, float], float]:
+        """Return how many shares lie in intervals of lines that two thirds of the prompts give, and the mean width.
 
-        The mean over random splits, the middle 95 % of them, and the mean width.
+        The mean over 200 random splits, and the middle 95 % of them.
         """
-        rng, n, inside, width = np.random.default_rng(seed), len(self.x), [], []
+        rng, n, found = np.random.default_rng(0), len(self.x), []
         size = max(LEAST, 2 * n // 3)
         if size == n:
             return 1.0, (0.0, 1.0), 1.0
-        for _ in range(splits):
+        for _ in range(200):
             fitted, held = np.split(rng.permutation(n), [size])
             low, high = ShareLine(self.x[fitted], self.y[fitted]).interval(self.x[held])
-            inside.append(float(((self.y[held] >= low - 1e-9) & (self.y[held] <= high + 1e-9)).mean()))
-            width.append(float((high - low).mean()))
-        return float(np.mean(inside)), percentile_interval(np.array(inside)), float(np.mean(width))
+            inside = (self.y[held] >= low - 1e-9) & (self.y[held] <= high + 1e-9)
+            found.append((inside.mean(), (high - low).mean()))
+        inside, width = np.array(found).T
+        return float(inside.mean()), percentile_interval(inside), float(width.mean())
 
 
 def directions(host: Host, prompts: PromptSet, listed: Sequence[str] | None = None) -> torch.Tensor:
-    """Return unit directions (k, d) of the values: the mean text of each value less the mean of all.
-
-    listed: the texts that the host has embeddings of, where it is a file.
+    """Return unit directions (k, d) of the values: the mean text of each less the mean of all; listed: texts to use.
 
     Raises:
         InvalidInputError: a value without a text.
     """
     own = [text for text in chain(prompts.spurious, *prompts.groups) if listed is None or text in listed]
-    by_value = with_words(prompts).by_value(own)
+    by_value = _with_words(prompts).by_value(own)
     if empty := [value for value, texts in by_value.items() if not texts]:
         raise InvalidInputError(f"{prompts.name}: no text names {empty} alone; embed all texts of the prompt set")
     rows = torch.stack([host.embed(texts, host.roles[0]).mean(0) for texts in by_value.values()])
     return normalize(rows - rows.mean(0), dim=-1)
-
-
-def nothing_to_predict(asked: Sequence[str], prompts: PromptSet, known: Sequence[str]) -> list[str]:
-    """Return for each prompt why no share is predicted, "" if one is; known: concepts that are persons for certain."""
-    words, named, there = StatedWords(prompts.stated_words), with_words(prompts), set(map(subject, known))
-    persons = balance_prompts(asked, prompts).reasons if can_balance(prompts) else [None] * len(asked)
-    reasons = []
-    for text, why in zip(asked, persons, strict=True):
-        stated = " and ".join(named.values_in(text)) or "the attribute" * words.match(text)
-        empty = "no person found" if (why or "").startswith("no person") and subject(text) not in there else ""
-        reasons.append(f"states {stated}" if stated else empty)
-    return reasons
 
 
 def read_prompts(path: str | Path) -> tuple[str, ...]:
@@ -217,44 +195,42 @@ def read_prompts(path: str | Path) -> tuple[str, ...]:
     return prompts
 
 
-def advised(
+def _advised(
     asked: Sequence[str], prompts: PromptSet, table: pd.DataFrame, host: Host, listed: Sequence[str] | None
-) -> tuple[pd.DataFrame, list[ShareLine]]:
-    """Return prompts with advice and, for each value, share, low and high, the most urgent first; and a line per value.
-
-    table: the calibration. listed: the texts that the host has embeddings of, where it is a file.
-    """
-    role, values = host.roles[0], table.columns
+) -> tuple[pd.DataFrame, Floats, list[ShareLine]]:
+    """Return a row per prompt, the most urgent first; shares with their ends (3, values, n); a line for each value."""
     whole = [subject(one) != one.casefold() or len(one.split()) > 3 for one in table.index]
     texts = [one if prompt else fill(FORM, concept=one) for one, prompt in zip(table.index, whole, strict=True)]
     kept = [i for i, text in enumerate(texts) if listed is None or text in listed]
-    along, rows = directions(host, prompts, listed), host.embed(asked, role)
-    own = host.embed([texts[i] for i in kept], role)
+    along = directions(host, prompts, listed)
+    rows, own = (host.embed(some, host.roles[0]) for some in (asked, [texts[i] for i in kept]))
     leans, known = (rows @ along.T).numpy().T, (own @ along.T).numpy().T
     lines = [ShareLine(x, shares) for x, shares in zip(known, table.to_numpy()[kept].T, strict=True)]
     near = float((own @ own.T).fill_diagonal_(-1).amax(1).min())  # a calibration text to the nearest other one
-    covered = ((rows @ own.T).amax(1) >= near - 1e-9).numpy()
-    share = np.stack([line.at(lean) for line, lean in zip(lines, leans, strict=True)])
-    share = share / np.maximum(share.sum(0), 1e-12)
-    columns: dict[str, Floats] = {}
-    for value, line, lean, middle in zip(values, lines, leans, share, strict=True):
-        covered &= (line.x.min() <= lean) & (lean <= line.x.max())
-        low, high = line.interval(lean)
-        columns |= {value: middle, f"{value} low": np.minimum(low, middle), f"{value} high": np.maximum(high, middle)}
-    chances = np.stack([line.chance(lean, 1 / len(lines)) for line, lean in zip(lines, leans, strict=True)])
-    side, reason = share.argmax(0), np.array(nothing_to_predict(asked, prompts, table.index))
-    cases = [reason != "", ~covered, chances[side, np.arange(len(asked))] >= SURE]
-    said = [
-        [f"{one}: nothing to predict" for one in reason],
-        ["not covered: generate and judge some images"] * len(asked),
-        [f"leans {value}: rewrite it or use a method" for value in values[side]],
-    ]
-    advice = np.select(cases, said, [f"perhaps leans {value}: generate some images" for value in values[side]])
-    shares = need("pandas").DataFrame(columns)
-    shares[reason != ""] = np.nan
-    order = np.lexsort((-share.max(0), np.select(cases, [3, 1, 0], 2)))
-    frame = need("pandas").DataFrame({"prompt": asked, "advice": advice}).join(shares)
-    return frame.iloc[order].reset_index(drop=True), lines
+    inside = (known.min(1, keepdims=True) <= leans) & (known.max(1, keepdims=True) >= leans)
+    covered = ((rows @ own.T).amax(1) >= near - 1e-9).numpy() & inside.all(0)
+    even, pairs = 1 / len(lines), zip(lines, leans, strict=True)
+    each = [(one.at(x), *one.interval(x), one.chance(x, even)) for one, x in pairs]
+    share, low, high, chance = np.stack(each, axis=1)
+    share, top = share / np.maximum(share.sum(0), 1e-12), share.argmax(0)
+    words, named, there = StatedWords(prompts.stated_words), _with_words(prompts), set(map(subject, table.index))
+    persons = balance_prompts(asked, prompts).reasons if can_balance(prompts) else [None] * len(asked)
+    said = []
+    for i, (text, why) in enumerate(zip(asked, persons, strict=True)):
+        side, sure = table.columns[top[i]], chance[top[i], i] >= SURE
+        stated = " and ".join(named.values_in(text)) or "the attribute" * words.match(text)
+        empty = (why or "").startswith("no person") and subject(text) not in there
+        cases = (
+            (stated, NOTHING, f"states {stated}: nothing to predict"),
+            (empty, NOTHING, "no person found: nothing to predict"),
+            (not covered[i], 1, "not covered: generate and judge some images"),
+            (sure, 0, f"leans {side}: rewrite it or use a method"),
+            (True, 2, f"perhaps leans {side}: generate some images"),
+        )
+        said.append((text, *next(case[1:] for case in cases if case[0]), share[top[i], i]))
+    frame = need("pandas").DataFrame(said, columns=["prompt", "rank", "advice", "most"])
+    frame = frame.sort_values(["rank", "most"], ascending=[True, False], kind="stable")
+    return frame, np.stack([share, np.minimum(low, share), np.maximum(high, share)]), lines
 
 
 def audit(
@@ -273,10 +249,8 @@ def audit(
         attribute_set: the prompt set of the attribute, "gender".
         model, pipe, texts: one of an image-text model (or what `vldebias.load_host` gives), a pipeline, or a mapping
             prompt -> embedding (d,) that has the prompts, texts of the set, and texts of the calibration's concepts.
-        calibration: images that were judged, as a table or its file: a row per image (`prompt`, `value`), or per prompt
-            with a column of counts for each value. Default: men and women among images of 153 occupations that Stable
-            Diffusion 1.5 generated, 250 each, as the FairFace classifier counted them (Friedrich et al., "Fair
-            Diffusion", arXiv 2302.10893).
+        calibration: images that were judged, as `read_shares` takes them. Default: men and women among 250 images of
+            each of 153 occupations by Stable Diffusion 1.5 (Friedrich et al., "Fair Diffusion", arXiv 2302.10893).
 
     Returns:
         A `Result`; its provenance says what to look at first, and has advice on each prompt in `settings["prompts"]`.
@@ -295,48 +269,40 @@ def audit(
     if isinstance(given, Loaded):
         host, name = resolve(given.host, tokenizer=given.tokenizer), given.name
     else:
-        host = resolve(given) if texts is None else Texts(texts).host
+        host = resolve(given) if texts is None else TextTable(texts, None)
         name = host.model_id or host.name
     table, weights = read_shares(calibration, own), host.fingerprint()
-    frame, lines = advised(asked, own, table, host, None if texts is None else tuple(texts))
-    values, predicted, r2 = list(table), frame.dropna(), lines[0].r2
-    counts, n = Counter(one.partition(":")[0] for one in frame.advice), {"calibration prompts": len(lines[0].x)}
+    frame, shares, lines = _advised(asked, own, table, host, None if texts is None else tuple(texts))
+    values, predicted, r2 = list(table), frame[frame["rank"] < NOTHING], lines[0].r2
+    kinds, n = Counter(one.partition(":")[0] for one in frame.advice), {"calibration prompts": len(lines[0].x)}
     source = "published counts of Stable Diffusion 1.5" if calibration is None else "given labels"
     said = [
         f"Predicted from texts alone, before any image was generated, by {len(lines[0].x)} judged prompts ({source}). "
-        f"Of {len(frame)} prompts: {', '.join(f'{what} {many}' for what, many in counts.most_common())}."
+        f"Of {len(frame)} prompts: {', '.join(f'{what} {many}' for what, many in kinds.most_common())}."
     ]
-    for _, first in predicted.head(1).iterrows():
-        side = max(values, key=lambda value: first[value])
-        ends = f"[{first[f'{side} low']:.0%}, {first[f'{side} high']:.0%}]"
-        said.append(f"Look first at “{first.prompt}”: {first[side]:.0%} {side} {ends}.")
+    for i, text in predicted.prompt.head(1).items():
+        share, low, high = shares[:, side := shares[0, :, i].argmax(), i]
+        said.append(f"Look first at “{text}”: {share:.0%} {values[side]} [{low:.0%}, {high:.0%}].")
     if calibration is None and pipe is not None and PUBLISHED_FOR not in name:
         said.append(f"These counts are not of {name}: expect larger errors, or label images of it (calibration).")
     said.append(f"Each calibration prompt, left out of the line, is predicted with R2 {r2:.2f}.")
     if r2 < POOR:
         said.append("That is hardly better than one share for all prompts: generate and judge images instead.")
-    provenance = TaskProvenance(
-        task="audit",
-        title="What the prompts will show",
-        description=" ".join(said),
-        model=name,
-        fingerprint=None if weights is None else weights.to_dict(),
-        prompts=own.name,
-        prompts_hash=own.hash,
-        split="texts",
-        seeds=[0],
-        n={"prompts": len(frame), **n},
-        settings={
-            "calibration": source,
-            "intervals": f"jackknife+ (leave one prompt out), {LEVEL:.0%}",
-            "prompts": dict(zip(frame.prompt, frame.advice, strict=True)),
-        },
-    )
-    out, shown = TaskResult(provenance), values[: 1 if len(values) == 2 else None]
-    for _, row in predicted.iterrows():
-        for value in shown:
-            bounds = (float(row[f"{value} low"]), float(row[f"{value} high"]))
-            out.add("predicted_share", NONE, float(row[value]), bounds, n=n, subset=f"{row.prompt}: {value}")
+    about: dict[str, Any] = {
+        "task": "audit",
+        "title": "What the prompts will show",
+        "description": " ".join(said),
+        "split": "texts",
+    }
+    about |= {"model": name, "prompts": own.name, "prompts_hash": own.hash, "n": {"prompts": len(frame), **n}}
+    settings = {"calibration": source, "intervals": f"jackknife+ (leave one prompt out), {LEVEL:.0%}"}
+    settings |= {"prompts": dict(zip(frame.prompt, frame.advice, strict=True))}
+    print_of = None if weights is None else weights.to_dict()
+    out = TaskResult(TaskProvenance(**about, fingerprint=print_of, settings=settings, seeds=[0]))
+    shown = values[: 1 if len(values) == 2 else None]
+    for i, text in predicted.prompt.items():
+        for (share, *ends), value in zip(shares[:, :, i].T.tolist(), shown, strict=False):
+            out.add("predicted_share", NONE, share, tuple(ends), n=n, subset=f"{text}: {value}")
     for value, line in zip(shown, lines, strict=False):
         of, (inside, between, _) = "" if len(values) == 2 else value, line.coverage()
         out.add("lean_r2", NONE, line.r2, n=n, subset=of)

@@ -70,14 +70,12 @@ def add_shares(
     """Add the means over prompts of every metric of shares, then each prompt by itself.
 
     Means are resampled over prompts, each with all its images: the noise of few images is part of the spread between
-    prompts, and resampling images as well would count it twice. The interval of one prompt is over its images, see
-    `shares_radius`; of its shares it is Wilson's.
+    prompts, and resampling images as well would count it twice. The interval of one prompt is over its images.
 
-    Args:
-        names: the values. counts: method -> (p, values + 1), unknown last; the same prompts for all methods.
-        prompts: what the rows of each are called. subset: what all of them are called: "" for the whole, which has the
-            mean shares too, else a part, "unseen professions", of which the worst prompt is a row.
-        recognised: method -> (p,) share of the images that show their concept.
+    names: the values. counts: method -> (p, values + 1), unknown last. prompts: what the rows of each are called.
+    subset: what all prompts are called: "" for the whole, which has the mean shares too, else a part, "unseen
+        professions", of which the worst prompt is a row.
+    recognised: method -> (p,) share of the images that show their concept.
     """
     values, boot = len(names), dict[str, Any](resamples=resamples, seed=seed)
     known = {method: of[:, :-1] for method, of in counts.items()}
@@ -131,13 +129,10 @@ def add_shares(
 def _corrected_block(
     raw: TaskResult, names: Sequence[str], images: pd.DataFrame, counts: Mapping[str, Floats], **boot: Any
 ) -> list[TaskResult]:
-    """Return the block of a judge's figures, corrected by people's labels, and by how much they differ.
+    """Return the block of a judge's figures, corrected by people's labels; none where no method has enough of them.
 
     Labels of different methods are of different images, so the change of a corrected figure is that of independent
-    estimates. Methods with fewer than 10 labels are left out with a warning; there is no block without another.
-
-    images: a row per image with its method, the number of its prompt, `value` and `people`, which are codes, one beyond
-        the values for unknown, NOT_LABELLED where nobody was asked; and its weight. counts: those of `value`.
+    estimates. images: a row each with method, number of the prompt, value and people as codes, and weight.
     """
     k, metrics = len(names), [*(("share", name) for name in names), ("discrepancy", ""), ("max_skew", "")]
     labels = {method: int((images[images.method == method].people != NOT_LABELLED).sum()) for method in counts}
@@ -183,15 +178,12 @@ class SharesTask(Task):
     """Measure shares and discrepancy from a table with a row per image, or from answers about generated images.
 
     table: .csv, .tsv, .parquet or .jsonl. Without one the answers come with --labels and the images with --drawn: what
-        most annotators say is the value, `alpha` and `percent_agreement` say how far they agree, and the figures of the
-        judge that read the images are corrected by them.
+        most annotators say is the value, and the figures of the judge that read the images are corrected by it.
     prompt, value, method, weight, people: names of the table's columns; the last three may be left out. weight: what an
         image counts, above 0. people: what people say where they were asked, empty elsewhere: `value` is then
-        corrected by it (`vldebias.metrics.corrected_shares`), and the weights are those of the sample, one over the
-        probability of being asked.
+        corrected by it, and the weights are one over the probability of being asked.
     attribute: what people labelled. values: which there are; by default those that occur.
-    same: text of the table -> the value that it means.
-    unknown: texts that mean that it cannot be told.
+    same: text of the table -> the value that it means. unknown: texts that mean that it cannot be told.
     baseline: the method from which the changes of the others are; "none" by default, where there is one.
     """
 
@@ -222,10 +214,7 @@ class SharesTask(Task):
     def measure(
         self, table: Any = None, *, labels: Sequence[Path] = (), folder: Path | None = None, progress: Progress = SILENT
     ) -> list[TaskResult]:
-        """Measure a table, which is a file or has columns by name as a data frame does; or labels of generated images.
-
-        labels: files of answers about the images in `folder`. There is no block where nobody labelled the attribute.
-        """
+        """Measure a table (a file, or columns by name), or files of labels about the generated images of a folder."""
         if table is None and folder is not None:
             return self._labelled(GeneratedImages.open(folder), labels, progress)
         where, data = "table", {}
@@ -302,11 +291,7 @@ class SharesTask(Task):
         return [result, *(_corrected_block(result, names, rows, counts, **boot) if corrects else [])]
 
     def _labelled(self, drawn: GeneratedImages, files: Sequence[Path], progress: Progress) -> list[TaskResult]:
-        """Measure majority labels of images whose prompts state no value, and correct the last judge by them.
-
-        A part of the plan without labels, such as the concepts that a projection was fitted on, is not corrected: the
-        labels of another part do not apply to it.
-        """
+        """Measure majority labels of images whose prompts state no value, and correct the last judge by them."""
         pd, own = need("pandas"), self.model_copy(update={"unknown": (NO_VALUE, CANNOT_TELL, NO_PERSON, NO_MAJORITY)})
         answers = pd.DataFrame([dict(one) for one in read_answers(files) if one.attribute == self.attribute])
         if answers.empty:
@@ -336,5 +321,5 @@ class SharesTask(Task):
             n = {"images with two answers": agreed.alpha.n, "annotators": len(votes), "answers": agreed.answers}
             for metric, one in (("alpha", agreed.alpha), ("percent_agreement", agreed.percent)):
                 result.add(metric, "all images", one.value, (one.low, one.high), n=n)
-        part = images[images.part.isin(told.part)]
+        part = images[images.part.isin(told.part)]  # labels of another part, such as unseen concepts, say nothing of it
         return [result, *(own._blocks(part, "labels", empty)[1:] if judge is not None else [])]

@@ -37,12 +37,10 @@ def discrepancy(labels: Values, n_groups: int, *, unknown: int | None = None) ->
     """Return sqrt(sum_a (f_a - 1/|A|)^2) with f_a the frequency of attribute a (eq. 7.2); 0 is uniform.
 
     Its maximum is sqrt(1 - 1/|A|): .707 for two values, .894 for five. Few images per prompt bias it upwards: n fair
-    draws have about sqrt((1 - 1/|A|) / n). Unknown rows are left out; report their rate with it.
+    draws have about sqrt((1 - 1/|A|) / n).
 
-    Args:
-        labels: (n,) integers 0 .. n_groups - 1, from a classifier or from people.
-        n_groups: |A|, of which some may not occur.
-        unknown: the label that means "cannot tell", for instance -1 or n_groups; None if there is no such label.
+    labels: (n,) integers 0 .. n_groups - 1. n_groups: |A|, of which some may not occur. unknown: the label that means
+        "cannot tell", for instance -1 or n_groups; such rows are left out, report their rate.
 
     Raises:
         InvalidInputError: labels outside the range, or none that is known.
@@ -71,9 +69,8 @@ def discrepancies(counts: Counts) -> Floats:
 def squared_discrepancies(counts: Counts) -> Floats:
     """Return unbiased estimates (...) of the squared discrepancy, from counts of the values (..., |A|).
 
-    The plain square of n images is too large by (1 - sum_a p_a^2) / n on average, of which
-    (1 - sum_a share_a^2) / (n - 1) is an unbiased estimate. It may be negative. With fewer than two images there is
-    none, and the maximum 1 - 1/|A| stands for it.
+    The plain square of n images is too large by (1 - sum_a p_a^2) / n, of which (1 - sum_a share_a^2) / (n - 1) is an
+    unbiased estimate. It may be negative. With fewer than two images it is the maximum, 1 - 1/|A|.
     """
     n, (shares, _), even = counts.sum(axis=-1), _shares(counts), 1 / counts.shape[-1]
     spread = (1 - (shares**2).sum(axis=-1)) / np.maximum(n - 1, 1)
@@ -108,10 +105,10 @@ def _shares(counts: Counts) -> tuple[Floats, NDArray[np.bool_]]:
 def shares_radius(counts: Counts, *, resamples: int = 2000, seed: int = 0) -> Floats:
     """Return L2 radii (p,) around the shares of each row of counts (p, |A|) that should contain the true shares.
 
-    By the triangle inequality the discrepancy of a row is within it as well. Resampled discrepancies would not do: they
-    inherit the upward bias, and their interval can miss the very value that was measured. It is a quantile over
-    resamples of the images, to which one image of each value is added: without them images that all show one value
-    would pass for certain. Where nothing was counted the radius is the maximum, sqrt(1 - 1/|A|).
+    By the triangle inequality the discrepancy of a row is within it as well; quantiles of resampled discrepancies
+    inherit the upward bias, and can miss the very value that was measured. Resampled are the images and one more of
+    each value: without them images that all show one value would pass for certain. Where nothing was counted the radius
+    is the maximum, sqrt(1 - 1/|A|).
     """
     rng = np.random.default_rng(seed)
     values, total = counts.shape[1], counts.sum(axis=1)
@@ -151,8 +148,7 @@ class CorrectedShares:
     def discrepancy(self, values: int) -> Interval:
         """Return eq. 7.2 of all images together, among those whose value can be told: the first `values` answers.
 
-        Its interval is the radius of the drawn shares around the corrected ones, by the triangle inequality: drawn
-        gaps would not do, since a gap is never below 0 and those of even shares all lie above it.
+        Its interval is the radius of the drawn shares around the corrected ones, as in `shares_radius`.
 
         Raises:
             InvalidInputError: people could tell the value of no labelled image.
@@ -216,9 +212,8 @@ def corrected_shares(
     """Return the shares of a judge's answers about all images, corrected by people's answers about some.
 
     Args:
-        judged: (n,) codes of the judge's answers, "unknown" among them; what they are called does not matter.
-        people: (n,) codes 0 .. answers - 1, or NOT_LABELLED.
-        answers: how many answers people may give, those that name no value among them.
+        judged: (n,) answers of the judge, "unknown" among them; what they are called does not matter.
+        people: (n,) codes 0 .. answers - 1, those that name no value among them, or NOT_LABELLED.
         weights: (n,) one over the probability with which an image was chosen for labelling; by default all alike.
             Images are to be chosen at random: what people label because it looks odd corrects nothing.
 
@@ -284,10 +279,9 @@ def corrected_squares(prompts: Codes, judged: Codes, people: Codes, values: int,
     """Return the unbiased squared discrepancy (p,) of each prompt 0 .. p - 1, NaN with fewer than two labelled images.
 
     The share of each prompt is its mean of what the judge's answers are worth over all prompts, plus the mean error of
-    that among its labelled images; the square is too large by the variance of this, which is taken off. As with
-    `squared_discrepancies` one may be negative, and a mean over prompts is what it is for. The rate of images that can
-    be told, by which it is divided, is that of the judge's answers. Arguments: see `corrected_shares`; the code
-    `values` of people names no value.
+    that among its labelled images; the square is too large by the variance of this, which is taken off. One may be
+    negative; their mean over prompts is what they are for. Arguments: see `corrected_shares`; the code `values` of
+    people names no value.
     """
     told, asked = np.eye(values + 2, values)[people], people != NOT_LABELLED
     _, code = np.unique(judged, return_inverse=True)

@@ -288,17 +288,12 @@ def audit(
     said.append(f"Each calibration prompt, left out of the line, is predicted with R2 {r2:.2f}.")
     if r2 < POOR:
         said.append("That is hardly better than one share for all prompts: generate and judge images instead.")
-    about: dict[str, Any] = {
-        "task": "audit",
-        "title": "What the prompts will show",
-        "description": " ".join(said),
-        "split": "texts",
-    }
+    title, print_of = "What the prompts will show", None if weights is None else weights.to_dict()
+    about: dict[str, Any] = {"task": "audit", "title": title, "description": " ".join(said), "split": "texts"}
     about |= {"model": name, "prompts": own.name, "prompts_hash": own.hash, "n": {"prompts": len(frame), **n}}
     settings = {"calibration": source, "intervals": f"jackknife+ (leave one prompt out), {LEVEL:.0%}"}
-    settings |= {"prompts": dict(zip(frame.prompt, frame.advice, strict=True))}
-    print_of = None if weights is None else weights.to_dict()
-    out = TaskResult(TaskProvenance(**about, fingerprint=print_of, settings=settings, seeds=[0]))
+    about["settings"] = settings | {"prompts": dict(zip(frame.prompt, frame.advice, strict=True))}
+    out = TaskResult(TaskProvenance(**about, fingerprint=print_of, seeds=[0]))
     shown = values[: 1 if len(values) == 2 else None]
     for i, text in predicted.prompt.items():
         for (share, *ends), value in zip(shares[:, :, i].T.tolist(), shown, strict=False):

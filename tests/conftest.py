@@ -3,6 +3,7 @@
 import functools
 import gc
 import os
+from types import SimpleNamespace
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
@@ -56,8 +57,8 @@ def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs leave their charts out, which take longer than the measuring; the tests of runs and pages draw them."""
-    monkeypatch.setattr("vldebias.evaluation.report.dots", lambda rows: None)
-    monkeypatch.setattr("vldebias.evaluation.report._inline", lambda picture: "")
+    none = SimpleNamespace(savefig=lambda *_, **__: None)
+    monkeypatch.setattr("vldebias.evaluation.report.dots", lambda rows: none)
 
 
 def pytest_unconfigure() -> None:

@@ -73,16 +73,15 @@ def _ridge(rows: Tensor) -> Any:
 
 def _margin(scores: Floats, codes: Codes) -> tuple[Floats, Codes]:
     """Return the score (n,) of the given class less the best other score, and the class of that, for scores (n, k)."""
-    each, others = np.arange(len(codes)), scores.copy()
-    others[each, codes] = -np.inf
-    rival = others.argmax(1)
-    return scores[each, codes] - scores[each, rival], rival
+    given = np.arange(scores.shape[1]) == codes[:, None]
+    rival = np.where(given, -np.inf, scores).argmax(1)
+    return scores[given] - scores[np.arange(len(codes)), rival], rival
 
 
 class Probe(NamedTuple):
-    """Hold a probe's balanced accuracy out of fold, draws (b,) of it, and the most that permuted labels give.
+    """Hold a probe's balanced accuracy out of fold, and draws (b,) of it from rows resampled within values.
 
-    limit: what permuted labels exceed in 2.5 % of cases (normal approximation). draws: of rows resampled within values.
+    limit: what permuted labels exceed in 2.5 % of cases (normal approximation).
     """
 
     accuracy: float
@@ -168,32 +167,26 @@ def diagnose(
 ) -> Result:  # fmt: skip
     """Probe embeddings for attribute leakage, worst-off groups, label errors and margins.
 
-    Args:
-        features: (n, d) of one model, as an array, a tensor, or `vldebias.data.Embeddings`; compared at length 1.
-        labels: (n,) classes, or the name of a column of the embeddings; None, NaN and "" are unknown.
-        groups: (n,) values of an attribute, or the name of a column.
-        texts: prompt -> embedding (d,), or the image-text model that the features are from; with `prompts`.
-        head: linear classifier on features of length 1, (weight (k, d), bias (k,)) or nn.Linear, whose margins are
-            measured; by default a ridge regression.
-        prompts: the attribute's prompt set: without `groups`, its texts tell the value of each image. methods: names or
-            methods, fitted on it and compared with "none"; reference: image features (m, d) for those that use some.
+    features: (n, d) of one model, as an array, a tensor, or `vldebias.data.Embeddings`; compared at length 1.
+    labels: (n,) classes; groups: (n,) values of an attribute; or names of columns. None, NaN and "" are unknown.
+    texts: prompt -> embedding (d,), or the image-text model that the features are from; with `prompts`.
+    head: linear classifier on features of length 1, (weight (k, d), bias (k,)) or nn.Linear; None: ridge regression.
+    prompts: the attribute's prompt set: without `groups`, its texts tell the value of each image. methods: names or
+    methods, fitted on it and compared with "none"; reference: image features (m, d) for those that use some.
 
-    Returns:
-        A `Result` of one task, "diagnose", with `linear_probe` and `neighbour_probe` of the attribute and `class_probe`
-        for every method, `accuracy` of every group by a classifier that did not see the row, `suspect_labels`, and
-        medians of margins with their quartiles. The description of its provenance has sentences on what to do. It says
-        "removed" of a method only if a linear probe is at chance, out of sample.
-
-    Raises:
-        InvalidInputError: neither labels nor groups, lengths that do not fit, methods without prompts and texts, or a
-            class with fewer than five rows.
+    The result has one task, "diagnose": `linear_probe` and `neighbour_probe` of the attribute and `class_probe` for
+    every method, `accuracy` of every group by a classifier that did not see the row, `suspect_labels`, and medians of
+    margins with their quartiles. The description of its provenance says what to do, and "removed" of a method only if a
+    linear probe is at chance, out of sample. Neither labels nor groups, lengths that do not fit, methods without
+    prompts and texts, and a class with fewer than five rows raise InvalidInputError.
 
     >>> diagnose(features, smiling, groups=gender).to_pandas()  # doctest: +SKIP
     """
     data, began = features if isinstance(features, Embeddings) else Embeddings.of(features), time.monotonic()
     if labels is None and groups is None:
+        columns = sorted(data.labels)
         raise InvalidInputError(
-            f"expected labels= (classes), groups= (an attribute) or both; the columns are {sorted(data.labels)}"
+            f"expected labels= (classes), groups= (an attribute) or both; the columns are {columns}"
         )
     kinds = [get_method(one) for one in ([methods] if isinstance(methods, str) else methods)]
     fitted = [one.name for one in kinds if one.name != NONE]
@@ -222,8 +215,8 @@ def diagnose(
         description="",
         model=str(about.get("model") or (side and side.host.model_id) or "unnamed model"),
         fingerprint=None if side is None else side.fingerprint,
-        prompts="" if own is None else own.name,
-        prompts_hash="" if own is None else own.hash,
+        prompts=own.name if own else "",
+        prompts_hash=own.hash if own else "",
         split=" ".join(str(about[key]) for key in ("data", "split") if about.get(key)) or "unnamed split",
         seeds=[seed],
         n={"images": len(data)},

@@ -1,7 +1,6 @@
-"""Show a result as text, as a page, and compared with another result.
+"""Show a result as text, as a page, and compared with another result, from its data frame and provenance alone.
 
-All of it comes from the data frame of `Result.to_pandas` and the provenance. Names of methods, groups and prompts may
-hold anything: jinja2 and `for_matplotlib` escape them.
+Names of methods, groups and prompts may hold anything: jinja2 and `for_matplotlib` escape them.
 """
 
 from __future__ import annotations
@@ -42,15 +41,12 @@ SPELT = {  # a model of the paper -> how others write it, in letters and digits
 RANK = {"better": -3, "changed": -2, "worse": -1}
 LABELS = f"{DAGGER} was given labels of training images; the other methods see prompts only."
 COMPARED = (
-    "Each difference is B less A. The two runs are taken for independent: the half-width towards each side is the root "
-    "of the sum of the squared half-widths (MOVER, Zou and Donner 2008), so where both used the same images the "
-    "interval is wider than a paired one. “Equal” figures are the same number with the same interval."
+    "Differences are B less A, of two runs taken for independent: half-widths are added in squares (MOVER, Zou and "
+    "Donner 2008), wider than a paired interval. “Equal” figures are the same number with the same interval."
 )
 GRID, LABELLED = "#e4e7eb", "#c9ccd1"  # of charts: lines, and methods that were given labels
 OTHERS = ("#d9a441", "#b4656f", "#7d6b91", "#5f7a4f")  # methods that have no colour of their own
 Measures = Sequence[tuple[str, str]]  # (task, metric) to show; all where there are none
-
-# ---- the frame in words --------------------------------------------------------------------------------------
 
 
 def verdict(change: tuple[float, float, float] | None, better: str) -> str:
@@ -69,12 +65,11 @@ def verdict(change: tuple[float, float, float] | None, better: str) -> str:
 
 
 def told(result: Result) -> pd.DataFrame:
-    """Return the frame of a result with the columns that a reader sees.
+    """Return the frame of a result with columns for readers.
 
-    Additional columns: title and kind (of the metric), hint (which way is better), measure (the title with the part),
-    name (of the method, with lambda where it has several), number, moved (the change), verdict, whole (of a summary,
-    not one group or query), before (value of none), chance (value of random rankings), at_chance (none is no more
-    biased than they are), published (of the paper).
+    These are title and kind (of the metric), hint (which way is better), measure (title and part), name (of the method,
+    with lambda where it has several), number, moved (the change), verdict, whole (of a summary, not one group or
+    query), before (value of none), chance (of random rankings), at_chance (none is no more biased), published.
     """
     t, keys = result.to_pandas(), ["task", "metric", "subset"]
     about = {name: metric_of(name) for name in t.metric.unique()}
@@ -131,9 +126,6 @@ def _rooted(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(measure=measure, **roots.where(squared, rows[ends], axis=0))
 
 
-# ---- a line per task, and sentences --------------------------------------------------------------------------
-
-
 class Line(NamedTuple):
     """Hold what one method (a row of the frame) does to the bias of a task, what that costs, and who got worse."""
 
@@ -159,9 +151,8 @@ def lines(t: pd.DataFrame, measures: Measures = ()) -> list[Line]:
             continue
         lead = bias[bias.metric == next((one for one in LEADS if one in set(bias.metric)), bias.metric.iloc[0])]
         lead = lead[lead.subset == lead.subset.iloc[-1]]  # of train and unseen the last
-        row = min(
-            _rooted(lead).itertuples(), key=lambda r: (r.method != ATTACHED, RANK.get(r.verdict, 0), -abs(r.change))
-        )
+        ranked = sorted(_rooted(lead).itertuples(), key=lambda r: (RANK.get(r.verdict, 0), -abs(r.change)))
+        row = next((r for r in ranked if r.method == ATTACHED), ranked[0])
         form = ".3f" if abs(row.value) < 10 else ".1f"
         chance = "0" if row.metric == ROOT else "" if np.isnan(row.chance) else f"{row.chance:.3f}"
         costs = own[(own.kind == "utility") & (own.method == row.method)].drop_duplicates("metric", keep="last")
@@ -193,9 +184,6 @@ def opening(t: pd.DataFrame, measures: Measures = ()) -> list[str]:
     ]
 
 
-# ---- text -----------------------------------------------------------------------------------------------------
-
-
 def text(result: Result, measures: Measures = (), most: int = 40) -> str:
     """Return the summary rows as plain text of a limited number of lines, as `print(result)` and the terminal show.
 
@@ -223,9 +211,6 @@ def tab_rows(result: Result, measures: Measures = ()) -> tuple[tuple[str, ...], 
     columns = (*COLUMNS[:4], "lam", *COLUMNS[4:10], "better", "verdict")
     some = _some(t[t.whole], measures).replace({"method": {CHANCE: "chance"}})[list(columns)].astype(object)
     return columns, list(some.where(some.notna(), None).itertuples(index=False, name=None))
-
-
-# ---- the page ------------------------------------------------------------------------------------------------
 
 
 def plain(value: Any) -> str:
@@ -258,9 +243,9 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
 
     beside: the folder with the run's pictures that cannot be drawn from rows, such as images of the same seeds.
     """
-    there = [(picture_metadata(one), one) for one in sorted(beside.glob("*.png"))]
-    there = [(about, one) for about, one in there if about.get("run") == result.name and "caption" in about]
-    there.sort(key=lambda one: "side-by-side" not in one[1].stem)  # images open the page, before plots about them
+    files = sorted(beside.glob("*.png"), key=lambda one: ("side-by-side" not in one.stem, one))  # images come first
+    there = [(picture_metadata(one), one.read_bytes()) for one in files]
+    there = [(about, png) for about, png in there if about.get("run") == result.name and "caption" in about]
     t, known = told(result), {one.task: one for one in result.provenance}
     found, blocks = lines(t), []
     for task, block in t.groupby("task", sort=False):
@@ -270,9 +255,12 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
     first = [(one.row.task, one.row.metric, one.row.subset) for one in found]
     front = t[[key in first for key in zip(t.task, t.metric, t.subset, strict=True)]]
     of_worlds = [p.split.split(" ")[0] in WORLDS or p.model.split(" ")[0] == "miniature" for p in result.provenance]
-    models = list(dict.fromkeys(one.model for one in result.provenance if one.model))
-    values = {"result": result, "models": models, "lines": found, "lead": there[:1], "blocks": blocks}
-    values |= {"dots": dots(front) if found else None, "cartoons": of_worlds and all(of_worlds)}
+    models = dict.fromkeys(one.model for one in result.provenance if one.model)
+    values = {"result": result, "models": list(models), "lines": found, "lead": there[:1], "blocks": blocks}
+    plot = io.BytesIO()
+    if found:
+        dots(front).savefig(plot, format="png")
+    values |= {"dots": plot.getvalue(), "cartoons": of_worlds and all(of_worlds)}
     values |= {"labels": LABELS if t.uses_labels.any() else "", "published": t.published.notna().any()}
     return write_page(path, "report", values | {"csv": result.to_csv(path.with_suffix(".csv")).name})
 
@@ -282,16 +270,8 @@ def write_page(path: Path, template: str, values: Mapping[str, Any]) -> Path:
     jinja2 = need("jinja2")
     loader = jinja2.FileSystemLoader(TEMPLATES)
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"plain": plain, "inline": _inline}
+    environment.filters |= {"plain": plain, "inline": lambda png: base64.b64encode(png).decode()}
     return write_atomically(path, environment.get_template(f"{template}.html.jinja").render(values))
-
-
-def _inline(picture: Any) -> str:
-    """Return a plot, or a file, as base64."""
-    buffer = io.BytesIO(picture.read_bytes() if isinstance(picture, Path) else b"")
-    if not isinstance(picture, Path):
-        picture.savefig(buffer, format="png")
-    return base64.b64encode(buffer.getvalue()).decode()
 
 
 def dots(rows: pd.DataFrame) -> Plot:
@@ -335,9 +315,6 @@ def dots(rows: pd.DataFrame) -> Plot:
     return plot
 
 
-# ---- two results ----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
     """Hold two results side by side.
@@ -375,12 +352,8 @@ class Comparison:
 def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Comparison:
     """Match rows by task, metric, part and method, with lambda and strength where a method has several; B less A.
 
-    Args:
-        a, b: two results, such as of two models or before and after a change.
-        names: what to call them; by default their own names.
-
-    Raises:
-        InvalidInputError: no row is in both, or one result has two rows of the same names.
+    a, b: two results, such as of two models or before and after a change. names: what to call them. Results without a
+    shared row, and two rows of the same names in one of them, raise InvalidInputError.
     """
     names = names or (a.name, b.name)
     one, two = (told(side).set_index(["task", "metric", "subset", "name"], drop=False) for side in (a, b))
@@ -390,10 +363,8 @@ def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Compa
             raise InvalidInputError(f"{called}: got the figure {twice[0]} twice; expected it once")
     shared = two.index.intersection(one.index, sort=False)
     if shared.empty:
-        raise InvalidInputError(
-            f"got no figure in both: A has tasks {list(one.task.unique())}, B {list(two.task.unique())}; "
-            "expected two results of the same suite"
-        )
+        tasks = f"A has tasks {list(one.task.unique())}, B {list(two.task.unique())}"
+        raise InvalidInputError(f"got no figure in both: {tasks}; expected two results of the same suite")
     x, y = one.loc[shared], two.loc[shared]
     t = y.assign(a=x.value, low_a=x.low, high_a=x.high, number_a=x.number, b=y.value, low_b=y.low, high_b=y.high)
     t = t.reset_index(drop=True)

@@ -196,8 +196,6 @@ class Result(BaseModel, extra="forbid"):
             raise KeyError(f"no row {name}; the closest are {difflib.get_close_matches(name, there, 8, 0)}")
         return there[name]
 
-    # ---- as a table ------------------------------------------------------------------------------------------
-
     def to_pandas(self) -> pd.DataFrame:
         """Return a row per measurement: `COLUMNS`. n: units that were resampled; counts: all of them, as JSON.
 
@@ -215,10 +213,8 @@ class Result(BaseModel, extra="forbid"):
     def as_metric_frame(self, task: str, metric: str, method: str) -> dict[str, Any]:
         """Return the arguments of a `fairlearn.metrics.MetricFrame` of one metric by group; it has no intervals.
 
-        Its `by_group` are the values of the groups (or queries), its `overall` their mean weighted by n.
-
-        Raises:
-            InvalidInputError: no rows of groups for these names.
+        Its `by_group` are the values of the groups (or queries), its `overall` their mean weighted by n. Names without
+        rows by group raise InvalidInputError.
 
         >>> MetricFrame(**result.as_metric_frame("groups", "accuracy", "none")).by_group  # doctest: +SKIP
         """
@@ -253,21 +249,15 @@ class Result(BaseModel, extra="forbid"):
         return f"<h3>{escape(self.name)}</h3>{t.to_html(index=False)}"
 
     def plot(self, metric: str | None = None, *, task: str | None = None) -> Plot:
-        """Draw value and interval of every method, a panel per task and metric of the wholes.
-
-        Raises:
-            InvalidInputError: no row of that metric and task; the message lists those there are.
-        """
+        """Draw value and interval of every method, a panel per task and metric of the wholes, or of some."""
         from vldebias.evaluation.report import dots, told
 
         wholes = told(self).query("whole")
-        asked = [metric in (None, r.metric) and task in (None, r.task) for r in wholes.itertuples()]
+        there = list(zip(wholes.task, wholes.metric, strict=True))
+        asked = [task in (None, one) and metric in (None, other) for one, other in there]
         if not any(asked):
-            there = sorted(set(zip(wholes.task, wholes.metric, strict=True)))
-            raise InvalidInputError(f"plot: got metric {metric!r} and task {task!r}; expected one of {there}")
+            raise InvalidInputError(f"plot: got {(task, metric)}; expected a task and metric of {sorted(set(there))}")
         return dots(wholes[asked])
-
-    # ---- files -----------------------------------------------------------------------------------------------
 
     def to_csv(self, path: str | Path) -> Path:
         """Write the frame as CSV with all digits; text that a spreadsheet would read as a formula is escaped."""
@@ -292,8 +282,7 @@ class Result(BaseModel, extra="forbid"):
     def read(cls, path: str | Path) -> Result:
         """Read a result from its JSON file, with its rows inside or in the parquet file next to it.
 
-        Raises:
-            InvalidInputError: no such file, or not a result; the message names the first field that does not fit.
+        A file that is missing or holds no result raises InvalidInputError, which names the first wrong field.
         """
         path = Path(path)
         try:

@@ -118,11 +118,6 @@ def under_an_attachment() -> None:
         ev()
 
 
-def after_an_attachment() -> None:
-    attach(world().model, world().edit)
-    ev()
-
-
 def strength_of_an_attachment(value: Any) -> None:
     with debias(world().model, world().edit, tokenizer=world().tokenizer) as attachment:
         attachment.strength = value
@@ -149,9 +144,8 @@ def turned(features: np.ndarray) -> np.ndarray:
 
 
 def german() -> Any:
-    words = {"mann": ["Mann"], "frau": ["Frau"]}
-    template = "Foto: {attribute} {concept}"
-    return fit(prompts=make_prompt_set("geschlecht", words, ["Arzt", "Koch"], templates=[template]))
+    words, how = {"mann": ["Mann"], "frau": ["Frau"]}, {"templates": ["Foto: {attribute} {concept}"]}
+    return fit(prompts=make_prompt_set("geschlecht", words, ["Arzt", "Koch"], **how))
 
 
 def randn(*shape: int) -> torch.Tensor:
@@ -191,13 +185,8 @@ def swapped() -> None:
     ev(model=dict(zip(GENDER.classes, world().people, strict=False)), images=few, labels=SEX[:80])
 
 
-def raw_edit() -> None:
-    attach(world().model, CalibratedProjection().fit(randn(9, 2, world().dim)))
-
-
-def gallery_as_labelled_reference() -> None:
-    people = Embeddings.of(world().people, {"gender": SEX})
-    ev(methods=["leace"], reference=people)
+def labelled() -> Embeddings:
+    return Embeddings.of(world().people, {"gender": SEX})
 
 
 fit_pairs = CalibratedProjection().fit
@@ -272,7 +261,12 @@ MODELS = [
     Case("an edit before tuning", lambda: attach(other(all_weights), world().edit), REFUSED, "fitted on other weights"),
     Case("a tokenizer of other ids", lambda: fit(tokenizer=other_tokens()), REFUSED, "open_clip.get_tokenizer"),
     Case("CLIP's tokenizer", lambda: fit(tokenizer=open_clip.get_tokenizer("ViT-B-32")), REFUSED, "ids up to 49407"),
-    Case("a raw edit on any model", raw_edit, WARNED, "which model it was fitted on"),
+    Case(
+        "a raw edit on any model",
+        lambda: attach(world().model, fit_pairs(randn(9, 2, 256))),
+        WARNED,
+        "which model it was fitted on",
+    ),
     Case(
         "fit of pairs that are not normalised",
         lambda: CalibratedProjection().fit(randn(9, 2, 128) * 100),
@@ -282,11 +276,11 @@ MODELS = [
     Case("fit of pairs of one text", lambda: fit_pairs(randn(9, 1, 128).repeat(1, 2, 1)), REFUSED, "nothing to remove"),
     Case("fewer texts than rows", fewer_texts_than_rows, REFUSED, "3 embeddings for 2 prompts"),
     Case("evaluate under an attachment", under_an_attachment, WARNED, "attachment"),
-    Case("evaluate after an attachment", after_an_attachment),
+    Case("evaluate after an attachment", lambda: (attach(world().model, world().edit), ev())),
     Case("reference of texts", lambda: fit(reference=world().embed(list(GENDER.classes))), WARNED, "reference images"),
     Case("reference of noise", lambda: fit(reference=randn(300, world().dim)), WARNED, "look unaligned"),
     Case("reference of another width", lambda: fit(reference=randn(300, world().dim + 1)), REFUSED, "have width 257"),
-    Case("labelled reference is the gallery", gallery_as_labelled_reference, REFUSED, "reference=features[::2]"),
+    Case("reference is the gallery", lambda: ev(methods=["leace"], reference=labelled()), REFUSED, "features[::2]"),
 ]
 GROUPS = [
     Case("groups control", lambda: gr()),

@@ -19,7 +19,7 @@ from vldebias.evaluation.retrieval import RetrievalTask
 from vldebias.evaluation.run import run_suite, verify
 from vldebias.evaluation.session import Session
 from vldebias.evaluation.shares import SharesTask
-from vldebias.evaluation.task import Data, Options, Suite
+from vldebias.evaluation.task import Data, Options, Suite, load_suite
 from vldebias.prompts import make_prompt_set
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
@@ -38,7 +38,7 @@ PEOPLE: dict[str, Any] = {"task": "shares", "name": "by people", "title": "P", "
 PEOPLE |= {"values": ["male", "female"]}
 
 
-def suite(*tasks: dict[str, Any], host: str | None = "miniature") -> Suite:
+def suite(*tasks: Any, host: str | None = "miniature") -> Suite:
     about = {"name": "small", "title": "t", "description": "d", "source": "s", "needs": "a brave heart"}
     return Suite.model_validate({**about, "host": host, "tasks": tasks})
 
@@ -61,9 +61,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Result, str]]:
     """Run tasks into tmp_path; gives the result and what was said. Charts take time, so they are drawn on demand."""
 
-    def go(
-        *tasks: dict[str, Any], only: Any = (), host: Any = "miniature", charts: bool = False, **options: Any
-    ) -> Any:
+    def go(*tasks: Any, only: Any = (), host: Any = "miniature", charts: bool = False, **options: Any) -> Any:
         said = StringIO()
         if not charts:
             monkeypatch.setattr(runner, "render", lambda result, path, beside: path.write_text("page"))
@@ -197,21 +195,45 @@ def test_embeddings_alone_need_no_model(run: Any, tmp_path: Path, cache: Path) -
         assert same.value == pytest.approx(figure.value, abs=1e-6)
 
 
-def test_splits_of_an_embeddings_file(tmp_path: Path, cache: Path) -> None:
-    split = Labels.of(["train", "test", "test"])
-    path = save_embeddings(
-        tmp_path / "e.npz", Embeddings(np.eye(3, dtype=np.float32), ("a", "b", "c"), {"split": split})
-    )
+def test_splits_of_an_embeddings_file(tmp_path: Path) -> None:
+    rows = Embeddings.of(np.eye(3), {"split": ["train", "test", "test"]}, ids="abc")
+    path = save_embeddings(tmp_path / "e.npz", rows)
     session = Session(Options(out=tmp_path, embeddings=path))
-    assert session.embedded("images", Data(name="x", split="test")).ids == ("b", "c")
-    train = session.embedded("train", Data(name="x", split="train"))
-    assert train is not None
-    assert train.ids == ("a",)
-    assert session.embedded("train", Data(name="x", split="val")) is None
-    few = Session(Options(out=tmp_path, embeddings=path, limit=1))
-    assert len(few.embedded("images", Data(name="x", split="test"))) == 1
+
+    def split(name: str) -> Data:
+        return Data(name="x", split=name)
+
+    assert session.embedded("images", split("test")).ids == ("b", "c")
+    assert session.embedded("train", split("train")).ids == ("a",)
+    assert session.embedded("val", split("val")) is session.embedded("reference") is None
+    assert len(Session(Options(out=tmp_path, embeddings=path, limit=1)).embedded("images", split("test"))) == 1
     with pytest.raises(InvalidInputError, match=r"\['test', 'train'\] in the column \"split\"; expected 'val'"):
-        session.embedded("images", Data(name="x", split="val"))
+        session.embedded("images", split("val"))
+    whole = Session(Options(out=tmp_path, embeddings=save_embeddings(tmp_path / "w.npz", Embeddings.of(np.eye(3)))))
+    assert len(whole.embedded("images", split("test"))) == 3  # what is measured, and no training split
+    assert whole.embedded("train", split("train")) is None
+
+
+@pytest.mark.parametrize("columns", [{"gender"}, {"gender", "age"}, set()])
+def test_attributes_without_a_column_are_left_out_and_named(run: Any, columns: set[str], tmp_path: Path) -> None:
+    rng, task = np.random.default_rng(0), load_suite("fairface").tasks[0].model_copy(update={"k": [10]})
+    values = {"gender": ("Male", "Female"), "age": tuple(task.classes["age"])}
+    labels = {name: Labels(rng.integers(len(values[name]), size=300), values[name]) for name in sorted(columns)}
+    images = Embeddings(rng.normal(size=(300, 16)).astype(np.float32), tuple(map(str, range(300))), labels)
+    texts = {text: torch.from_numpy(rng.normal(size=16)) for text in task.texts()}
+    given = {"embeddings": save_embeddings(tmp_path / "mine.npz", images, texts), "methods": ("cali",)}
+    if not columns:
+        with pytest.raises(InvalidInputError, match=r"gender, .*got \[\]"):
+            run(task, host=None, resamples=10, **given)
+        return
+    found, said = run(task, host=None, resamples=10, **given)
+    accuracy = {row.task for row in found.rows if row.metric == "accuracy"}  # of the other column's classes
+    if columns == {"gender"}:
+        assert ({row.task for row in found.rows}, accuracy) == ({"fairface gender"}, set())
+        assert "race, age, gender x race, gender x age" in said.replace("\n", " ")
+    else:
+        assert {row.task for row in found.rows} == accuracy | {"fairface gender x age"}
+        assert accuracy == {"fairface gender", "fairface age"}
 
 
 GENERATED: dict[str, Any] = {

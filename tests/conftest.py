@@ -50,7 +50,7 @@ def _seed() -> None:
 def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one test registers (or an example of the documentation), the next does not find."""
     for registry in REGISTRIES:
-        monkeypatch.setattr(registry, "_items", dict(registry._items))
+        monkeypatch.setattr(registry, "data", dict(registry.data))
         monkeypatch.setattr(registry, "_searched", registry._searched)
 
 

@@ -8,8 +8,8 @@ import random
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,6 +21,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import vldebias
+from tests.refusals import refused
 from vldebias.edit import Edit, Fingerprint, Provenance, _digest
 from vldebias.errors import InvalidInputError
 from vldebias.methods import load_edit, load_edits
@@ -63,43 +64,20 @@ def test_round_trip_is_exact(tmp_path: Path, lam: float | list[float]) -> None:
     assert torch.equal(loaded(z), saved(z))
 
 
-class Shift(Edit):
-    """Of another package, and no dataclass: nothing looks at it when it is made."""
-
-    kind = "test-shift"
-
-    def __init__(self, by: torch.Tensor, provenance: Provenance) -> None:
-        self.by, self.provenance = by, provenance
-
-    dim = property(lambda self: len(self.by))
-
-    def __call__(self, z: torch.Tensor, strength: float = 1.0) -> torch.Tensor:
-        return z + strength * self.by.to(z)
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        return {"by": self.by}
-
-    @classmethod
-    def build(cls, tensors: Mapping[str, torch.Tensor], settings: object, provenance: Provenance) -> "Shift":
-        return cls(tensors["by"], provenance)
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_values_that_are_not_finite_are_refused(bad: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When made, when saved, and when loaded from where somebody else wrote them."""
-    left = fitted().left.clone()
-    left[3, 1] = bad
-    with pytest.raises(InvalidInputError, match=r"'left' \(12, \d+\) holds 1 NaN or infinite values"):
-        CalibratedProjection.of(left, fitted().right, fitted().provenance)
-    shift = Shift(torch.tensor([bad, 1.0]), Provenance("shift"))
-    with pytest.raises(InvalidInputError, match=r"'by' \(2,\) holds 1 NaN or infinite values"):
-        shift.save_pretrained(tmp_path)
+    edit = fitted()
+    edit.left[3, 1] = bad
+    for use in (lambda: replace(edit, lam=1.0), lambda: edit.save_pretrained(tmp_path)):
+        with pytest.raises(InvalidInputError, match=r"'left' \(12, \d+\) holds 1 NaN or infinite values"):
+            use()
     assert not any(tmp_path.iterdir())
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(Shift, "check_tensors", lambda self: None)
-        shift.save_pretrained(tmp_path)
-    with pytest.raises(InvalidInputError, match=r"'by' \(2,\) holds 1 NaN or infinite values"):
-        vldebias.load_edit(tmp_path)
+        elsewhere.setattr(Edit, "__post_init__", lambda self: setattr(self, "dim", 12))
+        edit.save_pretrained(tmp_path)
+    with pytest.raises(InvalidInputError, match=r"'left' \(12, \d+\) holds 1 NaN or infinite values"):
+        load_edit(tmp_path)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -116,22 +94,20 @@ class Move(Edit):
         raise NotImplementedError
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"right": (3, 1)}, r"^right: .* \(d, rank\) with d = 3, rank = 2.* got \(3, 1\)"),
-        ({"by": (2,)}, r"^by: .* \(d\) with d = 3.* got \(2,\)"),
-        ({"by": (3, 1)}, r"^by: .* got \(3, 1\)"),
-        ({"left": None}, r"expected the tensors left, right, by, got right, by"),
-        ({"bias": (3,)}, r"expected the tensors .*, got .*bias"),
-    ],
+@refused(
+    ({"right": torch.ones(3, 1)}, r"^right: .* \(d, rank\).* d = 3, rank = 2.* \(3, 1\)"),
+    ({"by": torch.ones(2)}, r"^by: .* \(d\).* d = 3.* \(2,\)"),
+    ({"by": torch.ones(3, 1)}, r"^by: .* \(3, 1\)"),
 )
-def test_axes_have_one_size(change: dict[str, Any], text: str) -> None:
-    shapes: dict[str, Any] = {"left": (3, 2), "right": (3, 2), "by": (3,)}
-    assert Move.build({name: torch.ones(shape) for name, shape in shapes.items()}, {}, Provenance("move")).dim == 3
-    tensors = {name: torch.ones(shape) for name, shape in (shapes | change).items() if shape is not None}
-    with pytest.raises(InvalidInputError, match=text):
-        Move.build(tensors, {}, Provenance("move"))
+def test_axes_have_one_size(change: dict[str, Any]) -> None:
+    whole = Move(torch.ones(3, 2), torch.ones(3, 2), torch.ones(3), Provenance("move"))
+    assert whole.dim == 3
+    replace(whole, **change)
+
+
+def test_the_dtype_of_a_projection_is_float64() -> None:
+    with pytest.raises(InvalidInputError, match=r"^left: expected a torch.float64 tensor .* got torch.float32"):
+        replace(fitted(), left=fitted().left.float())
 
 
 def test_nothing_in_the_package_unpickles() -> None:
@@ -142,6 +118,39 @@ def test_nothing_in_the_package_unpickles() -> None:
     assert found == ["training/loop.py: torch.load("]  # a run's own state, with weights_only alone
     (call,) = re.findall(r"torch\.load\([^\n]*", texts[root / "training/loop.py"])
     assert "weights_only=True" in call
+
+
+NUMBERS = tuple((100.0, 10.0) for _ in range(20))
+PRINT = Fingerprint("a", (100.0,) * 16, (10.0,) * 16, 2.0, NUMBERS, ((3.0, 4.0), (1.0, 0.0)))
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({}, True),
+        ({"structure": "b"}, False),
+        ({"norms": (200.0,) * 16}, True),  # those of every tensor decide where both have them
+        ({"norms": (200.0,) * 16, "tensors": ()}, False),
+        ({"waves": (10.6,) * 16, "tensors": ()}, False),
+        ({"norms": (100.4,) * 16, "waves": (10.4,) * 16, "tensors": ()}, True),
+        ({"norms": (100.0,), "waves": (10.0,), "tensors": ()}, False),
+        ({"tensors": ((100.4, 10.4),) * 20}, True),  # bfloat16
+        ({"tensors": ((100.6, 10.0),) * 20}, False),
+        ({"tensors": (*NUMBERS[1:], (101.4, 10.0))}, True),
+        ({"tensors": (*NUMBERS[1:], (101.6, 10.0))}, False),  # a single tensor
+        ({"texts": ((3.0, 4.19), (1.0, 0.0))}, True),
+        ({"texts": ((3.0, 4.0), (1.0, 0.05))}, False),  # an activation or a tokenizer
+        ({"texts": ()}, True),
+        ({"texts": ((3.0, 4.0), (1.0, 0.05)), "adapters": 3.0}, True),  # which move the texts
+    ],
+)
+def test_which_fingerprints_are_of_the_same_weights(change: dict[str, Any], same: bool) -> None:
+    other = replace(PRINT, **change)
+    assert (PRINT.matches(other), other.matches(PRINT)) == (same, same)
+    assert PRINT.same_adapters(other) == (other.adapters == 2.0)
+    assert PRINT.matches(None)
+    assert PRINT.same_adapters(None)
+    assert Fingerprint.of(json.loads(json.dumps(other.to_dict()))) == other
 
 
 # ---- the hub, as a folder
@@ -261,6 +270,12 @@ def test_a_config_that_is_none_is_refused_by_its_key(folder: Path, change: dict[
     tamper(folder, change, {}, signed=True)
     with pytest.raises(InvalidInputError, match=rf"(?s){key}"):
         CalibratedProjection.from_pretrained(folder)
+
+
+def test_tensors_of_another_edit_are_refused(folder: Path) -> None:
+    tamper(folder, {}, {"bias": torch.zeros(1)}, signed=True)
+    with pytest.raises(InvalidInputError, match=r"expected the tensors left, right, got .*bias"):
+        load_edit(folder)
 
 
 @pytest.mark.parametrize("tensors", [{"bias": torch.zeros(1)}, {"left": torch.ones(12, 11).double()}])

@@ -1,71 +1,81 @@
-"""Things by name: what is refused, and what other packages name."""
+"""Registries: lookup by name, entry points of other packages, and what is refused."""
 
 from __future__ import annotations
 
+import warnings
 from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
 
-from vldebias.errors import InvalidInputError, VldebiasWarning
+from vldebias.errors import InvalidInputError
 from vldebias.registry import Registry
 
 
-def _accept(given: Any) -> tuple[str, str]:
-    if not isinstance(given, str):
-        raise InvalidInputError(f"letter: expected a text, got {given!r}")
-    return given[0], given
+class Letter:
+    def __init__(self, name: str = "z") -> None:
+        self.name = name
 
 
 @pytest.fixture
-def letters() -> Registry[str]:
-    return Registry("letter", "vldebias.tests.letters", _accept)
-
-
-def test_a_thing_is_found_by_its_name_and_another_of_the_same_name_refused(letters: Registry[str]) -> None:
-    assert letters.register("alpha") == letters.named("a") == letters["a"] == "alpha"
-    assert letters.register("alpha") == "alpha"
-    assert repr(letters) == "letters: a"
-    with pytest.raises(InvalidInputError, match="taken by 'alpha'"):
-        letters.register("alif")
-    with pytest.raises(InvalidInputError, match="letter: expected a text, got 3"):
-        letters.register(3)
-    assert dict(letters) == {"a": "alpha"}
-
-
-def test_an_unknown_name_is_told_with_all_there_are(letters: Registry[str]) -> None:
-    letters.register("alpha")
-    letters.register("gamma")
-    for name in ("A", "b", 3, None, ["a"]):
-        with pytest.raises(InvalidInputError, match="letter: expected one of a, g, got"):
-            letters.named(name)
-
-
-def test_entry_points_are_read_once_and_a_broken_one_is_told(
-    letters: Registry[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
+def letters(monkeypatch: pytest.MonkeyPatch) -> Registry[Letter]:
+    """An entry point that is broken, one that names a class, and one that takes the name of a built-in object."""
 
     def points(*, group: str) -> list[EntryPoint]:
         asked.append(group)
-        return [EntryPoint("b", "nowhere:at_all", group), EntryPoint("d", "string:digits", group)]
+        return [EntryPoint(name, value, group) for name, value in named.items()]
 
+    named = {"broken": "nowhere:at_all", "class": f"{__name__}:Letter", "taken": f"{__name__}:OTHER_A"}
     monkeypatch.setattr("importlib.metadata.entry_points", points)
-    with pytest.warns(
-        VldebiasWarning, match=r"entry point 'b' of vldebias.tests.letters \(nowhere:at_all\): ModuleNot"
-    ):
-        assert list(letters) == ["0"]
-    assert len(letters) == 1
-    assert asked == ["vldebias.tests.letters"]
+    asked.clear()
+    return Registry("letter", "letters", Letter)
 
 
-@pytest.mark.parametrize("instances", [True, False])
-def test_an_entry_point_that_names_a_class(instances: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "importlib.metadata.entry_points", lambda *, group: [EntryPoint("list", "builtins:list", group)]
-    )
-    things: Registry[Any] = Registry("thing", "things", lambda given: ("only", given), instances=instances)
-    assert things["only"] == ([] if instances else list)
+A, OTHER_A = Letter("a"), Letter("a")
+asked: list[str] = []
+quiet = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+
+
+def test_a_name_is_found_without_entry_points_and_is_never_replaced(letters: Registry[Letter]) -> None:
+    assert letters.register(A) is letters.register(A) is letters["a"] is A
+    assert "a" in letters
+    assert asked == []
+    for replace in (letters.register, lambda one: letters.update({"a": one})):
+        with pytest.raises(InvalidInputError, match="name is taken"):
+            replace(OTHER_A)
+    for wrong in (3, Letter, type("Nameless", (Letter,), {"__init__": lambda self: None})()):
+        with pytest.raises(InvalidInputError, match="with a name, got"):
+            letters.register(wrong)
+
+
+@pytest.mark.parametrize("find", [list, len, lambda all_: "z" in all_, lambda all_: all_["z"], dict])
+def test_entry_points_are_loaded_once_and_what_is_wrong_with_one_is_a_warning(
+    letters: Registry[Letter], find: Any
+) -> None:
+    letters.register(A)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        find(letters)
+    assert [*letters] == [*dict(letters)] == ["a", "z"]
+    assert [str(one.message).split("'")[1] for one in said] == ["broken", "taken"]
+    assert (letters["a"], type(letters["z"]), asked) == (A, Letter, ["letters"])
+
+
+@quiet
+def test_an_unknown_name_is_refused_with_the_known_ones(letters: Registry[Letter]) -> None:
+    letters.register(Letter("alpha"))
+    for name in ("alphe", 3, None):
+        with pytest.raises(InvalidInputError, match="letter: expected one of alpha, z, a, got"):
+            letters[name]
+    with pytest.raises(InvalidInputError, match="did you mean 'alpha'"):
+        letters["alphe"]
+    assert "alphe" not in letters
+
+
+@quiet
+def test_a_registry_of_classes_keeps_the_class(letters: Registry[Letter]) -> None:
+    classes: Registry[type] = Registry("class", "classes", lambda given: given.__name__)
+    assert classes["Letter"] is Letter
 
 
 def test_registries_read_the_entry_points_of_their_kind() -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.hosts import Attachment, placed, refuse_second, resolve
-from vldebias.methods import Balanced, Diagnostics, Method, Problem, Prompts, RankShares, TargetShares, resolved
+from vldebias.methods import Balanced, Diagnostics, Method, Problem, Prompts, RankShares, TargetShares, get_method
+from vldebias.methods.presets import Preset, say_once
 from vldebias.prompts import Balancer, PromptSet, load_prompts
 
 
@@ -76,17 +75,26 @@ def debias(
         words = tuple(dict.fromkeys(word for edit in edits.values() for word in edit.stated_words))
         label = "+".join(dict.fromkeys(edit.provenance.prompts or "projection" for edit in edits.values()))
     else:
-        problem = Problem.of(target, prompts, lam=lam, reference=reference, max_loss=max_loss)
-        chosen, label, words = resolved(method, lam=lam, reference=reference), problem.label, problem.stated_words
-        rewrite = None if method is None and target.edits_images else chosen.selected(problem)[0]
-        if isinstance(rewrite, Balanced) and problem.max_loss is None:  # a bound is of an edit
+        problem = Problem(target, prompts, lam=lam, reference=reference, max_loss=max_loss)
+        chosen, label, words = get_method(method, lam=lam, reference=reference), problem.label, problem.stated_words
+        rewrite = chosen.selected(problem)[0] if isinstance(chosen, Preset) else chosen
+        by_default = target.generative and method is None
+        if isinstance(rewrite, Balanced) and max_loss is None and not (by_default and target.edits_images):
             if negative:
                 raise InvalidInputError(f"method {rewrite.name!r} rewrites no negative prompts; leave negative= out")
             sets = problem.sets[0] if len(problem.sets) == 1 else problem.sets
             balancer = Balancer(sets, shares=rewrite.shares, seed=rewrite.seed, find=rewrite.find)
             return Attachment(target, {}, strength=strength, label=label, balancer=balancer)
-        if target.generative and method is None:
-            _say_what_stands_in(target.edits_images)
+        if by_default:
+            why = (
+                "the pipeline edits given images"
+                if target.edits_images
+                else "the set has no words for values of persons"
+            )
+            say_once(
+                f'{why}, so its prompts are not balanced: the default here is "cali", which makes prompts say less of '
+                "the attribute and hardly changes who appears"
+            )
         edits, spaces = {}, dict[str, Edit]()  # roles of one space share their edit
         for role in target.roles:
             space = target.space(role)
@@ -107,15 +115,6 @@ def debias(
     return Attachment(target, edits, strength=strength, stated_words=words if keep_stated else (), label=label)
 
 
-@cache  # once in a process, for each reason
-def _say_what_stands_in(edits_images: bool) -> None:
-    why = "the pipeline edits given images" if edits_images else "the set has no words for values of persons"
-    logging.getLogger("vldebias").warning(
-        f'{why}, so its prompts are not balanced: the default here is "cali", which makes prompts say less of the '
-        "attribute and hardly changes who appears"
-    )
-
-
 def fit_projections(
     host: Any,
     prompts: Prompts,
@@ -127,8 +126,8 @@ def fit_projections(
     max_loss: float | None = None,
 ) -> dict[str, Edit]:
     """Return the edits that `debias` would attach, by role, without attaching them."""
-    problem = Problem.of(host, prompts, lam=lam, reference=reference, max_loss=max_loss, tokenizer=tokenizer)
-    chosen = resolved(method, lam=lam, reference=reference)
+    problem = Problem(host, prompts, lam=lam, reference=reference, max_loss=max_loss, tokenizer=tokenizer)
+    chosen = get_method(method, lam=lam, reference=reference)
     return {role: problem.fit(chosen, role) for role in problem.host.roles}
 
 
@@ -149,26 +148,17 @@ def fit_projection(
         raise InvalidInputError(
             f"{target.name} has the roles {list(target.roles)}: choose one with role=, or use fit_projections for all"
         )
-    problem = Problem.of(target, prompts, lam=lam, reference=reference, max_loss=max_loss)
-    return problem.fit(resolved(method, lam=lam, reference=reference), role or target.roles[0])
+    problem = Problem(target, prompts, lam=lam, reference=reference, max_loss=max_loss)
+    return problem.fit(get_method(method, lam=lam, reference=reference), role or target.roles[0])
 
 
-def inspect(
-    host: Any,
-    prompts: str | Path | PromptSet,
-    *,
-    method: str | Method | None = None,
-    lam: float | None = None,
-    tokenizer: Any = None,
-    reference: Any = None,
-    max_loss: float | None = None,
-) -> dict[str, Diagnostics]:
+def inspect(host: Any, prompts: str | Path | PromptSet, *, tokenizer: Any = None, **how: Any) -> dict[str, Diagnostics]:
     """Return diagnostics, by role, of what a method does to the texts of one prompt set (Tables 7.1 and 7.6).
 
-    method, lam, reference, max_loss, tokenizer: as of `debias`, which raises the same errors.
+    how: method, lam, reference and max_loss as of `debias`, which raises the same errors.
     """
     target, prompt_set = resolve(host, tokenizer=tokenizer), load_prompts(prompts)
-    edits = fit_projections(target, prompt_set, method=method, lam=lam, reference=reference, max_loss=max_loss)
+    edits = fit_projections(target, prompt_set, **how)
     return {role: Diagnostics.of(target, role, edit, prompt_set) for role, edit in edits.items()}
 
 
@@ -197,7 +187,7 @@ def fit_shares(
 
     >>> move = fit_shares(model, "gender", {"male": 0.3, "female": 0.7}, reference=x, top=0.05)  # doctest: +SKIP
     """
-    problem = Problem.of(model, prompts, lam=lam, reference=reference, tokenizer=tokenizer)
+    problem = Problem(model, prompts, lam=lam, reference=reference, tokenizer=tokenizer)
     edit = problem.fit(RankShares(shares, top=top), problem.host.roles[0])
     assert isinstance(edit, TargetShares)
     return edit

@@ -1,8 +1,7 @@
 """Define edits of embeddings, which methods fit; an edit declares its tensors, so it can be checked, saved and loaded.
 
-A folder holds `projection.safetensors`, whose header has a config with the kind and settings of the edit, and a digest
-of config and tensors; a copy of the config, `config.json`; and a model card. Only the first file is read. It is
-replaced atomically: an interrupted save leaves the old edit or the new one. The digest detects corrupted files.
+A folder holds `projection.safetensors`, whose header has the config of the edit with a digest of config and tensors; a
+copy of the config, `config.json`; and a model card. Only the first file is read, and it is replaced atomically.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_type_hints
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model, with_config
 from torch import Tensor
 
 from vldebias import __version__
@@ -37,10 +36,12 @@ _TOLERANCE_OF_TEXTS = 4e-2  # bfloat16 moves what an encoder makes of a text by 
 
 _Lam = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _strict = with_config(ConfigDict(extra="forbid", strict=True))
-_adapter = cache(TypeAdapter)
 
 
-# ---- where an edit comes from ----------------------------------------------------------------------------------
+def _plain(self: Any) -> dict[str, Any]:
+    """Return plain values for JSON."""
+    values: dict[str, Any] = TypeAdapter(type(self)).dump_python(self, mode="json", exclude_defaults=True)
+    return values
 
 
 @_strict
@@ -66,33 +67,29 @@ class Fingerprint:
         if other is None:
             return True
         whole = bool(self.tensors and other.tensors)
-        pairs = (one.tensors if whole else zip(one.norms, one.waves, strict=True) for one in (self, other))
-        mine, others = (np.array(list(own)).reshape(-1, 2) for own in pairs)
+        pairs = (one.tensors if whole else tuple(zip(one.norms, one.waves, strict=True)) for one in (self, other))
+        mine, others = (np.array(own).reshape(-1, 2) for own in pairs)
         if self.structure != other.structure or len(mine) != len(others):
             return False
         off = np.abs(mine - others) / np.maximum(np.maximum(mine, others)[:, :1], 1e-3)
-        if np.linalg.norm(off, axis=0).max() > _TOLERANCE * math.sqrt(len(off)):
+        changed = np.linalg.norm(off, axis=0).max() > _TOLERANCE * math.sqrt(len(off))
+        if changed or (whole and off.max() > _TOLERANCE_OF_ONE):
             return False
-        if whole and off.max() > _TOLERANCE_OF_ONE:
-            return False
-        if not self.texts or len(self.texts) != len(other.texts) or not self.same_adapters(other):
+        if len(self.texts) != len(other.texts) or not self.same_adapters(other):
             return True
         moved = (math.dist(a, b) / max(math.hypot(*a), 1e-6) for a, b in zip(self.texts, other.texts, strict=True))
-        return max(moved) < _TOLERANCE_OF_TEXTS
+        return max(moved, default=0.0) < _TOLERANCE_OF_TEXTS
 
     def same_adapters(self, other: Fingerprint | None) -> bool:
         """Return whether both have the same adapters, or none; True if the other is None."""
         return other is None or math.isclose(self.adapters, other.adapters, rel_tol=_TOLERANCE)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        plain: dict[str, Any] = _adapter(Fingerprint).dump_python(self, mode="json", exclude_defaults=True)
-        return plain
+    to_dict = _plain
 
     @classmethod
     def of(cls, given: Mapping[str, Any] | None) -> Fingerprint | None:
         """Return the fingerprint that `to_dict` was called on; None stays None."""
-        return None if given is None else _adapter(Fingerprint).validate_json(json.dumps(given))
+        return None if given is None else TypeAdapter(Fingerprint).validate_json(json.dumps(given))
 
 
 @_strict
@@ -114,20 +111,15 @@ class Choice:
     evidence: Mapping[str, Mapping[str, int]]
     settings: Mapping[str, Any]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        plain: dict[str, Any] = _adapter(Choice).dump_python(self, mode="json")
-        return plain
+    to_dict = _plain
 
     def __str__(self) -> str:
         """Return the decision and the table of candidates, best first."""
         lines = [f"{self.prompts}: auto: {self.method}. {self.reason}"]
         for c in sorted(self.candidates, key=lambda c: (bool(c["refused"]), c["gap"])):
             change = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*c["change"])
-            name = f"{c['method']} lam={c['lam']}"
-            lines.append(
-                f"{name:<32}gap {c['gap']:.3f}, change {change}, loss {c['loss']:.3f}  {c['refused']}".rstrip()
-            )
+            values = f"gap {c['gap']:.3f}, change {change}, loss {c['loss']:.3f}  {c['refused']}".rstrip()
+            lines.append(f"{c['method']} lam={c['lam']}".ljust(32) + values)
         return "\n".join(lines)
 
 
@@ -162,9 +154,6 @@ class Provenance:
     choice: Choice | None = field(default=None, repr=False)
 
 
-# ---- an edit ---------------------------------------------------------------------------------------------------
-
-
 class Edit(ABC):
     """Change embeddings by a fitted map without side effects: z + strength (edit(z) - z).
 
@@ -194,6 +183,7 @@ class Edit(ABC):
     kinds: ClassVar[dict[str, type[Edit]]] = {}
     axes: ClassVar[Mapping[str, str]] = {}
     dtype: ClassVar[torch.dtype | None] = None
+    dim: int
     provenance: Provenance
     side: Any = "text"
     method: Any = property(attrgetter("provenance.method"))
@@ -208,30 +198,28 @@ class Edit(ABC):
             Edit.kinds[cls.kind] = cls
 
     def __post_init__(self) -> None:
-        self.check_tensors()
+        """Check the tensors and set `dim`; called again when the edit is saved.
 
-    def check_tensors(self) -> None:
-        """Raise InvalidInputError for wrong axes, dtypes or values; called when an edit is made, saved or loaded."""
+        Raises:
+            InvalidInputError: wrong axes, dtypes or values.
+        """
         sizes: dict[str, int] = {}
-        for name, tensor in self.tensors().items():
-            shape, axes = tuple(tensor.shape), self.axes.get(name, " ".join("?" * tensor.ndim)).split()
-            known = ", ".join(f"{axis} = {sizes[axis]}" for axis in axes if axis in sizes)
-            fits = len(axes) == len(shape) and self.dtype in (None, tensor.dtype)
-            if not fits or any(a != "?" and sizes.setdefault(a, n) != n for a, n in zip(axes, shape, strict=True)):
-                wanted = f"({', '.join(axes)}){f' with {known}' if known else ''}"
-                kinds = ("", "") if self.dtype is None else (f" of {self.dtype}", f" of {tensor.dtype}")
-                raise InvalidInputError(f"{name}: expected a tensor {wanted}{kinds[0]}, got {shape}{kinds[1]}")
+        for name, axes in self.axes.items():
+            tensor, expected = getattr(self, name), axes.split()
+            shape, fits = tuple(tensor.shape), len(tensor.shape) == len(expected) and self.dtype in (None, tensor.dtype)
+            if not fits or any(sizes.setdefault(a, n) != n for a, n in zip(expected, shape, strict=True)):
+                known = "".join(f", {axis} = {size}" for axis, size in sizes.items())
+                kind = "tensor" if self.dtype is None else f"{self.dtype} tensor"
+                raise InvalidInputError(
+                    f"{name}: expected a {kind} ({', '.join(expected)}){known}; got {tensor.dtype} {shape}"
+                )
             if bad := int((~tensor.isfinite()).sum()):
                 raise InvalidInputError(
                     f"{type(self).__name__} ({self.method}): {name!r} {shape} holds {bad} NaN or infinite values; "
                     "expected finite ones; look for rows of zeros or NaN in what it was fitted to"
                 )
-
-    @property
-    def dim(self) -> int:
-        """Return the width d of the embeddings it acts on."""
-        name, axes = next((name, spec.split()) for name, spec in self.axes.items() if "d" in spec.split())
-        return int(getattr(self, name).shape[axes.index("d")])
+        if "d" in sizes:
+            object.__setattr__(self, "dim", sizes["d"])
 
     @abstractmethod
     def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
@@ -241,29 +229,23 @@ class Edit(ABC):
         """Return changed image embeddings (b, d); by default with the same map as texts."""
         return self(x, strength)
 
+    def check_input(self, z: Any, strength: float) -> None:
+        """Refuse embeddings of another width or type, and a strength that is not a number in [0, 1]."""
+        if isinstance(strength, (bool, str)) or not 0 <= strength <= 1:
+            raise InvalidInputError(f"strength: expected a number in [0, 1], got {strength!r}")
+        if not isinstance(z, Tensor) or z.ndim == 0 or z.shape[-1] != self.dim or not z.is_floating_point():
+            came = f"{z.dtype} {tuple(z.shape)}" if isinstance(z, Tensor) else type(z).__name__
+            raise InvalidInputError(
+                f"expected float embeddings (..., {self.dim}), got {came}; the edit was fitted for {self.where()}"
+            )
+
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors that are saved: name -> tensor."""
         return {name: getattr(self, name) for name in self.axes}
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings that are saved with the tensors, as plain values for JSON."""
-        types = _settings_of(type(self))
-        return {name: _adapter(one).dump_python(getattr(self, name), mode="json") for name, one in types.items()}
-
-    @classmethod
-    def build(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], provenance: Provenance) -> Self:
-        """Rebuild an edit from its `tensors()` and `settings()`.
-
-        Raises:
-            InvalidInputError, KeyError, TypeError, ValueError: they do not describe an edit of this kind.
-        """
-        if tensors.keys() != cls.axes.keys():
-            raise InvalidInputError(f"expected the tensors {', '.join(cls.axes)}, got {', '.join(tensors)}")
-        types = _settings_of(cls)
-        own = {name: _adapter(one).validate_python(settings[name]) for name, one in types.items() if name in settings}
-        maker: Any = getattr(cls, "of", cls)  # of what is made by something else than its constructor
-        made: Self = maker(**tensors, **own, provenance=provenance)
-        return made
+        """Return the other fields, which are saved with the tensors."""
+        return {name: getattr(self, name) for name in _settings_of(type(self)).model_fields}
 
     def folded(self) -> Any:
         """Return the `CalibratedProjection` to merge into the weights in place of this edit (`Attachment.merge`).
@@ -282,11 +264,6 @@ class Edit(ABC):
         object.__setattr__(same, "provenance", replace(self.provenance, **fields))
         return same
 
-    def check_strength(self, strength: float) -> None:
-        """Refuse a strength that is not a number in [0, 1]."""
-        if isinstance(strength, (bool, str)) or not 0 <= strength <= 1:
-            raise InvalidInputError(f"strength: expected a number in [0, 1], got {strength!r}")
-
     def where(self) -> str:
         """Return its width, space and model as text for messages."""
         return f"dim {self.dim}, space {self.space or 'unknown'}, model {self.model_id or 'unknown'}"
@@ -304,11 +281,10 @@ class Edit(ABC):
         """
         from safetensors.torch import save
 
-        self.check_tensors()
+        self.__post_init__()
         folder = Path(directory)
         tensors = {name: one.detach().cpu().contiguous().clone() for name, one in (self.tensors() or _NOTHING).items()}
-        config = _Config(kind=self.kind, provenance=self.provenance, settings=self.settings())
-        plain = config.model_dump(mode="json") | {"dim": self.dim, "rank": getattr(self, "rank", None)}
+        plain = _Config(kind=self.kind, provenance=self.provenance, settings=self.settings()).model_dump(mode="json")
         plain["sha256"] = _digest(plain, tensors)
         write_atomically(folder / "README.md", card(self))
         write_atomically(folder / WEIGHTS, save(tensors, metadata={"format": "pt", "config": json.dumps(plain)}))
@@ -336,25 +312,29 @@ class Edit(ABC):
                 "vldebias.load_edit reads every kind that is installed"
             )
         try:
-            edit = kind.build(tensors, config.settings, config.provenance)
-            edit.check_tensors()
-        except (KeyError, TypeError, ValueError) as error:
+            if tensors.keys() != kind.axes.keys():
+                raise ValueError(f"expected the tensors {', '.join(kind.axes)}, got {', '.join(tensors)}")
+            maker: Any = kind
+            edit: Self = maker(
+                **tensors, **dict(_settings_of(kind).model_validate(config.settings)), provenance=config.provenance
+            )
+        except (TypeError, ValueError) as error:
             raise InvalidInputError(f"{folder / WEIGHTS}: {error}; fit and save the projection again") from None
         return edit
 
 
 @cache
-def _settings_of(kind: type[Edit]) -> dict[str, Any]:
-    """Return the types of the fields of a dataclass that are neither tensors nor the provenance."""
-    own: list[str] = [one.name for one in fields(kind) if one.init] if is_dataclass(kind) else []
-    return {name: get_type_hints(kind)[name] for name in own if name not in {*kind.axes, "provenance"}}
-
-
-# ---- the folder ------------------------------------------------------------------------------------------------
+def _settings_of(kind: type[Edit]) -> type[BaseModel]:
+    """Return a model of the fields that are neither tensors nor the provenance."""
+    types, settings = get_type_hints(kind), dict[str, Any]()
+    for one in fields(kind):  # type: ignore[arg-type]
+        if one.init and one.name not in {*kind.axes, "provenance"}:
+            settings[one.name] = (types[one.name], ...)
+    return create_model(kind.__name__, **settings)
 
 
 class _Config(BaseModel):
-    """Hold everything needed to rebuild an edit except its tensors; dim and rank are only informative."""
+    """Hold everything needed to rebuild an edit except its tensors."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -362,8 +342,6 @@ class _Config(BaseModel):
     kind: str
     provenance: Provenance
     settings: dict[str, Any] = {}
-    dim: int | None = None
-    rank: int | None = None
     vldebias_version: str = __version__
     sha256: str = ""
 

@@ -21,19 +21,16 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from vldebias.edit import Edit, Provenance
 from vldebias.errors import InvalidInputError
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = Tensor | np.ndarray
-
+Array = Tensor | np.ndarray
 _EPS = torch.finfo(torch.float64).eps
 _ROUNDED = 1e-8  # how much of the 1 in I + lam M may be lost to rounding
 
@@ -43,22 +40,18 @@ class NothingToRemoveError(InvalidInputError):
 
 
 def _float64(values: Any, name: str, shape: str) -> Tensor:
-    """`values` as a finite float64 tensor on the CPU, not empty, with as many axes as `shape` names."""
-    try:  # a copy of an ndarray, since torch cannot view read-only arrays or negative strides
-        tensor = values.detach() if isinstance(values, Tensor) else torch.as_tensor(values.copy())
-    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
-        kind = type(values).__name__
-        raise InvalidInputError(f"{name}: expected a tensor or ndarray {shape}, got {kind} ({error})") from None
-    tensor = tensor.to("cpu", torch.float64)
+    """Return `values` as a float64 tensor on the CPU, not empty, with as many axes as `shape` names."""
+    if not isinstance(values, (Tensor, np.ndarray)):
+        raise InvalidInputError(f"{name}: expected a tensor or ndarray {shape}, got {type(values).__name__}")
+    # A copy of an ndarray, since torch cannot view read-only arrays or negative strides.
+    tensor = values.detach() if isinstance(values, Tensor) else torch.from_numpy(values.copy())
     if tensor.ndim != shape.count(",") + 1 or not tensor.numel():
         raise InvalidInputError(f"{name}: expected a non-empty array of shape {shape}, got {tuple(tensor.shape)}")
-    if bad := int((~tensor.isfinite()).sum()):
-        raise InvalidInputError(f"{name}: {bad} of {tensor.numel()} values are NaN or infinite; check the embeddings")
-    return tensor
+    return tensor.to("cpu", torch.float64)
 
 
 def scatter_of(groups: Sequence[Tensor]) -> Tensor:
-    """Return the scatter, as rows X (n, d), of groups (n_g, d) in which every two rows are a pair.
+    """Return the scatter, as rows X (n, d), of groups (n_g, d) float64 in which every two rows are a pair.
 
     A scatter is rows X (n, d) float64 with X^T X = 1/|S| sum_S (z_i - z_j)(z_i - z_j)^T. In a group of n rows
 
@@ -70,15 +63,14 @@ def scatter_of(groups: Sequence[Tensor]) -> Tensor:
     Raises:
         InvalidInputError: no group, or a group of one row.
     """
-    tensors = [_float64(group, f"groups[{k}]", "(n, d)") for k, group in enumerate(groups)]
-    if not tensors or min(map(len, tensors)) < 2:
-        raise InvalidInputError(f"groups: expected two or more rows in each, got {[len(one) for one in tensors]}")
+    if not groups or min(map(len, groups)) < 2:
+        raise InvalidInputError(f"groups: expected two or more rows in each, got {[len(one) for one in groups]}")
     rows = []
-    for group in tensors:
+    for group in groups:
         k = torch.arange(1, len(group), dtype=group.dtype)[:, None]
         contrasts = (group.cumsum(0)[:-1] / k - group[1:]) * (k / (k + 1)).sqrt()
         rows.append(math.sqrt(len(group)) * contrasts)
-    return torch.cat(rows) / math.sqrt(sum(len(group) * (len(group) - 1) // 2 for group in tensors))
+    return torch.cat(rows) / math.sqrt(sum(math.comb(len(group), 2) for group in groups))
 
 
 @torch.inference_mode(False)  # a projection fitted inside inference mode must serve calls with gradients
@@ -118,24 +110,29 @@ class CalibratedProjection(Edit):
     provenance: Provenance
     spurious_rank: int = 0
 
-    def __init__(self, lam: float | Sequence[float] = 1000.0) -> None:
-        """Set the weight of the pairs: one value, or one per attribute. 0 gives the orthogonal projection."""
+    def __init__(
+        self,
+        lam: float | Sequence[float] = 1000.0,
+        left: Tensor | None = None,
+        right: Tensor | None = None,
+        provenance: Provenance | None = None,
+        spurious_rank: int = 0,
+    ) -> None:
+        """Set the weight of the pairs: one value, or one per attribute. 0 gives the orthogonal projection.
+
+        With the other arguments it is the projection that has these factors, without a fit.
+        """
         self._given = lam
         self._cast: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
-
-    @classmethod
-    def of(cls, left: Tensor, right: Tensor, provenance: Provenance, spurious_rank: int = 0) -> CalibratedProjection:
-        """Return the projection with these factors."""
-        made = cls(provenance.lam)
-        made.left, made.right, made.provenance, made.spurious_rank = left, right, provenance, spurious_rank
-        made.check_tensors()
-        return made
+        if left is not None and right is not None and provenance is not None:
+            self.left, self.right, self.provenance, self.spurious_rank = left, right, provenance, spurious_rank
+            self.__post_init__()
 
     @classmethod
     def identity(cls, dim: int, method: str = "none") -> CalibratedProjection:
         """Return the projection that changes nothing."""
         nothing = torch.zeros(dim, 0, dtype=torch.float64)
-        return cls.of(nothing, nothing, Provenance(method))
+        return cls(left=nothing, right=nothing, provenance=Provenance(method))
 
     def fit(self, pairs: Array | Sequence[Array] | None, spurious: Array | None = None) -> Self:
         """Solve eq. 7.3 (with `spurious`) or eq. 7.4 (without) in closed form, in float64 on the CPU; return self.
@@ -147,16 +144,16 @@ class CalibratedProjection(Edit):
         Raises:
             InvalidInputError: wrong shapes, NaN, negative `lam`, or nothing to remove.
         """
-        several: Any = [] if pairs is None else [pairs]
-        if isinstance(pairs, (list, tuple)) and getattr(next(iter(pairs), None), "ndim", 0) == 3:
-            several = pairs
+        several = pairs if isinstance(pairs, (list, tuple)) else [] if pairs is None else [pairs]
         scatters = []
         for one in (_float64(one, "pairs", "(n, 2, d)") for one in several):
             if one.shape[1] != 2:
                 raise InvalidInputError(f"pairs: expected shape (n, 2, d), got {tuple(one.shape)}")
             scatters.append((one[:, 0] - one[:, 1]) / math.sqrt(len(one)))
-        solved = self.solve(scatters, spurious, self._given)
-        vars(self).update(vars(solved), _given=self._given)
+        solved = self.solve(
+            scatters, None if spurious is None else _float64(spurious, "spurious", "(m, d)"), self._given
+        )
+        self.__dict__ = vars(solved) | {"_given": self._given}  # nothing of an earlier fit stays
         return self
 
     def transform(self, z: Any) -> Any:
@@ -169,30 +166,34 @@ class CalibratedProjection(Edit):
 
     @classmethod
     def solve(
-        cls, scatters: Sequence[Tensor], spurious: Array | None = None, lam: float | Sequence[float] = 1000.0
+        cls, scatters: Sequence[Tensor], spurious: Tensor | None = None, lam: float | Sequence[float] = 1000.0
     ) -> CalibratedProjection:
         """Return the joint solution over attributes: P0 of all `spurious`, one term lam_k M_k per scatter.
 
-        scatters: rows X (n, d) with X^T X = M, see `scatter_of`.
+        scatters: rows X (n, d) with X^T X = M, see `scatter_of`. spurious: (m, d). All are float64.
+
+        Raises:
+            InvalidInputError: as of `fit`.
         """
         several = isinstance(lam, (list, tuple))
         try:
             lams = tuple(map(float, lam if several else [lam]))  # type: ignore[arg-type]
         except (TypeError, ValueError):
             lams = (math.nan,)
-        if not all(math.isfinite(x) and x >= 0 for x in lams):
+        if not all(0 <= x < math.inf for x in lams):
             raise InvalidInputError(f"lam: expected a finite number >= 0, or a list of them, got {lam!r}")
         if several and len(lams) != len(scatters):
             raise InvalidInputError(f"lam: expected one value or one per attribute ({len(scatters)}), got {len(lams)}")
         lams = lams * (1 if several else len(scatters)) or (0.0,)
-        q = None if spurious is None else _float64(spurious, "spurious", "(m, d)")
-        widths = sorted({rows.shape[1] for rows in (*scatters, *([] if q is None else [q]))})
-        if len(widths) > 1:
+        given = [*scatters] if spurious is None else [*scatters, spurious]
+        if len(widths := sorted({rows.shape[1] for rows in given})) > 1:
             raise InvalidInputError(
-                f"pairs and spurious: expected one width d, got {widths}; embed all prompts with one model"
+                f"pairs and spurious: expected one width d, got {widths}; embed both with one model"
             )
+        if bad := sum(int((~rows.isfinite()).sum()) for rows in given):
+            raise InvalidInputError(f"pairs and spurious: {bad} values are NaN or infinite; check the embeddings")
         active = [rows * math.sqrt(x) for rows, x in zip(scatters, lams, strict=False) if x > 0 and rows.any()]
-        basis = span_of(q) if q is not None and q.any() else None
+        basis = span_of(spurious) if spurious is not None and spurious.any() else None
         if basis is None and not active:
             said = "all pair differences and spurious embeddings are zero; check that the prompts of a pair differ"
             if not any(lams):
@@ -200,13 +201,18 @@ class CalibratedProjection(Edit):
             raise NothingToRemoveError(f"fit: nothing to remove: {said}")
         left, right = _factors(basis, torch.cat(active) if active else None)
         method = "orth" if not active else "cali" if basis is None else "orth-cali"
-        lam_of = lams[0] if len(set(lams)) == 1 else lams
-        return cls.of(left, right, Provenance(method, lam_of), 0 if basis is None else basis.shape[1])
+        lam = lams[0] if len(set(lams)) == 1 else lams
+        return cls(lam, left, right, Provenance(method, lam), 0 if basis is None else basis.shape[1])
 
     @property
     def rank(self) -> int:
         """Return the number of columns of the factors: at most m + |S|, at least the rank of P* - I."""
         return self.left.shape[1]
+
+    @property
+    def removed(self) -> float:
+        """Return the number of directions that it removes, the trace of I - P*; shrunk directions count in part."""
+        return float((self.left * self.right).sum())
 
     def matrix(self) -> Tensor:
         """Return P* as a dense (d, d) float64 matrix; `matrix() @ z` is the projected column z."""
@@ -219,19 +225,10 @@ class CalibratedProjection(Edit):
         """
         if "left" not in vars(self):
             raise InvalidInputError("this projection is not fitted; call .fit(pairs, spurious) first")
-        self.check_strength(strength)
-        if not isinstance(z, Tensor):
-            if strength == 0:
-                return z
-            if not hasattr(z, "__array__"):
-                raise InvalidInputError(f"embeddings: expected a tensor or ndarray (..., d), got {type(z).__name__}")
-            return self(torch.as_tensor(z.copy()), strength).numpy()
-        if z.ndim == 0 or z.shape[-1] != self.dim or not z.is_floating_point():
-            raise InvalidInputError(
-                f"expected float embeddings (..., {self.dim}), got {z.dtype} {tuple(z.shape)}; "
-                f"this projection was fitted for {self.where()}"
-            )
-        if strength == 0 or self.rank == 0:
+        if isinstance(z, np.ndarray):
+            return z if strength == 0 else self(torch.from_numpy(z.copy()), strength).numpy()
+        self.check_input(z, strength)
+        if strength == 0 or not self.left.shape[1]:
             return z
         wide = z if z.dtype in (torch.float32, torch.float64) else z.float()
         key = (wide.device, wide.dtype)
@@ -256,18 +253,13 @@ class CalibratedProjection(Edit):
         """Return the projection itself, which can be merged into weights as it is."""
         return self
 
-    @property
-    def removed(self) -> float:
-        """Return the number of directions that it removes, the trace of I - P*; shrunk directions count in part."""
-        return float((self.left * self.right).sum())
-
     def at_multiple(self, t: float) -> CalibratedProjection:
         """Return (I + t S)^-1 for a projection (I + S)^-1 without P0: the same method with every lam times t."""
         c, back = self._shrunk
         scaled = t * c / ((1 - c).clamp(min=_EPS) + t * c)
-        root, lam = (back * scaled.sqrt()).contiguous(), self.lam
-        several = tuple(t * x for x in lam) if isinstance(lam, tuple) else t * lam
-        return self.of(root, root, replace(self.provenance, lam=several))
+        root = (back * scaled.sqrt()).contiguous()
+        lam = tuple(t * x for x in self.lam) if isinstance(self.lam, tuple) else t * self.lam
+        return CalibratedProjection(lam, root, root, replace(self.provenance, lam=lam))
 
     @cached_property
     def _shrunk(self) -> tuple[Tensor, Tensor]:
@@ -287,7 +279,7 @@ class CalibratedProjection(Edit):
         if not 0 <= t <= 2:
             raise InvalidInputError(f"at_strength: expected a number from 0 to 2 (the reflection), got {t}")
         provenance = replace(self.provenance, max_loss=None) if t > 1 else self.provenance
-        return self.of(t * self.left, self.right, provenance, self.spurious_rank)
+        return CalibratedProjection(self.lam, t * self.left, self.right, provenance, self.spurious_rank)
 
 
 @torch.inference_mode(False)

@@ -2,52 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar, cast
+from collections import UserDict
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from vldebias.errors import InvalidInputError, did_you_mean, warn
 
 T = TypeVar("T")
 
 
-class Registry(Mapping[str, T]):
-    """Map names to registered objects; entry points of other packages are loaded at the first lookup.
+class Registry(UserDict[str, T]):
+    """Map names to registered objects. Entry points of other packages are loaded for a new name, and to list all.
 
     Args:
         kind: the noun for one object in messages: "method".
         group: name of the entry points of other packages: "vldebias.methods".
-        accept: function from a registered object to its name and what is stored; or a class of objects with a `name`.
-        instances: whether an entry point that names a class registers an instance of it instead of the class.
+        base: class of the objects, which have a `name`; of an entry point that names a class, an instance is
+            registered. Or a function from a class to its name: then classes are registered.
     """
 
-    def __init__(
-        self, kind: str, group: str, accept: Callable[[Any], tuple[str, T]] | type[Any], *, instances: bool = True
-    ) -> None:
-        self.kind, self.group, self._accept, self._instances = kind, group, accept, instances
-        self._items: dict[str, T] = {}
-        self._searched = False
+    def __init__(self, kind: str, group: str, base: type[Any] | Callable[[Any], str]) -> None:
+        super().__init__()
+        self.kind, self.group, self._base, self._searched = kind, group, base, False
 
     def register(self, given: Any) -> T:
-        """Register `given` and return what is stored; raise InvalidInputError for a wrong kind or a taken name."""
-        accept = self._accept
-        if isinstance(accept, type):
-            if not (isinstance(given, accept) and hasattr(given, "name")):
-                known = f"{accept.__module__.rpartition('.')[0]}.{accept.__name__}"
-                raise InvalidInputError(f"{self.kind}: got {given!r}; expected a {known} with a name")
-            name, item = given.name, cast(T, given)
-        else:
-            name, item = accept(given)
-        if (there := self._items.setdefault(name, item)) != item:
-            raise InvalidInputError(f"{self.kind} {name!r}: this name is taken by {there!r}; choose another name")
-        return item
+        """Register `given` and return it; raise InvalidInputError for a wrong kind or a taken name."""
+        base = self._base
+        if isinstance(base, type) and not (isinstance(given, base) and hasattr(given, "name")):
+            known = f"{base.__module__}.{base.__name__}"
+            raise InvalidInputError(f"{self.kind}: expected a {known} with a name, got {given!r}")
+        name = given.name if isinstance(base, type) else base(given)
+        self[name] = given
+        return self.data[name]
 
-    def named(self, name: Any) -> T:
-        """Return the object of this name, or raise InvalidInputError with the known names."""
-        items = self._all()
-        if not isinstance(name, str) or name not in items:
-            hint = did_you_mean(name, items)
-            raise InvalidInputError(f"{self.kind}: expected one of {', '.join(items)}, got {name!r}; {hint}")
-        return items[name]
+    def __setitem__(self, name: str, item: T) -> None:
+        if (there := self.data.setdefault(name, item)) != item:
+            raise InvalidInputError(f"{self.kind} {name!r}: this name is taken by {there!r}; choose another name")
+
+    def __missing__(self, name: str) -> T:
+        if name in self:
+            return self.data[name]
+        hint = did_you_mean(name, self.data)
+        raise InvalidInputError(f"{self.kind}: expected one of {', '.join(self.data)}, got {name!r}; {hint}")
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.data or name in self._all()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
 
     def _all(self) -> dict[str, T]:
         if not self._searched:
@@ -57,19 +62,7 @@ class Registry(Mapping[str, T]):
             for point in entry_points(group=self.group):
                 try:
                     loaded = point.load()
-                    self.register(loaded() if self._instances and isinstance(loaded, type) else loaded)
+                    self.register(loaded() if isinstance(loaded, type) and isinstance(self._base, type) else loaded)
                 except Exception as error:  # one broken package must not disable the others
                     warn(f"entry point {point.name!r} of {self.group} ({point.value}): {type(error).__name__}: {error}")
-        return self._items
-
-    def __getitem__(self, name: str) -> T:
-        return self._all()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        return len(self._all())
-
-    def __repr__(self) -> str:
-        return f"{self.kind}s: {', '.join(self)}"
+        return self.data

@@ -46,7 +46,7 @@ from vldebias.evaluation.result import TaskProvenance, TaskResult
 from vldebias.files import digest
 from vldebias.hosts.base import weights_fingerprint
 from vldebias.methods import Balanced, ClosedForm, Need, Problem, Term, get_method
-from vldebias.methods.closed_form import pair_scatter
+from vldebias.methods.closed_form import PAIRS
 from vldebias.metrics import Metric
 from vldebias.metrics.shares import discrepancies, squared_discrepancies
 from vldebias.miniature import load_judge, load_pipeline, weights_dir
@@ -91,7 +91,7 @@ class Form:
 
 def _leading(problem: Problem, role: str) -> Tensor:
     """Return (r, d) the directions that the prompt pairs differ most in, as many as explain half of it."""
-    rows = torch.cat([pair_scatter(problem, one, role) for one in problem.attributes])
+    rows = torch.cat(PAIRS.rows(problem, role))
     _, lengths, directions = torch.linalg.svd(rows, full_matrices=False)
     explained = lengths.square().cumsum(0) / lengths.square().sum()
     return directions[: int((explained < HALF).sum()) + 1]
@@ -177,7 +177,7 @@ class Studio:
 
         @cache
         def edits() -> Any:
-            problem = Problem.of(self.pipe, [splits()[fit]])
+            problem = Problem(self.pipe, [splits()[fit]])
             with warnings.catch_warnings():  # of what the table shows: what becomes of prompts outside the fit
                 warnings.simplefilter("ignore", WideEditWarning)
                 return {role: problem.fit(get_method(method), role) for role in problem.host.roles}

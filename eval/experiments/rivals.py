@@ -118,7 +118,7 @@ class Split:
         told = Reference(self.reference.features, labels=self.reference.labels, within_classes=self.classes is not None)
         for method in methods:
             given = told if method.uses_images or method.name in ("auto", WEAKER.name) else None
-            edit = Problem.of(self.texts.host, [sets], reference=given, neutral=self.queries).fit(method, "joint")
+            edit = Problem(self.texts.host, [sets], reference=given, neutral=self.queries).fit(method, "joint")
             if hasattr(edit, "wordings"):
                 try:
                     self.texts.under(self.queries or sets.classes, edit)

@@ -55,7 +55,7 @@ def test_what_acts_on_images_shows_in_their_cosine_and_not_in_that_of_queries(re
 
 def test_groups_take_them_too_and_a_saved_edit_gives_the_same(tmp_path: Path) -> None:
     gallery, reference = part("test"), part("reference")
-    problem = Problem.of(texts(), GENDER, reference=reference)
+    problem = Problem(texts(), GENDER, reference=reference)
     assert problem.reference is not None
     assert set(problem.reference.labels) == {"job", "gender", "split"}
     edit = load_edit(problem.fit("leace", "joint").save_pretrained(tmp_path))

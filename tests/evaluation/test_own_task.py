@@ -59,7 +59,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file of a package, and its entry point; what was registered is forgotten afterwards."""
     (tmp_path / "mine_tasks.py").write_text(MINE)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(TASKS, "_items", dict(TASKS._all()))
+    monkeypatch.setattr(TASKS, "data", {**TASKS})
     monkeypatch.setattr(TASKS, "_searched", False)
     points = [EntryPoint("said", "mine_tasks:Said", "vldebias.tasks")]
     monkeypatch.setattr("importlib.metadata.entry_points", lambda *, group: points if group == "vldebias.tasks" else [])

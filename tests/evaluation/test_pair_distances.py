@@ -39,7 +39,7 @@ def test_distances_are_those_of_a_loop_over_pairs(
     how |= {} if lam is None else {"lam": lam}
     found = evaluate(given, prompts=prompts, task="texts", method=method, resamples=20, **how)
     host = resolve(given, tokenizer=how.get("tokenizer"))
-    edit = Problem.of(host, prompts, lam=lam).fit(method, role)
+    edit = Problem(host, prompts, lam=lam).fit(method, role)
     for subset, groups in (("train", prompts.groups), ("unseen", prompts.held_out_groups)):
         for name, edited in (("none", lambda rows: rows), (method, edit)):
             rows = [edited(host.embed(list(group), role)).double() for group in groups]

@@ -40,7 +40,7 @@ def pairs(seed: int, n: int = 4) -> Tensor:
 def test_the_loss_never_falls_as_lam_or_strength_grows(seed: int, rank: int) -> None:
     texts, several = unit(20, DIM, seed=seed + 2), [pairs(seed), pairs(seed + 7, 2)]
     any_matrix = unit(DIM, rank, seed=seed), 2 * unit(DIM, rank, seed=seed + 1)
-    left = CalibratedProjection.of(*any_matrix, Provenance("any"))
+    left = CalibratedProjection(0.0, *any_matrix, Provenance("any"))
     for edits in (
         [CalibratedProjection(lam=[lam, 5 * lam]).fit(several) for lam in LAMS],
         [left.at_strength(t / 20) for t in range(1, 21)],
@@ -140,7 +140,7 @@ BARE = PromptSet("bare", groups=(("a man", "a woman"),))
 
 @refused(*((most, "max_loss") for most in (0.0, 1.0, 1e-7, "0.02", True, float("nan"))))
 def test_what_is_no_bound(most: Any) -> None:
-    Problem.of(TextTable({"a": [1.0]}), BARE, max_loss=most)
+    Problem(TextTable({"a": [1.0]}), BARE, max_loss=most)
 
 
 def test_a_set_without_classes() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vldebias.hosts import TextTable
 from vldebias.methods import METHODS, Problem
-from vldebias.methods.closed_form import BOTH, CALI, DIFFERENCE, EQUALISE, ORTH, ClosedForm, class_texts, pair_scatter
+from vldebias.methods.closed_form import BOTH, CALI, DIFFERENCE, EQUALISE, ORTH, PAIRS, ClosedForm, class_texts
 from vldebias.methods.equalise import image_scatter
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
@@ -44,7 +44,7 @@ def problems(draw: st.DrawFn) -> Problem:
     rows = torch.randn(len(texts), dim, generator=noise, dtype=torch.float64)
     images = torch.randn(200, dim, generator=noise, dtype=torch.float64)
     table, lam = TextTable(dict(zip(texts, rows, strict=True))), draw(st.sampled_from([1e-2, 1.0, 1e3, 1e7]))
-    return Problem.of(table, prompts, lam=lam, reference=images)
+    return Problem(table, prompts, lam=lam, reference=images)
 
 
 def image_rows(problem: Problem) -> tuple[Tensor, float]:
@@ -98,7 +98,7 @@ def test_what_a_bound_leaves_of_a_sum_is_between_it_and_nothing(problem: Problem
 def test_every_sum_is_its_dense_formula(problem: Problem) -> None:
     """P0 last as the paper has it, prompt pairs whole, image differences inside what P0 leaves."""
     rows, lam = image_rows(problem)
-    pairs = pair_scatter(problem, problem.sets[0], "joint")
+    pairs = PAIRS.rows(problem, "joint")[0]
     eye = torch.eye(rows.shape[1], dtype=torch.float64)
     for method in SUMS:
         p0 = dense_p0(method, problem)
@@ -114,10 +114,10 @@ def test_every_sum_is_its_dense_formula(problem: Problem) -> None:
 @given(problems())
 def test_prompts_alone_are_solved_in_the_papers_order(problem: Problem) -> None:
     """Lemma 7.1: what the pairs ask for is undone by I + lam M, and leaves P0; images have no part in it."""
-    pairs = pair_scatter(problem, problem.sets[0], "joint")
+    pairs = PAIRS.rows(problem, "joint")[0]
     method = METHODS["orth-cali"]
     assert isinstance(method, ClosedForm)
-    spurious = problem.embed(problem.sets[0].spurious, "joint")
+    spurious = problem.host.embed(problem.sets[0].spurious, "joint")
     paper = CalibratedProjection.solve([pairs], spurious, problem.lam)
     assert torch.equal(method.fit(problem, "joint").matrix(), paper.matrix())
 

@@ -19,9 +19,8 @@ from vldebias.errors import AutoDeclinedWarning, InvalidInputError, WideEditWarn
 from vldebias.hosts import Host, TextTable, resolve
 from vldebias.methods import Problem, presets
 from vldebias.methods.auto import FEWEST
-from vldebias.methods.closed_form import CALI, EQUALISE, pair_scatter
-from vldebias.methods.diagnostics import WIDE
-from vldebias.methods.method import LAM_OF_PIPELINES
+from vldebias.methods.closed_form import CALI, EQUALISE, PAIRS
+from vldebias.methods.method import LAM_OF_PIPELINES, WIDE
 from vldebias.methods.presets import LAM_OF_DEFAULT, SPARES
 from vldebias.miniature import load_judge
 from vldebias.miniature.words import WORLDS
@@ -67,7 +66,7 @@ def test_where_no_help_is_expected_no_edit_is_attached_and_it_says_so() -> None:
 
 @pytest.mark.parametrize("lacks", ["groups", "classes"])
 def test_where_texts_cannot_tell_it_is_attached_and_said_once_to_be_untested(lacks: str, caplog: Any) -> None:
-    presets._say_once.cache_clear()
+    presets.say_once.cache_clear()
     texts, prompts = world(*HARMED)
     few = replace(prompts, groups=prompts.groups[: FEWEST - 1])
     asked = few if lacks == "groups" else replace(prompts, classes=(), class_names=())
@@ -97,7 +96,7 @@ def test_without_words_for_values_and_with_images_it_is_cali_at_its_own_lam() ->
         ([prompts], images, CALI + EQUALISE),
     ):
         edit = vldebias.fit_projection(texts, sets, reference=reference)
-        same = form.fit(Problem.of(texts, sets, lam=LAM_OF_DEFAULT, reference=reference), "joint")
+        same = form.fit(Problem(texts, sets, lam=LAM_OF_DEFAULT, reference=reference), "joint")
         assert edit.method == form.name
         assert torch.equal(edit.matrix(), same.matrix())
 
@@ -167,7 +166,7 @@ def test_a_person_stays_a_person_under_the_default(pipe: Any, host: Host) -> Non
 def test_the_default_removes_a_hundredth_of_the_space_and_a_direction_for_each_attribute(host: Host) -> None:
     edit = only(fit_projections(host, SET))
     assert edit.removed == pytest.approx(edit.dim / SPARES, rel=1e-6)
-    scatter = pair_scatter(Problem.of(host, SET), SET, host.roles[0])
+    scatter = PAIRS.rows(Problem(host, SET), host.roles[0])[0]
     same = CalibratedProjection.solve([scatter], None, edit.lam)  # it is Lemma 7.2 at the lam that it says
     assert torch.allclose(edit.matrix(), same.matrix(), atol=1e-9)
     assert 0 < edit.lam < LAM_OF_PIPELINES
@@ -177,7 +176,7 @@ def test_the_default_removes_a_hundredth_of_the_space_and_a_direction_for_each_a
 @quiet
 def test_what_is_asked_for_by_name_is_the_papers(host: Host) -> None:
     """Lemma 7.2 at lam = 500, at any width."""
-    scatter = pair_scatter(Problem.of(host, SET), SET, host.roles[0])
+    scatter = PAIRS.rows(Problem(host, SET), host.roles[0])[0]
     paper = CalibratedProjection.solve([scatter], None, LAM_OF_PIPELINES).matrix()
     for method in ("cali", "paper"):
         assert torch.equal(only(fit_projections(host, SET, method=method)).matrix(), paper)
@@ -200,7 +199,7 @@ def test_what_spares_the_space_does_not_warn_and_models_are_not_told(host: Host)
         only(fit_projections(host, FIVE))
         rows = {text: torch.randn(8, generator=torch.Generator().manual_seed(i)) for i, text in enumerate(SET.texts)}
         with warnings.catch_warnings(action="ignore", category=vldebias.errors.ClassSignalWarning):
-            edit = Problem.of(rows, SET).fit("cali", "joint")
+            edit = Problem(rows, SET).fit("cali", "joint")
         assert edit.removed > WIDE * edit.dim
 
 
@@ -216,7 +215,7 @@ def test_removed_is_the_trace_and_a_multiple_is_of_lam() -> None:
 
 
 def test_an_edit_is_fitted_in_the_place_of_balanced_prompts_and_it_says_so_once(pipe: Any, caplog: Any) -> None:
-    presets._say_once.cache_clear()
+    presets.say_once.cache_clear()
     with debias(pipe, FIVE) as attachment:
         assert not attachment.projections
     for _ in range(2):

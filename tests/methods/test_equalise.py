@@ -201,7 +201,7 @@ def test_pseudo_classes_are_read_with_calibrated_texts() -> None:
     leaning = table.embed(["land", "water"], "joint")
     raw = split(VALUES, leaning, images)
     assert raw.counts.sum(0)[0].tolist() == [int((attribute == 0).sum()), 0]
-    problem = Problem.of(table, prompts, reference=Reference(images))
+    problem = Problem(table, prompts, reference=Reference(images))
     texts = class_texts(problem, prompts, "joint")
     assert texts is not None
     found = ImageSplit(problem.zero_shot(prompts, "joint"), normalize(texts, dim=1), Reference(images))
@@ -227,7 +227,7 @@ class TestOnAModel:
         model, features = world
         sets = [PROFESSIONS, few(load_prompts("skin-tone"))]  # two and five values
         reference = Reference(features, within_classes=False)
-        problem = Problem.of(model, sets, reference=reference)
+        problem = Problem(model, sets, reference=reference)
         scatters = [ImageSplit(problem.zero_shot(one, "joint"), None, reference).scatter() for one in problem.sets]
         assert [len(scatter) for scatter in scatters] == [1, 10]
         fitted = vldebias.fit_projection(model, sets, method="equalise", lam=[1e7, 1e7], reference=reference)

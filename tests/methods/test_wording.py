@@ -52,7 +52,7 @@ def test_the_attribute_is_that_of_the_set_or_is_given() -> None:
 
 def test_wordings_are_averaged_and_embeddings_alone_are_refused() -> None:
     host = TextTable({"a photo": [1.0, 0.0]})
-    edit = Problem.of(host, SET).fit("each-value", "joint")
+    edit = Problem(host, SET).fit("each-value", "joint")
     assert edit.wordings(NURSE) == ("A photo of a male nurse.", STATED)
     z, each = torch.ones(1, 5, 2), torch.stack([torch.zeros(1, 5, 2), torch.full((1, 5, 2), 4.0)], 1)
     torch.testing.assert_close(edit.combined(z, each, 1.0), torch.full((1, 5, 2), 2.0))

@@ -100,7 +100,7 @@ class JudgeSpec(Strict, ABC):
         """Return the judge of a `GenerationTask`, with its weights loaded."""
 
 
-JUDGES: Registry[type[JudgeSpec]] = Registry("judge", "vldebias.judges", named_by(JudgeSpec, "kind"), instances=False)
+JUDGES: Registry[type[JudgeSpec]] = Registry("judge", "vldebias.judges", named_by(JudgeSpec, "kind"))
 
 
 register_judge = JUDGES.register

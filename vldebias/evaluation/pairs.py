@@ -70,7 +70,7 @@ class TextsTask(Task):
                 n={"pairs": len(prompts.pairs), "unseen pairs": len(prompts.held_out_pairs)},
                 settings=self.settings({"roles": list(encoder.roles)}),
             )
-            result, problem = TaskResult(provenance, details=details), Problem.of(encoder, prompts, lam=lam)
+            result, problem = TaskResult(provenance, details=details), Problem(encoder, prompts, lam=lam)
             parts = {"train": prompts.groups} | ({"unseen": prompts.held_out_groups} if prompts.held_out_groups else {})
             with progress.step(provenance.task):
                 edits = {role: problem.fit(self.method, role) for role in encoder.roles}

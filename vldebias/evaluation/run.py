@@ -25,7 +25,7 @@ from vldebias.evaluation.task import TASKS, Options, Strict, Suite, Task, file_s
 from vldebias.files import LOCK, digest, only_writer, read_json, write_atomically
 from vldebias.hosts import attachment_of
 from vldebias.loading import Loaded
-from vldebias.methods import Method, resolved
+from vldebias.methods import Method, get_method
 from vldebias.pictures import save_png
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet
@@ -98,7 +98,7 @@ def evaluate(
     >>> texts = {prompt: model.encode(prompt) for prompt in prompts_to_embed}  # doctest: +SKIP
     >>> evaluate(texts, features, prompts="gender", labels={"gender": gender}, k=50).to_pandas()  # doctest: +SKIP
     """
-    kind = TASKS.named(task)
+    kind = TASKS[str(task)]
     takes, compares = kind.takes(), issubclass(kind, ImageTask)
     known = sorted({*kind.model_fields, *takes, *(name for name in LABELS if name.partition("_")[0] in takes)})
     given = {"model": model, "pipeline": model, "tokenizer": tokenizer, "images": images, "reference": reference}
@@ -123,12 +123,12 @@ def evaluate(
         listed: Any = [methods] if isinstance(methods, (str, Method, Edit)) else methods
         pairs = list(methods.items() if isinstance(methods, Mapping) else ((None, one) for one in listed))
         session.given["edits"] = {name or f"fitted {one.method}": one for name, one in pairs if isinstance(one, Edit)}
-        fields["methods"] = [resolved(one, reference=reference) for _, one in pairs if not isinstance(one, Edit)]
+        fields["methods"] = [get_method(one, reference=reference) for _, one in pairs if not isinstance(one, Edit)]
         if carried is not None:
             expected = "expected no methods= (it is measured then), or its edit among them"
             warn(f"model: got one with an attachment, which is not among the methods; {expected}", SuspectInputWarning)
     elif compares:
-        fields["methods"] = (NONE, resolved(None, reference=reference))
+        fields["methods"] = (NONE, get_method(None, reference=reference))
         if carried is not None:  # what the user has, at the strength that it has
             edit = carried.projections[session.texts.host.roles[0]]
             session.given["edits"] = {f"attached {edit.method}": edit}

@@ -88,12 +88,12 @@ class Texts:
     ) -> Edit | None:
         """Fit a method and return its edit; None for "none", and where it changes nothing by definition.
 
-        lam: its weight, for methods that take one. how: reference and neutral of `Problem.of`.
+        lam: its weight, for methods that take one. how: reference and neutral of `Problem`.
         """
         chosen = get_method(method)
         if chosen.name == "none":
             return None
-        problem = Problem.of(self.host, prompts, lam=lam if chosen.has_lam else None, **how)
+        problem = Problem(self.host, prompts, lam=lam if chosen.has_lam else None, **how)
         return problem.fit(chosen, self.host.roles[0])
 
     def under(self, prompts: Sequence[str], edit: Edit | None, **how: Any) -> Tensor:

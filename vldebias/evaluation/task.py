@@ -110,15 +110,15 @@ def one_of(registry: Registry[type[Any]], key: str) -> PlainValidator:
     return PlainValidator(read)
 
 
-def named_by(base: type[BaseModel], key: str) -> Callable[[Any], tuple[str, type[Any]]]:
+def named_by(base: type[BaseModel], key: str) -> Callable[[Any], str]:
     """Return a check for a registry that takes subclasses of a model and names them by their field `key`."""
 
-    def accept(kind: Any) -> tuple[str, type[Any]]:
+    def accept(kind: Any) -> str:
         name = kind.model_fields[key].default if isinstance(kind, type) and issubclass(kind, base) else None
         if not isinstance(name, str):
             known = f'{base.__module__}.{base.__name__} with a field {key}: Literal["NAME"] = "NAME"'
             raise InvalidInputError(f"{key}: expected a subclass of {known}, got {kind!r}")
-        return name, kind
+        return name
 
     return accept
 
@@ -237,7 +237,7 @@ def file_slug(text: str) -> str:
     return re.sub(r"[^a-z0-9@]+", "-", text.lower()).strip("-")
 
 
-TASKS: Registry[type[Task]] = Registry("task", "vldebias.tasks", named_by(Task, "task"), instances=False)
+TASKS: Registry[type[Task]] = Registry("task", "vldebias.tasks", named_by(Task, "task"))
 
 
 def register_task(kind: type[T]) -> type[T]:

@@ -34,16 +34,16 @@ INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
 # ---- from a model to its host --------------------------------------------------------------------------------------
 
 
-def _accept(given: Any) -> tuple[str, type[Host]]:
+def _accept(given: Any) -> str:
     if not (isinstance(given, type) and issubclass(given, Host) and given.library):
         raise InvalidInputError(
             f"host: got {given!r}; expected a class that derives from vldebias.hosts.Host and says as `library` which "
             "package defines its models"
         )
-    return given.library, given
+    return given.library
 
 
-HOSTS: Registry[type[Host]] = Registry("host", "vldebias.hosts", _accept, instances=False)
+HOSTS: Registry[type[Host]] = Registry("host", "vldebias.hosts", _accept)
 """Package that defines classes of models, or a package inside of it -> the host for them."""
 
 

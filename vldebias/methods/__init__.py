@@ -22,7 +22,6 @@ from vldebias.methods.method import Problem as Problem
 from vldebias.methods.method import Prompts as Prompts
 from vldebias.methods.method import get_method as get_method
 from vldebias.methods.method import register_method as register_method
-from vldebias.methods.method import resolved as resolved
 from vldebias.methods.presets import Balanced as Balanced
 from vldebias.methods.reference import Reference as Reference
 from vldebias.methods.reference import labelled as labelled

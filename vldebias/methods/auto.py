@@ -188,7 +188,7 @@ class _Evidence:
 
     def __init__(self, problem: Problem, role: str, methods: Sequence[ClosedForm], most: float | None) -> None:
         self.role, self.methods, self.most = role, methods, most
-        self.neutral = problem.embed(problem.neutral_prompts(), role)
+        self.neutral = problem.host.embed(problem.neutral_prompts(), role)
         self.folds, self._drawn, self._before = list[tuple[Fold, Parts]](), _draws(len(self.neutral)), list[Tensor]()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ReferenceWarning)  # half of the images are less certain than all of them
@@ -346,7 +346,7 @@ def _text_folds(problem: Problem, role: str) -> Iterator[Fold]:
         for prompts in predict:  # a group is a class, so prompts are compared about one concept
             texts, values, concepts = zip(*stating(prompts), strict=True)
             codes = torch.tensor(values), torch.tensor(concepts)
-            gaps.append(PredictedGap.of(problem.embed(texts, role), *codes, seed=seed, whole=True))
+            gaps.append(PredictedGap.of(problem.host.embed(texts, role), *codes, seed=seed, whole=True))
         yield "texts", replace(problem, sets=learn), gaps
 
 

@@ -51,9 +51,10 @@ def bounded(edit: Edit, neutral: Tensor, most: float, *, mean: bool = False) -> 
 
     if holds(edit):
         return edit
-    weaker = edit.at_strength if edit.spurious_rank else edit.at_multiple
-    kept = weaker(largest(lambda t: holds(weaker(t))))
-    return kept.stamped(method=f"{kept.method}, bounded") if edit.spurious_rank else kept
+    if not edit.spurious_rank:
+        return edit.at_multiple(largest(lambda t: holds(edit.at_multiple(t))))
+    kept = edit.at_strength(largest(lambda t: holds(edit.at_strength(t))))
+    return kept.stamped(method=f"{kept.method}, bounded")
 
 
 def largest(holds: Callable[[float], bool]) -> float:

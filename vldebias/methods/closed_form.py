@@ -80,11 +80,11 @@ class ClosedForm(Method):
         if span is None and not any(lams):
             return CalibratedProjection.identity(problem.host.dim(role), self.name)  # (I + 0 M)^-1 = I
         solved = CalibratedProjection.solve(scatters, span, lams or 0.0)
-        return solved.stamped(method=self.name, uses_images=self.uses_images)
+        return solved.stamped(method=self.name, uses_images=Need.IMAGES in self.needs)
 
     def with_images(self) -> ClosedForm:
         """Return the method with the means of the images as a further term."""
-        return self + EQUALISE if self.terms and not self.uses_images else self
+        return self + EQUALISE if self.terms and Need.IMAGES not in self.needs else self
 
     def __add__(self, other: ClosedForm) -> ClosedForm:
         """Return the method with the terms of both."""
@@ -94,38 +94,37 @@ class ClosedForm(Method):
         return ClosedForm(f"{self.name}+{other.name}", title, sources, other.color, terms)
 
 
-def pair_scatter(problem: Problem, prompt_set: PromptSet, role: str) -> Tensor:
-    """Return the scatter of the prompt pairs of one attribute (`scatter_of`)."""
-    problem.embed(chain.from_iterable(prompt_set.groups), role)  # in full batches, not one group at a time
-    return scatter_of([problem.embed(group, role) for group in prompt_set.groups])
-
-
 def value_differences(problem: Problem, role: str) -> Tensor:
     """Return rows (a, d) per attribute, stacked: the spherical mean text of each of a values, minus their mean."""
     units = [problem.zero_shot(prompts, role) for prompts in problem.attributes]
     return torch.cat([rows - rows.mean(0) for rows in units])
 
 
-def class_texts(problem: Problem, prompt_set: PromptSet, role: str) -> Tensor | None:
+def class_texts(problem: Problem, prompts: PromptSet, role: str) -> Tensor | None:
     """Return class texts (k, d) that define pseudo-classes, calibrated by the prompt pairs; None for fewer than two.
 
     Without calibration, class texts are biased, and pseudo-classes would depend on the attribute to be equalised.
     """
-    if len(prompt_set.classes) < 2:
+    if len(prompts.classes) < 2:
         return None
-    texts = problem.embed(prompt_set.classes, role)
+    texts = problem.host.embed(prompts.classes, role)
     try:
-        return CalibratedProjection.solve([pair_scatter(problem, prompt_set, role)], None, LAM_OF_MODELS)(texts)
+        return CALI.fit(replace(problem, sets=(prompts,), lam=LAM_OF_MODELS), role)(texts)
     except NothingToRemoveError:  # the model embeds the prompts of every pair alike: it reads no attribute in a class
         return texts
 
 
 SPURIOUS = Term(
     Need.SPURIOUS,
-    lambda problem, role: problem.embed(dict.fromkeys(p for s in problem.attributes for p in s.spurious), role),
+    lambda problem, role: problem.host.embed([*dict.fromkeys(p for s in problem.attributes for p in s.spurious)], role),
 )
 PAIRS = Term(
-    Need.PAIRS, lambda problem, role: [pair_scatter(problem, s, role) for s in problem.attributes], weighted=True
+    Need.PAIRS,
+    lambda problem, role: [
+        scatter_of(problem.host.embed([*chain.from_iterable(s.groups)], role).split([*map(len, s.groups)]))
+        for s in problem.attributes
+    ],
+    weighted=True,
 )
 IMAGES = Term(
     Need.IMAGES,

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.edit import Edit
-from vldebias.errors import ClassSignalWarning, InvalidInputError, WideEditWarning, warn
-from vldebias.projection import CalibratedProjection
+from vldebias.errors import InvalidInputError
+from vldebias.hosts import Host
+from vldebias.methods.method import class_signal
 from vldebias.prompts import PromptSet
-
-if TYPE_CHECKING:
-    from vldebias.hosts import Host
-
-WIDE = 1 / 4 * 1 / 10  # share of a space whose loss changes other prompts: a quarter of it shrunk by a tenth
 
 
 def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
@@ -53,21 +47,6 @@ def pair_distance(pairs: Tensor) -> float:
     return float((pairs[:, 0] - pairs[:, 1]).norm(dim=-1).mean())
 
 
-def _spread(classes: Tensor, spurious: Tensor) -> float:
-    """Return the mean over classes (k, d) of max - min of their cosines with spurious texts (m, d); Table 7.1."""
-    least, most = (normalize(classes, dim=-1) @ normalize(spurious, dim=-1).T).aminmax(dim=1)
-    return float((most - least).mean())
-
-
-def _kept(classes: Tensor, edit: Edit) -> tuple[float | None, float]:
-    """Return the share of the distance between classes (k, d) that is left, None if it was 0, and their mean cosine."""
-    i, j = torch.combinations(torch.arange(len(classes))).T
-    differences = classes[i] - classes[j]
-    before = differences.norm(dim=-1).sum()
-    left = None if before == 0 else float(edit(differences).norm(dim=-1).sum() / before)
-    return left, float(torch.cosine_similarity(classes, edit(classes), dim=-1).mean())
-
-
 @dataclass(frozen=True)
 class Diagnostics:
     """Hold what an edit does to the texts of a prompt set; None where the set has no such texts.
@@ -92,39 +71,18 @@ class Diagnostics:
         """
         if hasattr(edit, "wordings"):
             raise InvalidInputError(f"{edit!r} rewrites prompts, so it cannot be inspected by their embeddings alone")
-
         distances = []
-        for pairs in filter(None, (prompts.pairs, prompts.held_out_pairs)):
-            rows = host.embed(list(chain.from_iterable(pairs)), role).unflatten(0, (len(pairs), 2))
+        for pairs in (prompts.pairs, prompts.held_out_pairs):
+            rows = host.embed([*chain.from_iterable(pairs)], role).unflatten(0, (len(pairs), 2))
             distances.append((pair_distance(rows), pair_distance(edit(rows))))
-        held_out, spread = distances[1] if len(distances) > 1 else None, None
-        if not prompts.classes:
-            return cls(distances[0], held_out)
-        classes = host.embed(prompts.classes, role)
-        if prompts.spurious:
-            spurious = host.embed(prompts.spurious, role)
-            spread = _spread(classes, spurious), _spread(edit(classes), spurious)
-        return cls(distances[0], held_out, spread, *_kept(classes, edit))
-
-
-def warn_of_what_is_lost(edit: CalibratedProjection, sets: Sequence[PromptSet], role: str, host: Host) -> None:
-    """Warn if an edit removes over half of the distance between classes, or too much of a pipeline's text states."""
-    for prompts in (s for s in sets if len(s.classes) > 1):
-        kept, cosine = _kept(host.embed(prompts.classes, role), edit)
-        if kept is not None and kept < 0.5:
-            instead = "method='cali', " if edit.spurious_rank else ""
-            warn(
-                f"{prompts.name}: {edit.method} keeps {kept:.0%} of the distance between the classes and a cosine of "
-                f"{cosine:.2f} between a class prompt and its projection; compare accuracy before and after, or use "
-                f"{instead}a smaller lam or strength",
-                ClassSignalWarning,
-            )
-    most, attributes = WIDE * edit.dim, sum(len(prompts.parts) or 1 for prompts in sets)
-    # An attribute is about two directions at least, however narrow the space.
-    if host.generative and edit.removed > max(most, 2 * attributes + 0.5):
-        warn(
-            f"{edit.method} removes {edit.removed:.1f} of {edit.dim} directions, more than {most:.1f}: "
-            "other prompts, such as 'A photo of a good person.', may generate something else. Generate some to check, "
-            "or lower lam, fit fewer pairs, or use method='difference'",
-            WideEditWarning,
-        )
+        found = cls(distances[0], distances[1] if prompts.held_out_pairs else None)
+        if prompts.classes:
+            classes = host.embed(prompts.classes, role)
+            kept, cosine = class_signal(classes, edit)
+            found = replace(found, signal_kept=kept, class_cosine=cosine)
+            if prompts.spurious:
+                spurious = host.embed(prompts.spurious, role)
+                cosines = [normalize(rows, dim=-1) @ spurious.T for rows in (classes, edit(classes))]
+                before, after = (float((own.amax(1) - own.amin(1)).mean()) for own in cosines)
+                found = replace(found, spurious_spread=(before, after))
+        return found

@@ -142,7 +142,7 @@ def _pairs(counts: Tensor, sums: Tensor, least: int) -> Iterator[tuple[int, int,
 def foreign(images: Tensor, problem: Problem, prompt_set: PromptSet, role: str) -> str:
     """Return a warning if images (n, d) seem to be embedded by another model than the texts, else ""."""
     prompts = dict.fromkeys((*chain.from_iterable(prompt_set.groups), *prompt_set.classes))
-    spread, deviations = spread_along(images, problem.embed(prompts, role))
+    spread, deviations = spread_along(images, problem.host.embed([*prompts], role))
     if not spread or deviations >= _FOREIGN:
         return ""
     return (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.edit import Edit
-from vldebias.errors import InvalidInputError, UnsupportedHostError
+from vldebias.errors import ClassSignalWarning, InvalidInputError, UnsupportedHostError, WideEditWarning, warn
 from vldebias.hosts import Host, resolve
 from vldebias.methods.bounded import bounded
-from vldebias.methods.diagnostics import warn_of_what_is_lost
 from vldebias.methods.reference import Reference
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet, load_prompts
@@ -29,6 +28,7 @@ from vldebias.registry import Registry
 
 LAM_OF_MODELS = 1000.0  # Table 7.3: all experiments on discriminative models
 LAM_OF_PIPELINES = 500.0  # sections 7.5 and 7.6: equalisation without P0
+WIDE = 1 / 4 * 1 / 10  # share of a space whose loss changes other prompts: a quarter of it shrunk by a tenth
 
 Prompts = str | Path | PromptSet | Sequence[str | Path | PromptSet]
 
@@ -77,28 +77,22 @@ class Method(ABC):
         Raises:
             UnsupportedHostError, InvalidInputError: the message says what to do.
         """
-        host, sets = problem.host, problem.attributes
+        host = problem.host
         if not (self.pipelines if host.generative else self.models):
-            kind, instead = (
-                ("image-text models", "method='cali'") if host.generative else ("pipelines", "another method")
-            )
-            raise UnsupportedHostError(f"{host.name}: method {self.name!r} is only for {kind}; use {instead}")
-        if Need.SPURIOUS in self.needs and not any(s.spurious for s in sets):
+            kinds = ("image-text models", "method='cali'") if host.generative else ("pipelines", "another method")
+            raise UnsupportedHostError(f"{host.name}: method {self.name!r} is only for {kinds[0]}; use {kinds[1]}")
+        if Need.SPURIOUS in self.needs and not any(one.spurious for one in problem.attributes):
             raise InvalidInputError(
                 f"{problem.label}: method {self.name!r} needs spurious prompts, and the set has none; use method='cali'"
             )
         if Need.VALUES in self.needs:
-            for prompts in sets:
+            for prompts in problem.attributes:
                 prompts.by_value()
-        if self.uses_images and problem.reference is None:
+        if self.needs & {Need.IMAGES, Need.LABELS} and problem.reference is None:
             labels = ", with labels= or the model's own zero-shot labels" if Need.LABELS in self.needs else ""
             raise InvalidInputError(
                 f"method {self.name!r} needs images: pass reference=, image features (n, d) of this model{labels}"
             )
-
-    def selected(self, problem: Problem) -> tuple[Method, Any]:
-        """Return the method that is fitted to a problem, itself or what a preset selects, and its lam."""
-        return self, problem.lam
 
     def with_images(self) -> Method:
         """Return the method for a problem with reference images; closed forms get a term of the image means."""
@@ -125,22 +119,13 @@ def register_method(method: Method) -> Method:
     return METHODS.register(method)
 
 
-def get_method(method: Any) -> Method:
-    """Return a method by its name; a Method comes back unchanged.
+def get_method(method: str | Method | None, *, lam: Any = None, reference: Any = None) -> Method:
+    """Return the method for the arguments of `debias` and `evaluate`: by its name, itself, or the default for None.
 
     Raises:
-        InvalidInputError: no method of this name; the message lists them.
+        InvalidInputError: no method of this name; or a lam for a method that takes none.
     """
-    return method if isinstance(method, Method) else METHODS.named(method)
-
-
-def resolved(method: str | Method | None, *, lam: Any = None, reference: Any = None) -> Method:
-    """Return the method for the arguments of `debias` and `evaluate`; None is the default.
-
-    Raises:
-        InvalidInputError: no such method; or a lam for a method that takes none.
-    """
-    chosen = get_method("default" if method is None else method)
+    chosen = method if isinstance(method, Method) else METHODS["default" if method is None else str(method)]
     if lam is not None and (method is None or not chosen.has_lam):
         having = ", ".join(name for name, one in METHODS.items() if one.has_lam)
         of = "no method is named" if method is None else f"method {chosen.name!r} takes no lam"
@@ -148,13 +133,14 @@ def resolved(method: str | Method | None, *, lam: Any = None, reference: Any = N
     return chosen if reference is None else chosen.with_images()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, init=False)
 class Problem:
     """Hold the input of a method: a host, prompt sets, and optionally images.
 
     Attributes:
         host: the model or pipeline; it embeds every prompt once.
-        sets: prompt sets, solved jointly.
+        sets: prompt sets, solved jointly. label: their joined names. stated_words: words that state an attribute.
+        attributes: one set per attribute: a set over several attributes is solved as its parts, one term each.
         lam: weight of the prompt pairs, one or one per set; None: the method's default.
         reference: images, with labels or without.
         max_loss: the most that a neutral text may lose, 1 - its cosine with itself afterwards.
@@ -163,60 +149,50 @@ class Problem:
 
     host: Host
     sets: tuple[PromptSet, ...]
-    lam: float | tuple[float, ...] | None = None
-    reference: Reference | None = None
-    max_loss: float | None = None
-    neutral: tuple[str, ...] = ()
+    lam: float | tuple[float, ...] | None
+    reference: Reference | None
+    max_loss: float | None
+    neutral: tuple[str, ...]
+    label: str = field(init=False)
+    attributes: tuple[PromptSet, ...] = field(init=False)
+    stated_words: tuple[str, ...] = field(init=False)
 
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         host: Any,
-        prompts: Prompts,
+        sets: Prompts,
         *,
         lam: float | Sequence[float] | None = None,
         reference: Any = None,
         max_loss: float | None = None,
         neutral: Sequence[str] = (),
         tokenizer: Any = None,
-    ) -> Problem:
-        """Make a problem from a model, a pipeline, a `Host` or a mapping from prompt to embedding.
+    ) -> None:
+        """Take a model, a pipeline, a `Host` or a mapping from prompt to embedding, and sets or names of sets.
 
         Raises:
             InvalidInputError: no prompt set, images that the host cannot use, or a bound outside [1e-6, 1).
         """
-        target = resolve(host, tokenizer=tokenizer)
-        if reference is not None and target.generative:
+        self.host = resolve(host, tokenizer=tokenizer)
+        if reference is not None and self.host.generative:
             raise InvalidInputError(
-                f"{target.name}: reference= needs images and texts in one embedding space, which a pipeline does not "
-                "have; use method='cali', which needs prompts alone"
+                f"{self.host.name}: reference= needs images and texts in one embedding space, which a pipeline lacks; "
+                "use method='cali', which needs prompts alone"
             )
-        if isinstance(prompts, (str, Path, PromptSet)) or not isinstance(prompts, Iterable):
-            prompts = [prompts]
-        sets = tuple(map(load_prompts, prompts))
-        if not sets:
+        if isinstance(sets, (str, Path, PromptSet)) or not isinstance(sets, Iterable):
+            sets = [sets]
+        self.sets = tuple(map(load_prompts, sets))
+        if not self.sets:
             raise InvalidInputError("prompts: expected at least one prompt set, got an empty list")
-        lam = tuple(lam) if isinstance(lam, Sequence) and not isinstance(lam, str) else lam
+        self.lam = tuple(lam) if isinstance(lam, Sequence) and not isinstance(lam, str) else lam
         if not (reference is None or isinstance(reference, Reference)):
             reference = Reference(reference, labels=getattr(reference, "labels", {}))
         if max_loss is not None and not (isinstance(max_loss, float) and 1e-6 <= max_loss < 1):
             raise InvalidInputError(f"max_loss: expected a number in [1e-6, 1), such as 0.02, got {max_loss!r}")
-        return cls(target, sets, lam, reference, max_loss, tuple(neutral))
-
-    @property
-    def label(self) -> str:
-        """Return the joined names of the prompt sets."""
-        return "+".join(s.name for s in self.sets)
-
-    @property
-    def attributes(self) -> tuple[PromptSet, ...]:
-        """Return one set per attribute: a set over several attributes is solved as its parts, one term each."""
-        return tuple(part for s in self.sets for part in (s.parts or (s,)))
-
-    @property
-    def stated_words(self) -> tuple[str, ...]:
-        """Return the words of all sets by which a prompt states the attribute."""
-        return tuple(dict.fromkeys(w for s in self.sets for w in s.stated_words))
+        self.reference, self.max_loss, self.neutral = reference, max_loss, tuple(neutral)
+        self.label = "+".join(one.name for one in self.sets)
+        self.attributes = tuple(part for one in self.sets for part in (one.parts or (one,)))
+        self.stated_words = tuple(dict.fromkeys(word for one in self.sets for word in one.stated_words))
 
     def neutral_prompts(self) -> tuple[str, ...]:
         """Return the neutral texts: those given, else the class prompts of all sets.
@@ -231,14 +207,10 @@ class Problem:
             )
         return texts
 
-    def embed(self, prompts: Iterable[str], role: str) -> Tensor:
-        """Return L2-normalised float64 rows (n, d) of `prompts`."""
-        return self.host.embed(list(prompts), role)
-
     def zero_shot(self, prompt_set: PromptSet, role: str) -> Tensor:
         """Return zero-shot classifier weights (a, d): the mean text of each value of an attribute, at length 1."""
         texts = prompt_set.by_value().values()
-        return torch.stack([normalize(self.embed(prompts, role).mean(0), dim=0) for prompts in texts])
+        return torch.stack([normalize(self.host.embed(prompts, role).mean(0), dim=0) for prompts in texts])
 
     def fit(self, method: str | Method, role: str) -> Edit:
         """Fit the edit of `method` for `role` within the bound, and record its provenance.
@@ -252,14 +224,14 @@ class Problem:
             WideEditWarning: it removes more of a pipeline's text states than shrinking a quarter of all directions by
                 a tenth would.
         """
-        chosen = get_method(method)
-        chosen.selected(self)[0].check(self)
-        host, edit, origin = self.host, chosen.fit(self, role), dict[str, Any]()
+        chosen, host, origin = get_method(method), self.host, dict[str, Any]()
+        chosen.check(self)
+        edit = chosen.fit(self, role)
         if not chosen.delegates:
-            edit = edit.stamped(method=chosen.name)
+            origin["method"] = chosen.name
         if self.max_loss is not None:
-            edit = bounded(edit, self.embed(self.neutral_prompts(), role), self.max_loss)
-            origin["max_loss"] = self.max_loss
+            edit = bounded(edit.stamped(**origin), host.embed(self.neutral_prompts(), role), self.max_loss)
+            origin = {"max_loss": self.max_loss}
         if Need.LABELS in chosen.needs and self.reference is not None:
             origin |= {"uses_images": True, "labels": "given" if self.reference.labels else "zero-shot"}
         edit = edit.stamped(
@@ -268,10 +240,40 @@ class Problem:
             fingerprint=host.fingerprint(role),
             image_fingerprint=host.image_fingerprint,
             prompts=self.label,
-            prompts_hash="+".join(s.hash for s in self.sets),
+            prompts_hash="+".join(one.hash for one in self.sets),
             stated_words=self.stated_words,
             **origin,
         )
-        if isinstance(edit, CalibratedProjection) and edit.rank:
-            warn_of_what_is_lost(edit, self.sets, role, host)
+        if isinstance(edit, CalibratedProjection) and edit.left.shape[1]:
+            self._warn_of_loss(edit, role)
         return edit
+
+    def _warn_of_loss(self, edit: CalibratedProjection, role: str) -> None:
+        for prompts in (one for one in self.sets if len(one.classes) > 1):
+            kept, cosine = class_signal(self.host.embed(prompts.classes, role), edit)
+            if kept is not None and kept < 0.5:
+                instead = "method='cali', " if edit.spurious_rank else ""
+                warn(
+                    f"{prompts.name}: {edit.method} keeps {kept:.0%} of the distance between the classes and a cosine "
+                    f"of {cosine:.2f} between a class prompt and its projection; compare accuracy before and after, or "
+                    f"use {instead}a smaller lam or strength",
+                    ClassSignalWarning,
+                )
+        most = WIDE * edit.dim
+        # An attribute is about two directions at least, however narrow the space.
+        if self.host.generative and edit.removed > max(most, 2 * len(self.attributes) + 0.5):
+            warn(
+                f"{edit.method} removes {edit.removed:.1f} of {edit.dim} directions, more than {most:.1f}: "
+                "other prompts, such as 'A photo of a good person.', may generate something else. Generate some to "
+                "check, or lower lam, fit fewer pairs, or use method='difference'",
+                WideEditWarning,
+            )
+
+
+def class_signal(classes: Tensor, edit: Edit) -> tuple[float | None, float]:
+    """Return the share of the distance between classes (k, d) that is left, None if it was 0, and their mean cosine."""
+    i, j = torch.combinations(torch.arange(len(classes))).T
+    differences = classes[i] - classes[j]
+    before = differences.norm(dim=-1).sum()
+    left = None if before == 0 else float(edit(differences).norm(dim=-1).sum() / before)
+    return left, float(torch.cosine_similarity(classes, edit(classes), dim=-1).mean())

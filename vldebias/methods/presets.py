@@ -13,7 +13,7 @@ from vldebias.errors import AutoDeclinedWarning, InvalidInputError, warn
 from vldebias.methods.auto import FEWEST, expected_from_texts
 from vldebias.methods.bounded import largest
 from vldebias.methods.closed_form import CALI
-from vldebias.methods.method import LAM_OF_MODELS, LAM_OF_PIPELINES, Method, Need, Problem, get_method, register_method
+from vldebias.methods.method import LAM_OF_MODELS, LAM_OF_PIPELINES, METHODS, Method, Need, Problem, register_method
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import can_balance
 
@@ -38,6 +38,7 @@ PRESETS: dict[tuple[str, str], tuple[str, float | None]] = {
 }
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Balanced(Method):
     """State a sampled value of the attribute in the prompt of each image of a pipeline.
 
@@ -50,14 +51,9 @@ class Balanced(Method):
     name, title, source = "balanced-prompts", "values stated in the prompts", "prompt augmentation; this package"
     color, needs, models, rewrites = "#31708f", frozenset({Need.VALUES}), False, True
 
-    def __init__(
-        self,
-        *,
-        shares: Mapping[str, float] | None = None,
-        seed: int = 0,
-        find: Callable[[str], int | None] | None = None,
-    ) -> None:
-        self.shares, self.seed, self.find = shares, seed, find
+    shares: Mapping[str, float] | None = None
+    seed: int = 0
+    find: Callable[[str], int | None] | None = None
 
     def fit(self, problem: Problem, role: str) -> NoReturn:
         """Raise an error, because balanced prompts have no edit to fit."""
@@ -87,8 +83,12 @@ class Preset(Method):
             elif not all(s.names_values for s in problem.attributes):
                 kind += " without words for its values"
         name, lam = PRESETS[self.name, kind]
-        method = get_method(name)
+        method = METHODS[name]
         return method.with_images() if self.needs else method, lam
+
+    def check(self, problem: Problem) -> None:
+        """Refuse what the selected method refuses."""
+        self.selected(problem)[0].check(problem)
 
     def with_images(self) -> Preset:
         """Return the preset for problems with reference images."""
@@ -105,14 +105,13 @@ class Preset(Method):
         """
         method, lam = self.selected(problem)
         if method.rewrites:
-            _say_once(f"{NO_EDIT}. No method was named, so 'cali' is fitted instead")
+            say_once(f"{NO_EDIT}. No method was named, so 'cali' is fitted instead")
             method = CALI
-        problem, generative = replace(problem, lam=lam), problem.host.generative
-        choice = None
-        if self.name == "default" and not generative and not self.needs:
+        problem, choice = replace(problem, lam=lam), None
+        if self.name == "default" and not problem.host.generative and not self.needs:
             choice = expected_from_texts(problem, role, method)
             if choice is None:
-                _say_once(
+                say_once(
                     f"{problem.label}: there are too few prompts to predict whether the default helps (fewer than "
                     f"{FEWEST} groups state two values); measure it with vldebias.evaluate"
                 )
@@ -125,7 +124,7 @@ class Preset(Method):
                 )
                 return CalibratedProjection.identity(problem.host.dim(role), "default: none").stamped(choice=choice)
         edit = method.fit(problem, role).stamped(choice=choice)
-        if generative and lam is None and isinstance(edit, CalibratedProjection):
+        if problem.host.generative and lam is None and isinstance(edit, CalibratedProjection):
             free, most = edit, max(edit.dim / SPARES, len(problem.attributes))
             if free.removed > most:
                 edit = free.at_multiple(largest(lambda t: free.at_multiple(t).removed <= most))
@@ -133,13 +132,11 @@ class Preset(Method):
 
 
 @cache  # once in a process
-def _say_once(what: str) -> None:
+def say_once(what: str) -> None:
+    """Log a notice the first time."""
     logging.getLogger("vldebias").warning(what)
 
 
-for _method in (
-    Balanced(),
-    Preset("paper", "the paper's settings", "Chuang et al., 2023, Table 7.3 and section 7.5", "#d37295"),
-    Preset("default", "the best label-free closed form", "this package", "#79706e"),
-):
-    register_method(_method)
+register_method(Balanced())
+register_method(Preset("paper", "the paper's settings", "Chuang et al., 2023, Table 7.3 and section 7.5", "#d37295"))
+register_method(Preset("default", "the best label-free closed form", "this package", "#79706e"))

@@ -156,4 +156,4 @@ def stated_texts(problem: Problem, role: str) -> Labelled:
     for row, (_, k, value) in enumerate(said):
         codes[row, k] = value
     sizes = tuple(len(prompts.attributes) for prompts in problem.attributes)
-    return Labelled(problem.embed([text for text, _, _ in said], role), codes, sizes)
+    return Labelled(problem.host.embed([text for text, _, _ in said], role), codes, sizes)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from vldebias.edit import Edit
-from vldebias.errors import InvalidInputError
 
 
 class Rowwise(Edit):
@@ -18,21 +17,14 @@ class Rowwise(Edit):
     def _turned(self, unit: Tensor, image: bool) -> Tensor | None:
         """Return what replaces unit rows (n, d) of texts or of images; None leaves them as they are."""
 
-    def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
-        """Return changed text embeddings (..., d) in the shape, dtype and device of `z`."""
-        return self._applied(z, strength, image=False)
+    def __call__(self, z: Tensor, strength: float = 1.0, *, image: bool = False) -> Tensor:
+        """Return changed embeddings (..., d) of texts, or of images, in the shape, dtype and device of `z`."""
+        self.check_input(z, strength)
+        rows = z.detach().cpu().double().reshape(-1, self.dim)
+        length = rows.norm(dim=1, keepdim=True)
+        turned = None if strength == 0 else self._turned(rows / length.clamp(min=1e-12), image)
+        return z if turned is None else torch.lerp(rows, length * turned, strength).reshape(z.shape).to(z)
 
     def image(self, x: Tensor, strength: float = 1.0) -> Tensor:
         """Return changed image embeddings (..., d)."""
-        return self._applied(x, strength, image=True)
-
-    def _applied(self, z: Tensor, strength: float, *, image: bool) -> Tensor:
-        self.check_strength(strength)
-        if z.ndim == 0 or z.shape[-1] != self.dim or not z.is_floating_point():
-            raise InvalidInputError(f"expected float embeddings (..., {self.dim}), got {z.dtype} {tuple(z.shape)}")
-        if strength == 0:
-            return z
-        rows = z.detach().cpu().double().reshape(-1, self.dim)
-        length = rows.norm(dim=1, keepdim=True)
-        turned = self._turned(rows / length.clamp(min=1e-12), image)
-        return z if turned is None else torch.lerp(rows, length * turned, strength).reshape(z.shape).to(z)
+        return self(x, strength, image=True)

@@ -91,7 +91,7 @@ def get_metric(name: str | Metric) -> Metric:
     if isinstance(name, Metric):
         return name
     base, at, k = name.partition("@")
-    known = METRICS.named(base)
+    known = METRICS[base]
     return replace(known, name=name, title=f"{known.title}@{k}") if at else known
 
 

@@ -210,10 +210,10 @@ class RoboShot(Method):
         """Fit the linear map of images."""
         harmful, helpful = [], [torch.zeros(0, problem.host.dim(role), dtype=torch.float64)]
         for prompts in problem.attributes:
-            values = [problem.embed(texts, role) for texts in prompts.by_value().values()]
+            values = [problem.host.embed(texts, role) for texts in prompts.by_value().values()]
             harmful += [a[: len(b)] - b[: len(a)] for a, b in combinations(values, 2)]
         for classes in (s.classes for s in problem.sets if len(s.classes) > 1):
-            helpful.append(problem.embed(classes, role).diff(dim=0))
+            helpful.append(problem.host.embed(classes, role).diff(dim=0))
         return TwoTowers.of_maps(roboshot(torch.cat(harmful), torch.cat(helpful)))
 
 
@@ -257,7 +257,7 @@ class FairImagen(Method):
             )
         rows, groups = stated_texts(problem, role).one_hot()
         dropped = fair_pca(rows, groups, round(_KEPT * rows.shape[1]))
-        return CalibratedProjection.of(dropped, dropped, Provenance(self.name), dropped.shape[1])
+        return CalibratedProjection(0.0, dropped, dropped, Provenance(self.name), dropped.shape[1])
 
 
 _LABELS = frozenset({Need.LABELS, Need.VALUES})

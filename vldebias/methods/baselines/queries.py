@@ -136,9 +136,9 @@ class BendVLM(Method):
         images = labelled(problem, role)
         known = (images.codes >= 0).all(1)
         spurious = [text for prompts in problem.attributes for text in prompts.spurious]
-        groups = [problem.embed(group, role) for prompts in problem.attributes for group in prompts.groups]
+        groups = [problem.host.embed(group, role) for prompts in problem.attributes for group in prompts.groups]
         return Bend(
-            spurious=problem.embed(spurious, role) if spurious else groups[0][:0],
+            spurious=problem.host.embed(spurious, role) if spurious else groups[0][:0],
             concepts=normalize(torch.stack([rows.mean(0) for rows in groups]), dim=1),
             differences=pad_sequence([rows[1:] - rows[0] for rows in groups], batch_first=True),
             images=images.rows[known],

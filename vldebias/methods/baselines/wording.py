@@ -64,7 +64,7 @@ class FixedRewrite(Edit):
 
     def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
         """Refuse a strength above 0, because the prompts cannot be recovered from embeddings."""
-        self.check_strength(strength)
+        self.check_input(z, strength)
         if strength == 0 or not len(z):
             return z
         raise InvalidInputError(

@@ -23,8 +23,8 @@ from vldebias.errors import SuspectInputWarning
 from vldebias.evaluation.result import TaskProvenance, TaskResult
 from vldebias.evaluation.retrieval import Gallery
 from vldebias.metrics import Metric, corrected_shares
-from vldebias.metrics.bootstrap import Interval, recentred_interval, wilson_interval
-from vldebias.metrics.shares import NOT_LABELLED, discrepancies, shares_radius
+from vldebias.metrics.bootstrap import recentred_interval, wilson_interval
+from vldebias.metrics.shares import NOT_LABELLED, discrepancies, log_skew, shares_radius
 
 TRUTH = {
     "2 values, even": (0.5, 0.5),
@@ -45,7 +45,8 @@ def counted(truth: np.ndarray, n: int, rng: np.random.Generator) -> Found:
     """Intervals of n images whose value is known."""
     counts = rng.multinomial(n, truth)
     gap, reach = float(discrepancies(counts[None])[0]), float(shares_radius(counts[None], resamples=1000)[0])
-    return {f"share {i}": wilson_interval(int(c), n) for i, c in enumerate(counts)} | {GAP: (gap - reach, gap + reach)}
+    found: Found = {f"share {i}": wilson_interval(int(c), n) for i, c in enumerate(counts)}
+    return found | {GAP: (gap - reach, gap + reach), SKEW: log_skew(float(counts.max() / n), reach, len(truth))[1:]}
 
 
 def corrected(truth: np.ndarray, n: int, rng: np.random.Generator) -> Found:
@@ -62,8 +63,7 @@ def corrected(truth: np.ndarray, n: int, rng: np.random.Generator) -> Found:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SuspectInputWarning)
         of = corrected_shares(said, people, k + 1, resamples=1000, seed=int(rng.integers(1 << 30)))
-    ends: dict[str, Interval] = {f"share {i}": of.interval(i) for i in range(k)}
-    ends |= {GAP: of.discrepancy(k), SKEW: of.max_skew(k)}
+    ends = {f"share {i}": of.interval(i) for i in range(k)} | {GAP: of.discrepancy(k), SKEW: of.max_skew(k)}
     return {name: (one.low, one.high) for name, one in ends.items()}
 
 
@@ -99,8 +99,7 @@ def measure(sets: int) -> Iterator[TaskResult]:
     """A task for each truth, a method for each way and number of labels or images, subsets share, gap and MaxSkew."""
     for name, shares in TRUTH.items():
         truth = np.array(shares)
-        gap = float(np.linalg.norm(truth - 1 / len(truth)))
-        skew = float(np.log(truth.max() * len(truth)))
+        gap, skew = float(np.linalg.norm(truth - 1 / len(truth))), float(np.log(truth.max() * len(truth)))
         settings = {"shares": list(shares), "unknown": UNKNOWN, "judge right": RIGHT, "level": 0.95}
         done = TaskResult(
             TaskProvenance(

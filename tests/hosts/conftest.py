@@ -1,5 +1,6 @@
 """Two small prompt sets, and images."""
 
+import diffusers_tiny
 import pytest
 import torch
 from tiny_tokenizers import JOBS
@@ -9,12 +10,7 @@ from vldebias.prompts import PromptSet
 
 @pytest.fixture
 def gender() -> PromptSet:
-    return PromptSet(
-        name="tiny-gender",
-        groups=tuple((f"a photo of a male {job}", f"a photo of a female {job}") for job in JOBS),
-        spurious=("a photo of a man", "a photo of a woman"),
-        stated_words=("man", "woman", "male", "female"),
-    )
+    return diffusers_tiny.gender()
 
 
 @pytest.fixture

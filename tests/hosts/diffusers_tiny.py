@@ -1,14 +1,163 @@
-"""Tiny diffusers pipelines from configs: a few channels, real tokenizers, nothing from the network."""
+"""Tiny diffusers pipelines from configs (diffusers.yaml): a few channels, real tokenizers, nothing from the network."""
 
 import copy
+import functools
 import inspect
+import sys
+import warnings
+from dataclasses import dataclass, field
+from functools import cache, partial
 from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
 
+import tiny_tokenizers
 import torch
-from diffusers_parts import TABLE, builder
+import yaml
 from torch import nn
 
 from vldebias.prompts import PromptSet
+
+PLAIN, STATED, NEGATIVE = "a photo of a doctor", "a photo of a female nurse", "old smiling person"
+SAFE = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # half a second sooner, where there is libyaml
+TABLE = yaml.load((Path(__file__).parent / "diffusers.yaml").read_text("utf-8"), SAFE)
+
+
+def gender():
+    """A small prompt set."""
+    groups = tuple((f"a photo of a male {job}", f"a photo of a female {job}") for job in tiny_tokenizers.JOBS)
+    words, spurious = ("male", "female", "man", "woman"), ("a photo of a man", "a photo of a woman")
+    return PromptSet(name="tiny-gender", groups=groups, spurious=spurious, stated_words=words)
+
+
+def quiet(function):
+    """Without what diffusers warns of its own imports."""
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return function(*args, **kwargs)
+
+    return call
+
+
+# ---- parts -------------------------------------------------------------------------------------------------------
+
+
+def seeded(make):
+    """Build each component once, the same in every run, in evaluation mode."""
+
+    @cache
+    @quiet
+    def build():
+        torch.manual_seed(0)
+        return make().eval()
+
+    return build
+
+
+def fresh(make):
+    """A text encoder for whoever asks, since a pipeline may be attached to it; all of them share their numbers."""
+    first = seeded(make)
+
+    def build():
+        with torch.random.fork_rng():
+            model = make().eval()
+        for parameter, known in zip(model.parameters(), first().parameters(), strict=True):
+            parameter.data = known.data
+        return model
+
+    return build
+
+
+class Around(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.config = inner, inner.config
+
+    dtype, device = property(lambda self: self.inner.dtype), property(lambda self: self.inner.device)
+
+
+class WithImages(Around):
+    """Takes pixels, and looks at none of them."""
+
+    model = property(lambda self: self.inner)
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.config.image_token_id, self.config.vision_end_token_id = map(
+            tiny_tokenizers.chat_bpe().token_to_id, ("<|image_pad|>", "<|vision_end|>")
+        )
+
+    def forward(self, input_ids, attention_mask=None, pixel_values=None, image_grid_thw=None, **settings):
+        positions = settings.get("position_ids")
+        if positions is not None and positions.ndim == 3:  # of time, height and width, which are one for texts
+            settings["position_ids"] = positions[0]
+        return self.inner(input_ids=input_ids, attention_mask=attention_mask, **settings)
+
+
+class Glm(Around):
+    """ChatGLM gives its hidden states as (tokens, b, d)."""
+
+    def forward(self, **inputs):
+        states = self.inner(**inputs).hidden_states
+        return SimpleNamespace(hidden_states=[state.transpose(0, 1) for state in states])
+
+
+class Stub(nn.Module):
+    """In the place of a denoiser or VAE, which encoding does not need, or of a model that refuses prompts."""
+
+    dtype, device = torch.float32, torch.device("cpu")
+    temporal_compression_ratio, spatial_compression_ratio = 4, 8
+
+    def __init__(self, **config):
+        super().__init__()
+        self.config = SimpleNamespace(**config)
+
+    def check_text_safety(self, prompt):
+        return True
+
+    def check_video_safety(self, video):
+        return video
+
+
+def encoder(config):
+    """A text encoder of transformers; config: its class, what is put around it, and its settings."""
+    settings = {key: value for key, value in config.items() if key not in ("class", "around")}
+    if isinstance(settings["vocab_size"], str):
+        settings["vocab_size"] = len(getattr(tiny_tokenizers, settings["vocab_size"])())
+    kind = getattr(import_module("transformers"), config["class"])
+    model = kind(kind.config_class(**settings))
+    return globals()[config["around"]](model) if "around" in config else model
+
+
+def made(config):
+    """An object of diffusers; config: its class, or "folder:class" of a pipeline's own, and its arguments."""
+    folder, _, cls = config["class"].rpartition(":")
+    arguments = {name: value for name, value in config.items() if name != "class"}
+    built = getattr(import_module(f"diffusers{folder and '.pipelines.'}{folder}"), cls)(**arguments)
+    for parameter in built.parameters() if isinstance(built, nn.Module) else ():
+        if not parameter.any():  # some layers start at zero, and would hide the prompt
+            nn.init.normal_(parameter, std=0.1)
+    return built
+
+
+MODELS = {name: seeded(partial(made, config)) for name, config in TABLE["models"].items()}
+ENCODERS = {name: fresh(partial(encoder, config)) for name, config in TABLE["encoders"].items()}
+
+
+def builder(entry, anew=False):
+    """Makes what an entry of the table stands for, once if it is a model; anew: each time, for what has a state."""
+    if isinstance(entry, dict) and "class" in entry:
+        return partial(made, entry) if anew else seeded(partial(made, entry))
+    if isinstance(entry, dict):
+        return partial(Stub, **entry)
+    if not isinstance(entry, str):
+        return lambda: entry
+    return (MODELS | ENCODERS | vars(tiny_tokenizers)).get(entry) or partial(made, {"class": entry})
 
 
 def own(pipe):
@@ -19,16 +168,16 @@ def own(pipe):
     return pipe
 
 
-def twin(model, cls=None):
+def twin(model):
     """A copy through the constructor: transformers registers what a model can record when it is made."""
     if not hasattr(model, "get_input_embeddings"):
         return copy.deepcopy(model)
-    made = (cls or type(model))(copy.deepcopy(model.config))
+    made = type(model)(copy.deepcopy(model.config))
     made.load_state_dict(model.state_dict())
     return made.eval()
 
 
-# ---- pipelines: a new one at every call, around the same modules -----------------------------------------------
+# ---- whole pipelines of eight families: a new one at every call, around the same modules ----------------------------
 
 
 def _pipeline(name):
@@ -43,12 +192,8 @@ def _pipeline(name):
 
 
 sd, sdxl, sd3, flux, chroma, pixart, sana, aura = map(_pipeline, TABLE["pipelines"])
-
-# ---- calls ---------------------------------------------------------------------------------------------------
-
 T5_LENGTH = {"max_sequence_length": 40}
 NO_BINNING = {"use_resolution_binning": False, "clean_caption": False, "max_sequence_length": 40}
-
 FAMILIES = {
     "StableDiffusion": (sd, {}),
     "StableDiffusionXL": (sdxl, {}),
@@ -61,7 +206,7 @@ FAMILIES = {
 }
 
 
-def draw(pipe, prompt="a photo of a doctor", **call):
+def draw(pipe, prompt=PLAIN, **call):
     """Latents of two steps from one seed."""
     noise = torch.Generator().manual_seed(0)
     defaults = {"num_inference_steps": 2, "height": 16, "width": 16, "output_type": "latent", "generator": noise}
@@ -69,7 +214,7 @@ def draw(pipe, prompt="a photo of a doctor", **call):
 
 
 @torch.no_grad()
-def encode(pipe, prompt="a photo of a doctor", images=1, **call):
+def encode(pipe, prompt=PLAIN, images=1, **call):
     """What encode_prompt returns, whatever it requires; arguments that it has not are left out."""
     count = 1 if isinstance(prompt, str) else len(prompt)
     given = {"prompt": prompt, "device": "cpu", "do_classifier_free_guidance": False, "clean_caption": False}
@@ -87,10 +232,176 @@ def same(one, other):
     )
 
 
-def gender():
-    """A small prompt set."""
-    groups = tuple((f"a photo of a male {job}", f"a photo of a female {job}") for job in ("doctor", "nurse", "pilot"))
-    spurious = ("a photo of a man", "a photo of a woman")
-    return PromptSet(
-        name="gender-tiny", groups=groups, spurious=spurious, stated_words=("male", "female", "man", "woman")
-    )
+# ---- text sides of every other family, and whole pipelines around them ---------------------------------------------
+
+
+def picture(color=(90, 120, 30)):
+    from PIL import Image
+
+    return Image.new("RGB", (32, 32), color)
+
+
+def pictured(call):
+    """Arguments of a call, with pictures in the place of their names."""
+    known = {"IMAGE": picture, "IMAGES": lambda: [picture()], "MASK": partial(picture, "white")}
+    known["FRAMES"] = lambda: [picture()] * 5
+    return {name: known[value]() if str(value) in known else value for name, value in call.items()}
+
+
+@dataclass
+class Case:
+    """A family: its class, its text side, how `encode_prompt` is asked, and how a whole pipeline is called.
+
+    components: of the text side. end: the token that ends a prompt; None where it is the last of the prompt.
+    call: further arguments of `encode_prompt`. settings: attributes of the pipeline.
+    padded: on which side the ids that the encoder is given are padded; inside: before the end of the template.
+    length: to which a call pads unless told otherwise, where the default of the class would take a test seconds.
+    drawing: what makes denoiser, autoencoder, scheduler. usual: arguments of the call, None leaves one out.
+    one_by_one: it takes a single prompt. small: functions of its module that would make an image too large.
+    """
+
+    pipeline: str
+    components: dict[str, Any]
+    drawing: dict[str, Any]
+    usual: dict[str, Any]
+    end: str | None = None
+    call: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    padded: str = "right"
+    length: int | None = None
+    one_by_one: bool = False
+    small: dict[str, Any] = field(default_factory=dict)
+
+    def parts(self):
+        return {name: builder(entry)() for name, entry in self.components.items()}
+
+    @quiet
+    def make(self, whole=False, pipeline=None):
+        """A new pipeline, of the text side alone or whole; pipeline: another class of the family."""
+        cls = getattr(import_module("diffusers"), pipeline or self.pipeline)
+        if self.length is not None and not whole:
+            cls = type(self.pipeline, (cls,), {"__call__": shorter(cls.__call__, self.length)})
+        config = {"in_channels": 16, "sample_size": 8, "patch_size": 1, "patch_size_t": 1, "target_size": 16}
+        config |= {"image_embed_dim": 8, "in_visual_dim": 4, "enable_text_attention_mask": True}
+        known = {} if whole else {"transformer": Stub(**config, guidance_embeds=False)}
+        drawing = {name: make() for name, make in self.drawing.items() if whole}
+        takes = inspect.signature(cls.__init__).parameters
+        need = {n: known.get(n) for n, p in takes.items() if p.default is p.empty and n != "self"}
+        pipe = cls(**need | self.parts() | drawing)
+        for name, value in self.settings.items():
+            setattr(pipe, name, value)
+        pipe.set_progress_bar_config(disable=True)
+        return pipe
+
+    def encode(self, pipe, prompt, **call):
+        """What `encode_prompt` returns."""
+        return encode(pipe, prompt, **self.call | call)
+
+    def draw(self, pipe, prompts=(PLAIN, STATED), negative=NEGATIVE, **more):
+        """Latents of two images of each prompt: (4, ...), guided, from one seed; more: arguments of the call."""
+        if self.one_by_one and len(prompts) > 1:
+            return torch.cat([self.draw(pipe, [prompt], negative, **more) for prompt in prompts])
+        usual = {"num_inference_steps": 2, "height": 32, "width": 32, "num_frames": 5, "frames": 5}
+        usual |= {"guidance_scale": 3.0, "true_cfg_scale": 3.0, "output_type": "latent", "return_dict": False}
+        usual |= {"num_images_per_prompt": 2, "num_videos_per_prompt": 2, "max_sequence_length": 40}
+        usual |= {"use_resolution_binning": False, "clean_caption": False, "generator": torch.manual_seed(0)}
+        usual |= {"negative_prompt": [negative] * len(prompts)}
+        takes = inspect.signature(type(pipe).__call__).parameters
+        call = {name: value for name, value in usual.items() if name in takes} | pictured(self.usual) | more
+        small = {name: lambda *_, value=tuple(value): value for name, value in self.small.items()}
+        with torch.no_grad(), mock.patch.dict(vars(sys.modules[type(pipe).__module__]), small):
+            drawn = pipe(prompt=list(prompts), **{n: v for n, v in call.items() if v is not None})[0]
+        return torch.stack(list(drawn)) if isinstance(drawn, list) else drawn
+
+
+def shorter(call, length):
+    """`__call__` of a pipeline, with another default of the length that prompts are padded to."""
+
+    @functools.wraps(call)
+    def same(*args, **kwargs):
+        return call(*args, **{"max_sequence_length": length} | kwargs)
+
+    signature = inspect.signature(call)
+    names = signature.parameters
+    changed = names | {"max_sequence_length": names["max_sequence_length"].replace(default=length)}
+    same.__signature__ = signature.replace(parameters=list(changed.values()))
+    return same
+
+
+def _case(name):
+    known = {one for one in Case.__dataclass_fields__ if one not in ("components", "drawing", "usual")}
+    text, drawing = TABLE["texts"][name], {"scheduler": "FlowMatchEulerDiscreteScheduler"} | TABLE["drawings"][name]
+    usual, how = drawing.pop("call", {}), {key: drawing.pop(key) for key in ("one_by_one", "small") if key in drawing}
+    components = {key: entry for key, entry in text.items() if key not in known}
+    made = {key: builder(entry, key in ("scheduler", "guider")) for key, entry in drawing.items()}
+    return Case(components=components, drawing=made, usual=usual, **how, **{k: text[k] for k in known & text.keys()})
+
+
+CASES = {name: _case(name) for name in TABLE["texts"]}
+VARIANTS = {name: (call["family"], pictured({k: v for k, v in call.items() if k != "family"}))
+            for name, call in TABLE["variants"].items()}  # fmt: skip
+KREA = (
+    "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, text, spatial "
+    "relationships of the objects and background:<|im_end|>\n<|im_start|>user\n"
+)
+CASES["Krea2"].settings["prompt_template_encode_start_idx"] = len(tiny_tokenizers.chat_tokenizer()(KREA).input_ids)
+
+
+# ---- modular pipelines ---------------------------------------------------------------------------------------------
+
+
+@cache
+@quiet
+def modular_classes():
+    """Every modular pipeline class of the installed diffusers that has blocks of its own, by name."""
+    diffusers = import_module("diffusers")
+    found = {name: getattr(diffusers, name) for name in dir(diffusers) if name.endswith("ModularPipeline")}
+    short = {name.removesuffix("ModularPipeline"): cls for name, cls in sorted(found.items())}
+    return {name: cls for name, cls in short.items() if getattr(cls, "default_blocks_name", None)}
+
+
+MODULAR = {name: entry for names, entry in TABLE["modular"].items() for name in names.split()}
+MODULAR = {name: entry for name, entry in MODULAR.items() if name in modular_classes()}
+"""Class names without "ModularPipeline" at their ends -> their components, or their family; those of this release."""
+
+
+@quiet
+def modular(name, blocks=None):
+    """A new modular pipeline of a class with its own blocks, or of given ones."""
+    entry, family = MODULAR[name], MODULAR[name].get("family", name)
+    if "text_encoder" in entry:
+        parts = {key: builder(one)() for key, one in entry.items()}
+    elif family in FAMILIES:
+        parts = FAMILIES[family][0]().components
+    else:
+        parts = CASES[family].parts() | {key: make() for key, make in CASES[family].drawing.items()}
+        parts = {key: part for key, part in parts.items() if key not in ("guider", "scheduler")}
+    pipe = modular_classes()[name]() if blocks is None else blocks.init_pipeline()
+    import_module("diffusers").utils.logging.set_verbosity_error()
+    pipe.update_components(**{k: one for k, one in parts.items() if k in pipe.component_names and one is not None})
+    return pipe
+
+
+def modular_states(pipe, prompts=(PLAIN, STATED)):
+    """The state after the block that encodes text and what stands behind it, before anything is drawn."""
+    single = "WanAnimate2" in type(pipe).__name__ or "Flux3" in type(pipe).__name__
+    states = []
+    for prompt in prompts if single else [list(prompts)]:
+        state = import_module("diffusers.modular_pipelines").PipelineState()
+        defaults = {given.name: given.default for given in pipe._blocks.inputs if given.name}
+        for name, value in (defaults | {"prompt": prompt}).items():
+            state.set(name, value)
+        steps = pipe._blocks.sub_blocks["text_encoder"]
+        images = {"resize", "get_image_prompt"} & steps.sub_blocks.keys()  # they look at an image beside the text
+        for step in [one for n, one in steps.sub_blocks.items() if n not in images] if images else [steps]:
+            step(pipe, state)
+        states.append({name: value for name, value in state.values.items() if "embeds" in name and value is not None})
+    return {key: [state[key] for state in states] for key in states[0]} if single else states[0]
+
+
+def rows(value):
+    """The tensors of an output, prompt by prompt."""
+    if isinstance(value, torch.Tensor):
+        return list(value)
+    deep = isinstance(value[0], torch.Tensor) and value[0].ndim == 3
+    return [row for one in value for row in rows(one)] if deep else value

@@ -12,15 +12,63 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
-from tower_parts import PROJECTION, PROMPTS, Bag, Tower, TowerHost, attach
+from torch import Tensor, nn
 
 import vldebias
+from vldebias.edit import Fingerprint
 from vldebias.errors import AlreadyAttachedError, InvalidInputError, UnsupportedHostError, VldebiasError
 from vldebias.hosts import HOSTS, Host, register_host, resolve
 from vldebias.hosts.attachment import Attachment, attachment_of
+from vldebias.hosts.base import hook_methods
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
+
+
+class Tower:
+    """Embeds a prompt as letter counts; the hook is an attribute of the instance, as in real hosts."""
+
+    def encode(self, prompts: Sequence[str], images_per_prompt: int = 1) -> Tensor:
+        rows = torch.tensor([[p.count(c) for c in "abcdef"] for p in prompts], dtype=torch.float32)
+        return rows.repeat_interleave(images_per_prompt, 0)
+
+
+class Bag:
+    """Something that hosts can share."""
+
+
+class TowerHost(Host):
+    library, roles = "test_attachment", ("joint",)
+
+    def __init__(self, tower: Tower, *_: object, shared: Sequence[object] = (), name: str = "Tower") -> None:
+        self.tower, self.exclusive_modules, self.shared_modules, self.name = tower, [tower], shared, name
+        self.merged: list[tuple[dict[str, CalibratedProjection], float]] = []
+
+    def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
+        rows = torch.nn.functional.normalize(Tower.encode(self.tower, prompts).double(), dim=-1)
+        return {(role, prompt): row for prompt, row in zip(prompts, rows, strict=True)}
+
+    def space(self, role: str) -> str:
+        return f"tower.{role}"
+
+    def fingerprint(self, role: str | None = None) -> Fingerprint:
+        return Fingerprint("letters", (1.0,), (0.5,))
+
+    def install(self, attachment: Attachment) -> Callable[[], None]:
+        def change(original: Any, call: Any) -> Tensor:
+            return attachment.apply("joint", original(*call.args), lambda: call.arguments["prompts"])
+
+        return hook_methods(attachment, self.tower, {"encode": change})
+
+    def merge(self, projections: Mapping[str, CalibratedProjection], strength: float) -> None:
+        self.merged.append((dict(projections), strength))
+
+
+PROMPTS = ["a bad face", "a dead woman", "cafe"]
+PROJECTION = CalibratedProjection().fit(torch.eye(6)[None, :2], torch.eye(6)[4:5])
+
+
+def attach(tower: Tower, **options: Any) -> Attachment:
+    return Attachment(TowerHost(tower), {"joint": PROJECTION}, **options)
 
 
 @pytest.fixture
@@ -191,7 +239,7 @@ def test_rows_that_another_thread_forgets_are_still_given(tower: Tower) -> None:
     """It attaches between the look at what is known and the end of what is read anew."""
 
     class Shared(TowerHost):
-        def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], torch.Tensor]:
+        def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
             with ThreadPoolExecutor(1) as pool:
                 pool.submit(vars(self).pop, "memory").result()
             return super().read(prompts, role)
@@ -266,13 +314,13 @@ def test_an_entry_point_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     about = tmp_path / "acme-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[vldebias.hosts]\ntower_parts = tower_parts:TowerHost\n")
+    (about / "entry_points.txt").write_text("[vldebias.hosts]\ntest_attachment = test_attachment:TowerHost\n")
     with pytest.raises(UnsupportedHostError, match=r"no model of open_clip, transformers or diffusers\.\n"):
         resolve(Tower())
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(HOSTS, "_searched", False)
     assert isinstance(resolve(Tower()), TowerHost)
-    with pytest.raises(UnsupportedHostError, match=r"transformers, diffusers or tower_parts\.\n"):
+    with pytest.raises(UnsupportedHostError, match=r"transformers, diffusers or test_attachment\.\n"):
         resolve(nn.Linear(2, 2))
 
 

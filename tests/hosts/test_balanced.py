@@ -3,10 +3,9 @@
 from collections import Counter
 
 import diffusers_tiny as tiny
-import modular_tiny as modular
 import pytest
 import torch
-from diffusers_drawing import DRAWINGS
+from diffusers_tiny import CASES
 
 from vldebias.api import debias, fit_projection
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasWarning
@@ -49,8 +48,8 @@ def test_pictures_are_those_of_the_rewritten_prompts(name):
 
 @pytest.mark.parametrize("name", ["Wan", "QwenImage", "Flux2Klein"])
 def test_so_are_videos_and_what_encodes_the_negative_prompt_by_a_second_call(name):
-    drawing = DRAWINGS[name]
-    pipe = drawing.make(name)
+    drawing = CASES[name]
+    pipe = drawing.make(whole=True)
     prompts = PROMPTS[:1] if drawing.one_by_one else PROMPTS
     count = "num_videos_per_prompt" if name == "Wan" else "num_images_per_prompt"
     images = {"generator": noises()[: 2 * len(prompts)]}
@@ -63,7 +62,7 @@ def test_so_are_videos_and_what_encodes_the_negative_prompt_by_a_second_call(nam
 
 def test_a_pipeline_that_encodes_once_for_all_images_of_a_prompt_says_so_once():
     """Z-Image multiplies behind its encoder: its images share a value, a prompt for each is balanced."""
-    pipe, draw = DRAWINGS["ZImage"].make("ZImage"), DRAWINGS["ZImage"].draw
+    pipe, draw = CASES["ZImage"].make(whole=True), CASES["ZImage"].draw
     attachment = balanced(pipe)
     with pytest.warns(VldebiasWarning, match="ZImagePipeline: .*num_images_per_prompt"):
         draw(pipe, PROMPTS[:1])
@@ -73,7 +72,7 @@ def test_a_pipeline_that_encodes_once_for_all_images_of_a_prompt_says_so_once():
 
 
 def test_so_are_those_of_a_modular_pipeline():
-    pipe = modular.make("StableDiffusionXL")
+    pipe = tiny.modular("StableDiffusionXL")
     small = {"num_inference_steps": 2, "height": 16, "width": 16, "output_type": "latent", "output": "latents"}
     names, before = list(pipe._blocks.sub_blocks), dict(vars(pipe))
     attachment = balanced(pipe)

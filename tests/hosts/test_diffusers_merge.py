@@ -1,6 +1,5 @@
 """Merging into plain weights: equal to the attachment with negative=True, and refused where weights cannot hold it."""
 
-import diffusers_parts as parts
 import diffusers_tiny as tiny
 import pytest
 import torch
@@ -61,7 +60,7 @@ def test_a_saved_checkpoint_needs_nothing_else_and_is_not_merged_again(tmp_path)
     loaded.set_progress_bar_config(disable=True)
     assert tiny.same(weights(loaded), weights(pipe))
     assert alike(tiny.draw(loaded, **call), expected, tiny.draw(make(), **call))
-    with pytest.raises(AlreadyAttachedError, match=r"since merge\(\): gender-tiny \(orth-cali\) at strength 1\. Proj"):
+    with pytest.raises(AlreadyAttachedError, match=r"since merge\(\): tiny-gender \(orth-cali\) at strength 1\. Proj"):
         debias(loaded, tiny.gender())
     loaded.unet = make().unet
     debias(loaded, tiny.gender()).remove()
@@ -106,7 +105,7 @@ def test_controlnets_are_merged_too():
     def draw(pipe):
         return tiny.draw(pipe, image=torch.ones(1, 3, 16, 16))
 
-    make = lambda: tiny.own(tiny.sd(StableDiffusionControlNetPipeline, controlnet=parts.MODELS["controlnet"]()))  # noqa: E731
+    make = lambda: tiny.own(tiny.sd(StableDiffusionControlNetPipeline, controlnet=tiny.MODELS["controlnet"]()))  # noqa: E731
     pipe, reference, unet_alone = make(), make(), make()
     bare = draw(reference)
     everything(reference)

@@ -5,14 +5,13 @@ from functools import cache
 import diffusers_tiny as tiny
 import pytest
 import torch
-from diffusers_text import CASES, encode
+from diffusers_tiny import CASES, PLAIN, STATED
 
 from vldebias.api import debias, fit_projections
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.diffusers import DiffusersHost
 from vldebias.hosts.pipelines import same_values
 
-PLAIN, STATED = "a photo of a doctor", "a photo of a female nurse"
 pytestmark = pytest.mark.filterwarnings("ignore:.*LoraLoaderMixin.*:FutureWarning")  # diffusers, of its own mixin
 SERVED = [name for name in CASES if name not in ("BriaFibo", "HiDream", "HunyuanDiT")]
 EVERY = pytest.mark.parametrize("name", SERVED)
@@ -43,7 +42,7 @@ def test_the_rows_of_the_prompt_are_edited_and_nothing_else_changes(name):
     pipe = case.make()
 
     def read():
-        return encode(pipe, case, [PLAIN, STATED], images=2)
+        return case.encode(pipe, [PLAIN, STATED], images=2)
 
     bare, before = read(), dict(vars(pipe))
     attachment = debias(pipe, fitted(name))
@@ -116,7 +115,7 @@ def test_a_template_put_into_the_list_of_prompts_does_not_reach_the_gate():
     seen = []
     match = attachment._gate.match
     attachment._gate = type("Gate", (), {"match": lambda self, text: seen.append(text) or match(text)})()
-    encode(pipe, case, [PLAIN, STATED])
+    case.encode(pipe, [PLAIN, STATED])
     assert seen == [PLAIN, STATED]
 
 
@@ -129,9 +128,9 @@ def test_what_shows_the_image_is_left_alone(name):
     pipe = case.make()
     image = [object()]
     prompts = [PLAIN, "a young pilot, smiling at work"]
-    bare, mask = encode(pipe, case, prompts, image=image)
+    bare, mask = case.encode(pipe, prompts, image=image)
     attachment = debias(pipe, fitted(name))
-    attached, _ = encode(pipe, case, prompts, image=image)
+    attached, _ = case.encode(pipe, prompts, image=image)
     tokenizer = pipe.tokenizer
     turn = len(tokenizer("<|im_end|>\n<|im_start|>assistant\n").input_ids)
     for i, prompt in enumerate(prompts):
@@ -153,7 +152,7 @@ def test_other_layers_than_were_fitted_are_refused():
     pipe = case.make()
     attachment = debias(pipe, fitted("Flux2Klein"))
     with pytest.raises(InvalidInputError, match="text_encoder_out_layers"):
-        encode(pipe, case, [PLAIN], text_encoder_out_layers=(1, 2, 3))
+        case.encode(pipe, [PLAIN], text_encoder_out_layers=(1, 2, 3))
     with attachment.disabled():
-        encode(pipe, case, [PLAIN], text_encoder_out_layers=(1, 2, 3))
-    encode(pipe, case, [PLAIN], text_encoder_out_layers=[9, 18, 27])
+        case.encode(pipe, [PLAIN], text_encoder_out_layers=(1, 2, 3))
+    case.encode(pipe, [PLAIN], text_encoder_out_layers=[9, 18, 27])

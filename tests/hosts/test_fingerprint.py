@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from models_tiny import SUBJECTS
 from peft import LoraConfig, get_peft_model
-from subjects import SUBJECTS
 from torch import nn
 
 import vldebias

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from subjects import PROMPTS, STATED, SUBJECTS, Subject
+from models_tiny import PROMPTS, STATED, SUBJECTS, Subject, same
 from torch import Tensor
 
 import vldebias
@@ -31,11 +31,6 @@ def subject(request: pytest.FixtureRequest) -> Subject:
 def example(request: pytest.FixtureRequest) -> Subject:
     """One of each kind, for what does not depend on the class."""
     return SUBJECTS[request.param]()
-
-
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    assert one.keys() == other.keys()
-    return all(torch.equal(one[key], other[key]) for key in one)
 
 
 @torch.no_grad()

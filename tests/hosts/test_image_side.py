@@ -4,11 +4,20 @@ import copy
 
 import pytest
 import torch
-from open_clip_tiny import DIM, PROMPTS, STATED, debias, make_clip, same, tokenizer_for
-from subjects import SEEING, Transformers
+from models_tiny import (
+    DIM,
+    PROMPTS,
+    SEEING,
+    STATED,
+    TRANSFORMERS,
+    OpenClip,
+    Transformers,
+    make_clip,
+    same,
+    tokenizer_for,
+)
 from torch import Tensor, nn
 from torch.nn.functional import normalize
-from transformers_tiny import MODELS as TRANSFORMERS
 
 import vldebias
 from vldebias.errors import (
@@ -28,7 +37,7 @@ TEXT_ONLY = [name for name in TRANSFORMERS if "Text" in name]
 
 def test_a_side_that_is_none_is_refused(gender: PromptSet) -> None:
     with pytest.raises(InvalidInputError, match="side: expected one of"):
-        debias(make_clip(), gender, side="left")
+        OpenClip(make_clip()).debias(gender, side="left")
 
 
 @torch.no_grad()
@@ -88,13 +97,13 @@ def test_images_state_nothing(gender: PromptSet, images: Tensor) -> None:
     model = make_clip()
     ids = tokenizer_for(model)(PROMPTS)
     x, z = model.encode_image(images), model.encode_text(ids)
-    with debias(model, gender, side="both"):
+    with OpenClip(model).debias(gender, side="both"):
         attached = model.encode_image(images)
         texts = model.encode_text(ids)
     assert [torch.equal(one, other) for one, other in zip(z, texts, strict=True)] == STATED
     assert (attached != x).any(dim=1).all()
     for side, told in (("text", "stated kept"), ("image", "stated not kept"), ("both", "stated kept")):
-        with debias(model, gender, side=side) as attachment:
+        with OpenClip(model).debias(gender, side=side) as attachment:
             assert f", {told}, attached)" in repr(attachment)
             assert attachment.stated(["a woman"]) == [side != "image"]
             projection = next(iter(attachment.projections.values()))

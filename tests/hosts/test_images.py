@@ -6,13 +6,12 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import models_tiny
 import numpy as np
 import open_clip
-import open_clip_tiny
 import pytest
 import torch
 import transformers
-import transformers_tiny
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import normalize
@@ -44,23 +43,13 @@ def pictures(n: int = 3) -> list[Image.Image]:
     return [Image.fromarray(rng.integers(0, 256, (40 + 8 * i, 64, 3), dtype=np.uint8)) for i in range(n)]
 
 
-def make(name: str) -> nn.Module:
-    """A model whose features differ from image to image."""
-    torch.manual_seed(1)
-    model = transformers_tiny.make(name)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    return model
-
-
 def plain(size: int = 32) -> transforms.Compose:
     return open_clip.image_transform(size, is_train=False)
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_transformers_features_are_those_of_forward(name: str) -> None:
-    model, processor = make(name), PROCESSORS[name]()
+    model, processor = models_tiny.made(name), PROCESSORS[name]()
     encoder = image_encoder(model, processor)
     found = encoder.encode(pictures())
     inputs = {k: v for k, v in processor(images=pictures(), return_tensors="pt").items() if k != "labels"}
@@ -74,10 +63,10 @@ def test_transformers_features_are_those_of_forward(name: str) -> None:
     assert encoder.fingerprint is not None
 
 
-@pytest.mark.parametrize("name", open_clip_tiny.MODELS)
+@pytest.mark.parametrize("name", models_tiny.OPEN_CLIP)
 def test_open_clip_features_are_those_of_forward(name: str) -> None:
     torch.manual_seed(1)
-    model, preprocess = open_clip_tiny.MODELS[name](), plain()
+    model, preprocess = models_tiny.OPEN_CLIP[name](), plain()
     found = image_encoder(model, preprocess).encode(pictures())
     pixels = torch.stack([preprocess(image) for image in pictures()])
     with torch.no_grad():
@@ -89,10 +78,10 @@ def test_open_clip_features_are_those_of_forward(name: str) -> None:
 
 
 def test_features_are_the_models_own_while_images_are_edited(gender: PromptSet) -> None:
-    model = open_clip_tiny.make_clip()
+    model = models_tiny.make_clip()
     encoder = image_encoder(model, plain())
     bare = encoder.encode(pictures())
-    with open_clip_tiny.debias(model, gender, side="image"):
+    with models_tiny.OpenClip(model).debias(gender, side="image"):
         assert torch.equal(encoder.encode(pictures()), bare)
 
 
@@ -102,7 +91,7 @@ def digest(model: Any) -> str:
 
 @pytest.mark.parametrize("name", ["CLIPModel", "AlignModel", "SiglipModel"])
 def test_every_weight_and_buffer_of_the_tower_counts(name: str) -> None:
-    model = make(name)
+    model = models_tiny.made(name)
     before, fingerprint = digest(model), image_encoder(model, print).fingerprint
     assert digest(copy.deepcopy(model)) == before
     towers = [model.vision_model, *([model.visual_projection] if hasattr(model, "visual_projection") else [])]
@@ -122,7 +111,7 @@ def test_every_weight_and_buffer_of_the_tower_counts(name: str) -> None:
 
 def test_the_same_weights_in_another_architecture_count() -> None:
     """ViT-B-32 and ViT-B-32-quickgelu share their weights and not their features."""
-    exact, quick = open_clip_tiny.make_clip(), open_clip.CLIP(24, open_clip_tiny.VISION, open_clip_tiny.TEXT, True)
+    exact, quick = models_tiny.make_clip(), open_clip.CLIP(24, models_tiny.VISION, models_tiny.TEXT, True)
     quick.load_state_dict(exact.state_dict(), strict=False)
     one, other = image_encoder(exact, plain()), image_encoder(quick.eval(), plain())
     assert one.fingerprint == other.fingerprint
@@ -132,7 +121,7 @@ def test_the_same_weights_in_another_architecture_count() -> None:
 
 def test_kinds_and_constants_of_modules_count() -> None:
     """None of them is a weight."""
-    model = open_clip_tiny.make_clip()
+    model = models_tiny.make_clip()
     block, found = model.visual.transformer.resblocks[0], [digest(model)]
     block.mlp.gelu = nn.ReLU()
     found.append(digest(model))
@@ -152,7 +141,7 @@ def test_other_models_are_refused_by_name() -> None:
     with pytest.raises(UnsupportedHostError, match="Linear"):
         image_encoder(nn.Linear(2, 2), plain())
     with pytest.raises(UnsupportedHostError, match=r"CLIPTextModelWithProjection: .*image tower"):
-        image_encoder(transformers_tiny.make("CLIPTextModelWithProjection"), plain())
+        image_encoder(models_tiny.make("CLIPTextModelWithProjection"), plain())
 
 
 def greyed(image: Image.Image) -> Tensor:
@@ -173,7 +162,7 @@ DESCRIBED = [
 
 def test_descriptions_of_preprocessing_differ_and_repeat() -> None:
     def describe(build):
-        return image_encoder(open_clip_tiny.make_clip(), build()).preprocessing
+        return image_encoder(models_tiny.make_clip(), build()).preprocessing
 
     texts = [describe(build) for build in DESCRIBED]
     assert len(set(texts)) == len(texts)
@@ -197,7 +186,7 @@ class Nameless:
     ],
 )
 def test_what_cannot_be_told_apart_is_refused(preprocess: Any) -> None:
-    model = open_clip_tiny.make_clip()
+    model = models_tiny.make_clip()
     with pytest.raises(InvalidInputError, match="preprocessing="):
         image_encoder(model, preprocess)
     assert image_encoder(model, preprocess, preprocessing="grey, version 1").preprocessing == "grey, version 1"

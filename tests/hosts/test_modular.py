@@ -1,10 +1,9 @@
 """Modular pipelines: attached, paused, removed; every class attached or refused by name."""
 
 import diffusers_tiny as tiny
-import modular_tiny as modular
 import pytest
 import torch
-from modular_tiny import COMPONENTS, PLAIN, STATED
+from diffusers_tiny import MODULAR, PLAIN, STATED
 
 from vldebias.api import debias
 from vldebias.errors import AlreadyAttachedError, UnsupportedHostError
@@ -26,7 +25,7 @@ def draw(pipe, prompts=(PLAIN, STATED), **call):
 
 def changed(one, other):
     """For each row: is it another one?"""
-    return [not torch.equal(a, b) for a, b in zip(modular.rows(one), modular.rows(other), strict=True)]
+    return [not torch.equal(a, b) for a, b in zip(tiny.rows(one), tiny.rows(other), strict=True)]
 
 
 def same(one, other):
@@ -34,7 +33,7 @@ def same(one, other):
 
 
 def test_the_images_of_a_prompt_change_and_come_back():
-    pipe = modular.make("StableDiffusionXL")
+    pipe = tiny.modular("StableDiffusionXL")
     bare, names = draw(pipe), list(pipe._blocks.sub_blocks)
     before = dict(vars(pipe))
     attachment = debias(pipe, tiny.gender(), lam=1e6, method="cali")
@@ -48,15 +47,8 @@ def test_the_images_of_a_prompt_change_and_come_back():
     assert torch.equal(draw(pipe), attached)
     with pytest.raises(AlreadyAttachedError, match="already carries"):
         debias(pipe, tiny.gender(), method="cali")
-    bare_blocks = pipe.blocks.init_pipeline()
-    bare_blocks.update_components(
-        **{
-            n: one
-            for n, one in modular.COMPONENTS["StableDiffusionXL"]().items()
-            if n in bare_blocks.component_names and one is not None
-        }
-    )
-    assert torch.equal(draw(bare_blocks), bare), "a copy of the blocks is of another pipeline"
+    copied = tiny.modular("StableDiffusionXL", pipe.blocks)
+    assert torch.equal(draw(copied), bare), "a copy of the blocks is of another pipeline"
     attachment.remove()
     assert torch.equal(draw(pipe), bare)
     assert list(pipe._blocks.sub_blocks) == names
@@ -65,13 +57,13 @@ def test_the_images_of_a_prompt_change_and_come_back():
     assert changed(draw(pipe), bare) == [True, True]
 
 
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in COMPONENTS])
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in MODULAR])
 def test_what_every_class_reads_changes_and_comes_back(name):
     """Behind the block that encodes text; of a video with sound also behind what connects the text to both."""
-    pipe = modular.make(name)
-    bare = modular.read(pipe)
+    pipe = tiny.modular(name)
+    bare = tiny.modular_states(pipe)
     attachment = debias(pipe, tiny.gender(), lam=1e6, method="cali")
-    attached = modular.read(pipe)
+    attached = tiny.modular_states(pipe)
     edited = [part.name for part in attachment.host.parts]
     for key in bare:
         expected = [True, False] if key in edited else [False, False]
@@ -79,29 +71,29 @@ def test_what_every_class_reads_changes_and_comes_back(name):
             expected = [True, False]
         assert key.startswith("negative") or changed(attached[key], bare[key]) == expected, key
     with attachment.disabled():
-        assert same(modular.read(pipe), bare)
+        assert same(tiny.modular_states(pipe), bare)
     attachment.remove()
-    assert same(modular.read(pipe), bare)
+    assert same(tiny.modular_states(pipe), bare)
 
 
 @pytest.mark.parametrize("name", ["StableDiffusionXL", "StableDiffusion3", "Flux"])
 def test_it_reads_what_the_classic_pipeline_reads(name):
     classic = resolve(tiny.FAMILIES[name][0]())
-    block = resolve(modular.make(name))
+    block = resolve(tiny.modular(name))
     assert block.roles == classic.roles
     for role in block.roles:
         torch.testing.assert_close(block.embed([PLAIN, STATED], role), classic.embed([PLAIN, STATED], role))
 
 
 def test_every_class_is_attached_or_refused():
-    known = {name.removesuffix("ModularPipeline") for name in modular.classes()}
-    assert known - set(COMPONENTS) == REFUSED & known
-    assert len(COMPONENTS) >= 32
+    known = set(tiny.modular_classes())
+    assert known - set(MODULAR) == REFUSED & known
+    assert len(MODULAR) >= 32
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_what_is_not_served_says_why(name):
-    cls = modular.classes().get(f"{name}ModularPipeline")
+    cls = tiny.modular_classes().get(name)
     if cls is None:
         pytest.skip("not in this release")
     with pytest.raises(UnsupportedHostError, match=name):
@@ -111,18 +103,31 @@ def test_what_is_not_served_says_why(name):
 def test_a_pipeline_of_one_block_is_attached():
     from diffusers.modular_pipelines.stable_diffusion_xl.encoders import StableDiffusionXLTextEncoderStep
 
-    pipe = modular.make("StableDiffusionXL", StableDiffusionXLTextEncoderStep())
+    pipe = tiny.modular("StableDiffusionXL", StableDiffusionXLTextEncoderStep())
     bare = pipe(prompt=PLAIN, output="prompt_embeds")
     with debias(pipe, tiny.gender(), method="cali"):
         assert not torch.equal(pipe(prompt=PLAIN, output="prompt_embeds"), bare)
     assert torch.equal(pipe(prompt=PLAIN, output="prompt_embeds"), bare)
 
 
-def test_tokens_of_an_image_stay():
+def test_tokens_of_an_image_stay(monkeypatch):
     """What `image_pad_mask` says, up to the last of them."""
-    pipe = modular.make("QwenImage21")
-    host = resolve(pipe)
-    state = {"prompt_embeds": torch.randn(1, 6, 4), "image_pad_mask": torch.tensor([[0, 1, 1, 0, 0, 0]])}
-    result = tuple(state.get(name) for name in host.source.returns)
-    shown = host.shown(result)
-    assert shown.tolist() == [[True, True, True, False, False, False]]
+    pipe = tiny.modular("QwenImage21")
+    kind = type(resolve(pipe).block)
+    run = kind.__call__
+
+    def with_image(block, components, state):
+        components, state = run(block, components, state)
+        mask = torch.zeros_like(state.get("prompt_embeds")[..., 0])
+        mask[:, 1:3] = 1
+        state.set("image_pad_mask", mask)
+        return components, state
+
+    monkeypatch.setattr(kind, "__call__", with_image)
+    bare = tiny.modular_states(pipe)["prompt_embeds"][0]
+    with debias(pipe, tiny.gender(), method="cali", lam=1e6):
+        attached = tiny.modular_states(pipe)["prompt_embeds"][0]
+    stay, padding = (attached == bare).all(-1), ~bare.any(-1)
+    assert stay[:3].all()
+    assert torch.equal(stay[3:], padding[3:])
+    assert not padding[3]

@@ -3,22 +3,20 @@
 import open_clip
 import pytest
 import torch
-from open_clip_tiny import (
+from models_tiny import (
     DIM,
-    MODELS,
+    OPEN_CLIP,
     PROMPTS,
     STATED,
     TEXT,
     VISION,
-    debias,
+    OpenClip,
     make_clip,
     make_hf,
-    make_whole,
-    outputs,
     same,
+    state_of,
     tokenizer_for,
 )
-from subjects import state_of
 from tiny_tokenizers import bert_tokenizer
 from torch import Tensor, nn
 
@@ -32,17 +30,17 @@ from vldebias.hosts.open_clip import OpenClipHost
 from vldebias.prompts import PromptSet, StatedWords
 
 
-@pytest.fixture(params=MODELS)
+@pytest.fixture(params=OPEN_CLIP)
 def model(request: pytest.FixtureRequest) -> nn.Module:
-    return MODELS[request.param]()
+    return OPEN_CLIP[request.param]()
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["clip", "custom"])
 def test_intermediates_are_refused_and_come_back(kind: str, gender: PromptSet, images: Tensor) -> None:
-    model = MODELS[kind]()
+    model = OPEN_CLIP[kind]()
     bare = model.forward_intermediates(images)["image_features"]
-    with debias(model, gender) as attachment:
+    with OpenClip(model).debias(gender) as attachment:
         with pytest.raises(UnsupportedHostError, match="forward_intermediates"):
             model.forward_intermediates(images)
         with attachment.disabled():
@@ -54,7 +52,7 @@ def test_intermediates_are_refused_and_come_back(kind: str, gender: PromptSet, i
 
 @pytest.mark.parametrize("text", ["a male-dominated room!!", "don't   PANIC — a woman's café", "25-year-old man", "!"])
 def test_ids_are_read_back_as_the_text(text: str) -> None:
-    host = OpenClipHost(make_whole())
+    host = OpenClipHost(make_clip(vocab_size=49408))
     (read,) = host.texts(open_clip.SimpleTokenizer()([text]))
     words = StatedWords(["man", "woman", "year-old", "panic"])
     assert "".join(read.split()) == "".join(text.lower().split())
@@ -79,12 +77,12 @@ class Routed(open_clip.CLIP):
 @torch.no_grad()
 def test_a_private_method_is_projected_once(gender: PromptSet, images: Tensor) -> None:
     model = Routed(DIM, VISION, TEXT).eval()
-    before, base = state_of(dict(model.named_modules())), outputs(model, images)
-    with debias(model, gender, keep_stated=False) as attachment:
-        found = outputs(model, images)
+    before, base = state_of(dict(model.named_modules())), OpenClip(model).outputs()
+    with OpenClip(model).debias(gender, keep_stated=False) as attachment:
+        found = OpenClip(model).outputs()
         assert torch.equal(found["encode_text"], attachment.projections["joint"](base["encode_text"]))
         assert all(not torch.allclose(found[key], base[key], atol=1e-3) for key in base)
-    assert same(outputs(model, images), base)
+    assert same(OpenClip(model).outputs(), base)
     assert state_of(dict(model.named_modules())) == before
 
 
@@ -93,7 +91,7 @@ def test_tokenizers(gender: PromptSet) -> None:
         vldebias.debias(make_clip(vocab_size=1000), gender)
     with pytest.raises(InvalidInputError, match=r"expected what open_clip\.get_tokenizer.* returns, got function"):
         vldebias.debias(make_clip(), gender, tokenizer=open_clip.tokenize)
-    vldebias.debias(make_whole(), gender).remove()
+    vldebias.debias(make_clip(vocab_size=49408), gender).remove()
 
 
 def test_a_hugging_face_tokenizer_reads_for_the_gate(gender: PromptSet) -> None:

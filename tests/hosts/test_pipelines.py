@@ -7,7 +7,7 @@ import diffusers_tiny as tiny
 import pytest
 import tiny_tokenizers
 import torch
-from diffusers_text import CASES
+from diffusers_tiny import CASES
 
 from vldebias.api import debias
 from vldebias.errors import InvalidInputError, UnsupportedHostError

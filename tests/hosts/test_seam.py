@@ -10,10 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import diffusers_tiny
-import open_clip_tiny
+import models_tiny
 import pytest
 import torch
-import transformers_tiny
+from tiny_tokenizers import open_clip_tokenizer
 from torch import nn
 
 from vldebias.hosts import resolve
@@ -103,12 +103,12 @@ def test_threads_never_meet_in_a_tokenizer(kind: str) -> None:
         pipe.tokenizer = guarded(pipe.tokenizer)
         hosts = [resolve(pipe), resolve(pipe)]
     elif kind == "open_clip":
-        model, tokenizer = open_clip_tiny.make_clip(), guarded(open_clip_tiny.open_clip_tokenizer())
+        model, tokenizer = models_tiny.make_clip(), guarded(open_clip_tokenizer())
         hosts = [resolve(model, tokenizer=tokenizer) for _ in range(2)]
     else:
-        case = transformers_tiny.Case("CLIPModel")
+        case = models_tiny.Transformers("CLIPModel")
         tokenizer = guarded(case.tokenizer)
-        hosts = [resolve(case.model, tokenizer=tokenizer) for _ in range(2)]
+        hosts = [resolve(case.host, tokenizer=tokenizer) for _ in range(2)]
     expected = hosts[0].embed(["a photo of a doctor"], hosts[0].roles[0])
     for host in hosts:
         host.memory = {}

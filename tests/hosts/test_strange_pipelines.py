@@ -4,15 +4,13 @@ import diffusers_tiny as tiny
 import pytest
 import torch
 from diffusers import DiffusionPipeline, StableDiffusionPipeline
-from diffusers_parts import MODELS, builder, clip
+from diffusers_tiny import ENCODERS, MODELS, PLAIN, STATED, builder
 from tiny_tokenizers import clip_tokenizer
 
 from vldebias.api import debias
 from vldebias.errors import UnsupportedHostError, VldebiasWarning
 from vldebias.hosts import resolve
 from vldebias.hosts.pipelines import same_values
-
-PLAIN, STATED = "a photo of a doctor", "a photo of a female nurse"
 
 
 class Acme(DiffusionPipeline):
@@ -46,7 +44,7 @@ def both(pipe, prompt, negative_prompt):
 
 
 def acme(cls):
-    parts = {"text_encoder": clip(), "tokenizer": clip_tokenizer(), "unet": MODELS["unet"]()}
+    parts = {"text_encoder": ENCODERS["clip"](), "tokenizer": clip_tokenizer(), "unet": MODELS["unet"]()}
     return cls(**parts, scheduler=builder("DDIMScheduler")())
 
 

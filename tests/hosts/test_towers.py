@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import models_tiny
 import open_clip
-import open_clip_tiny
 import pytest
 import test_images
 import torch
-import transformers_tiny
 from PIL import Image
 from torch import Tensor, nn
 from torchvision import transforms
@@ -24,15 +23,17 @@ from vldebias.prompts import PromptSet
 
 CAPTIONS = ["a photo of a man", "a photo of the old manager", "a woman", "a photo of the young female nurse"]
 PATCHES = "Siglip2Model"
-NAMES = [*open_clip_tiny.MODELS, *(name for name in TRANSFORMERS if name != PATCHES)]
+NAMES = [*models_tiny.OPEN_CLIP, *(name for name in TRANSFORMERS if name != PATCHES)]
 
 
 def build(name: str) -> Towers:
-    if name in open_clip_tiny.MODELS:
+    if name in models_tiny.OPEN_CLIP:
         torch.manual_seed(1)
-        model = open_clip_tiny.MODELS[name]()
-        return Towers(model, open_clip_tiny.tokenizer_for(model), test_images.plain())
-    return Towers(test_images.make(name), transformers_tiny.tokenizer_for(name), test_images.PROCESSORS[name]())
+        model = models_tiny.OPEN_CLIP[name]()
+        return Towers(model, models_tiny.tokenizer_for(model), test_images.plain())
+    torch.manual_seed(1)
+    model = models_tiny.made(name)
+    return Towers(model, models_tiny.tokenizer_for(model), test_images.PROCESSORS[name]())
 
 
 @pytest.fixture(params=NAMES)
@@ -82,8 +83,8 @@ def test_clips_own_tower_skips_padding_unless_a_class_encodes_by_itself(own: boo
         def encode_text(self, text: Tensor, normalize: bool = False) -> Tensor:
             return super().encode_text(text, normalize) * 2
 
-    model = Mine(24, open_clip_tiny.VISION, open_clip_tiny.TEXT) if own else open_clip_tiny.make_clip()
-    towers, seen = Towers(model, open_clip_tiny.tokenizer_for(model), test_images.plain()), []
+    model = Mine(24, models_tiny.VISION, models_tiny.TEXT) if own else models_tiny.make_clip()
+    towers, seen = Towers(model, models_tiny.tokenizer_for(model), test_images.plain()), []
     model.token_embedding.register_forward_pre_hook(lambda module, args: seen.append(args[0].shape[-1]))
     tokens = towers.tokenize(CAPTIONS)
     features = towers.text(tokens)
@@ -135,11 +136,11 @@ def test_pixels_are_made_by_size_mean_and_std(name: str) -> None:
     ],
 )
 def test_preprocessing_that_augmentation_could_not_follow_is_refused(preprocess: Any) -> None:
-    model = open_clip_tiny.make_clip()
+    model = models_tiny.make_clip()
     with pytest.raises(
         InvalidInputError, match=r"plain images became .*expected \(3, h, w\) of one size, each channel"
     ):
-        Towers(model, open_clip_tiny.tokenizer_for(model), preprocess)
+        Towers(model, models_tiny.tokenizer_for(model), preprocess)
 
 
 def test_parts_are_the_towers(found: Towers) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from models_tiny import PROMPTS, TRANSFORMERS, Transformers, make
 from tiny_tokenizers import CLIP_IDS, bert_tokenizer, clip_tokenizer, siglip_tokenizer
 from torch import Tensor, nn
 from transformers.utils import logging
-from transformers_tiny import MODELS, PROMPTS, Case, make
 
 import vldebias
 from vldebias.errors import (
@@ -25,19 +25,19 @@ from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 
 
-@pytest.fixture(params=MODELS)
-def case(request: pytest.FixtureRequest) -> Case:
-    return Case(request.param)
+@pytest.fixture(params=TRANSFORMERS)
+def case(request: pytest.FixtureRequest) -> Transformers:
+    return Transformers(request.param)
 
 
 @pytest.fixture
-def clip() -> Case:
-    return Case("CLIPModel")
+def clip() -> Transformers:
+    return Transformers("CLIPModel")
 
 
 @torch.no_grad()
-def test_embeddings_for_fitting(case: Case, gender: PromptSet) -> None:
-    host = TransformersHost(case.model, case.tokenizer)
+def test_embeddings_for_fitting(case: Transformers, gender: PromptSet) -> None:
+    host = TransformersHost(case.host, case.tokenizer)
     rows = host.embed(PROMPTS)
     assert (rows.dtype, rows.device.type) == (torch.float64, "cpu")
     assert host.dim("joint") == rows.shape[1]
@@ -46,11 +46,11 @@ def test_embeddings_for_fitting(case: Case, gender: PromptSet) -> None:
     for one, prompt in zip(rows, PROMPTS, strict=True):  # neither padding nor company shows
         torch.testing.assert_close(host.embed([prompt])[0], one, atol=1e-5, rtol=1e-4)
     with case.debias(gender):
-        assert torch.equal(TransformersHost(case.model, case.tokenizer).embed(PROMPTS), rows)
+        assert torch.equal(TransformersHost(case.host, case.tokenizer).embed(PROMPTS), rows)
 
 
-def test_long_prompts_warn(case: Case) -> None:
-    host = TransformersHost(case.model, case.tokenizer)
+def test_long_prompts_warn(case: Transformers) -> None:
+    host = TransformersHost(case.host, case.tokenizer)
     limit = {"Chinese": 52, "AltCLIP": 38, "Siglip": 64, "Align": 512, "VisionText": 52}
     reads = next((n for prefix, n in limit.items() if case.name.startswith(prefix)), 77)
     special = host.count_tokens(["doctor"])[0] - 1
@@ -78,25 +78,25 @@ def test_one_tower_has_one_door(whole_first: bool, gender: PromptSet) -> None:
 
 
 @torch.no_grad()
-def test_ids_are_forgotten_once_used(clip: Case, gender: PromptSet) -> None:
+def test_ids_are_forgotten_once_used(clip: Transformers, gender: PromptSet) -> None:
     """Embeddings that are given to the head itself belong to no prompt, least of all to the last ones."""
     pooled = torch.randn(len(PROMPTS), 32)
-    base = clip.model.text_projection(pooled)
+    base = clip.host.text_projection(pooled)
     with clip.debias(gender):
         clip.features()
-        assert (clip.model.text_projection(pooled) != base).any(dim=1).all()
+        assert (clip.host.text_projection(pooled) != base).any(dim=1).all()
 
 
 @torch.no_grad()
-def test_threads_do_not_mix_their_prompts(clip: Case, gender: PromptSet) -> None:
+def test_threads_do_not_mix_their_prompts(clip: Transformers, gender: PromptSet) -> None:
     """A second thread reads its prompts between the tower and the head of the first."""
     stated, unstated = clip.inputs(["a woman"]), clip.inputs(["a doctor"])
-    base = [clip.model.get_text_features(**one).pooler_output for one in (stated, unstated)]
+    base = [clip.host.get_text_features(**one).pooler_output for one in (stated, unstated)]
     found: list[Tensor] = []
 
     def other() -> None:
         with torch.no_grad():
-            found.append(clip.model.get_text_features(**unstated).pooler_output)
+            found.append(clip.host.get_text_features(**unstated).pooler_output)
 
     def interrupt(*_: Any) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -105,20 +105,22 @@ def test_threads_do_not_mix_their_prompts(clip: Case, gender: PromptSet) -> None
             thread.join()
 
     with clip.debias(gender):
-        handle = clip.model.text_projection.register_forward_pre_hook(interrupt)
-        mine = clip.model.get_text_features(**stated).pooler_output
+        handle = clip.host.text_projection.register_forward_pre_hook(interrupt)
+        mine = clip.host.get_text_features(**stated).pooler_output
         handle.remove()
     assert torch.equal(mine, base[0])
     assert not torch.allclose(found[0], base[1], atol=1e-3)
 
 
-def test_a_saved_projection_serves_both_classes_of_a_checkpoint(clip: Case, gender: PromptSet, tmp_path: Any) -> None:
-    clip.model.save_pretrained(tmp_path / "model")
+def test_a_saved_projection_serves_both_classes_of_a_checkpoint(
+    clip: Transformers, gender: PromptSet, tmp_path: Any
+) -> None:
+    clip.host.save_pretrained(tmp_path / "model")
     with clip.debias(gender, keep_stated=False) as attachment:
         expected = clip.features()
         attachment.projections["joint"].save_pretrained(tmp_path / "projection")
     loaded = CalibratedProjection.from_pretrained(tmp_path / "projection")
-    with vldebias.debias(clip.model, loaded, keep_stated=False):  # no tokenizer: there is nothing to read
+    with vldebias.debias(clip.host, loaded, keep_stated=False):  # no tokenizer: there is nothing to read
         assert torch.equal(clip.features(), expected)
     text = transformers.CLIPTextModelWithProjection.from_pretrained(tmp_path / "model").eval()
     with vldebias.debias(text, loaded, keep_stated=False):
@@ -126,11 +128,11 @@ def test_a_saved_projection_serves_both_classes_of_a_checkpoint(clip: Case, gend
 
 
 def test_merged_weights_are_not_projected_again_where_they_were_saved(
-    clip: Case, gender: PromptSet, tmp_path: Any
+    clip: Transformers, gender: PromptSet, tmp_path: Any
 ) -> None:
-    clip.model.save_pretrained(tmp_path / "before")
+    clip.host.save_pretrained(tmp_path / "before")
     clip.debias(gender, method="cali", strength=0.5, keep_stated=False).merge()
-    clip.model.save_pretrained(tmp_path / "after")
+    clip.host.save_pretrained(tmp_path / "after")
     note = r"hold a projection since merge\(\): tiny-gender \(cali\) at strength 0\.5\. Projecting twice"
     for dtype in (torch.float32, torch.bfloat16):
         again = transformers.CLIPModel.from_pretrained(tmp_path / "after", dtype=dtype)
@@ -140,8 +142,8 @@ def test_merged_weights_are_not_projected_again_where_they_were_saved(
     vldebias.debias(before, gender, tokenizer=clip.tokenizer).remove()
 
 
-def test_the_tokenizer_of_the_checkpoint_is_found(clip: Case, gender: PromptSet, tmp_path: Any) -> None:
-    clip.model.save_pretrained(tmp_path)
+def test_the_tokenizer_of_the_checkpoint_is_found(clip: Transformers, gender: PromptSet, tmp_path: Any) -> None:
+    clip.host.save_pretrained(tmp_path)
     loaded = transformers.CLIPModel.from_pretrained(tmp_path)
     with pytest.raises(InvalidInputError, match=rf"found no tokenizer in .{tmp_path}. .*pass tokenizer="):
         vldebias.debias(loaded, gender)
@@ -151,17 +153,17 @@ def test_the_tokenizer_of_the_checkpoint_is_found(clip: Case, gender: PromptSet,
         assert not attachment.stated(["a doctor"])[0]
 
 
-def test_tokenizers(clip: Case, gender: PromptSet) -> None:
+def test_tokenizers(clip: Transformers, gender: PromptSet) -> None:
     with pytest.raises(InvalidInputError, match=r"CLIPModel: .*pass tokenizer="):
-        vldebias.debias(clip.model, gender)
+        vldebias.debias(clip.host, gender)
     with pytest.raises(InvalidInputError, match="got str"):
-        vldebias.debias(clip.model, gender, tokenizer="openai/clip")
+        vldebias.debias(clip.host, gender, tokenizer="openai/clip")
     bare = copy.deepcopy(bert_tokenizer())
     bare.pad_token = None
     with pytest.raises(InvalidInputError, match="padding token"):
-        vldebias.debias(clip.model, gender, tokenizer=bare)
+        vldebias.debias(clip.host, gender, tokenizer=bare)
     processor = SimpleNamespace(tokenizer=clip.tokenizer)
-    vldebias.debias(clip.model, gender, tokenizer=processor).remove()
+    vldebias.debias(clip.host, gender, tokenizer=processor).remove()
 
 
 @pytest.mark.parametrize("eos", [CLIP_IDS - 1, 2])
@@ -177,35 +179,35 @@ def test_padding_with_the_end_token(eos: int) -> None:
     assert host.texts(ids) == [short]
 
 
-def test_what_is_refused(clip: Case, gender: PromptSet) -> None:
+def test_what_is_refused(clip: Transformers, gender: PromptSet) -> None:
     with pytest.raises(UnsupportedHostError, match=r"CLIPTextModel: .*load CLIPTextModelWithProjection or CLIPModel"):
-        vldebias.debias(clip.model.text_model, gender)
+        vldebias.debias(clip.host.text_model, gender)
     with pytest.raises(UnsupportedHostError, match=r"(?s)BlipModel: .*CLIPModel.*vldebias\.hosts\.custom"):
         vldebias.debias(type("BlipModel", (transformers.BlipModel,), {"__init__": nn.Module.__init__})(), gender)
     with pytest.raises(UnsupportedHostError, match=r"(?s)DataParallel: .*the model inside"):
-        vldebias.debias(nn.DataParallel(clip.model), gender)
+        vldebias.debias(nn.DataParallel(clip.host), gender)
     with pytest.raises(UnsupportedHostError, match=r"(?s)OptimizedModule: .*the model inside"):
-        vldebias.debias(torch.compile(clip.model), gender)
-    clip.model.text_model.compile()
+        vldebias.debias(torch.compile(clip.host), gender)
+    clip.host.text_model.compile()
     with pytest.raises(UnsupportedHostError, match=r"CLIPModel: the model was compiled in place"):
-        vldebias.debias(clip.model, gender)
+        vldebias.debias(clip.host, gender)
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-def test_adapters(clip: Case, gender: PromptSet) -> None:
+def test_adapters(clip: Transformers, gender: PromptSet) -> None:
     """LoRA inside the tower is part of what is projected; on the head it has to be merged before folding."""
     import peft
 
-    plain = copy.deepcopy(clip.model)
-    wrapped = peft.get_peft_model(clip.model, peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
+    plain = copy.deepcopy(clip.host)
+    wrapped = peft.get_peft_model(clip.host, peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
     with pytest.raises(UnsupportedHostError, match=r"PeftModel: .*pass the model inside, model\.get_base_model\(\)"):
         vldebias.debias(wrapped, gender, tokenizer=clip.tokenizer)
-    clip.model = wrapped.get_base_model()
+    clip.host = wrapped.get_base_model()
     base = clip.features()
     with clip.debias(gender, keep_stated=False) as attachment:
         torch.testing.assert_close(clip.features(), attachment.projections["joint"](base))
     adapted = peft.LoraConfig(target_modules=["text_projection"], init_lora_weights=False)
-    clip.model = peft.get_peft_model(plain, adapted).get_base_model()
+    clip.host = peft.get_peft_model(plain, adapted).get_base_model()
     base = clip.features()
     with clip.debias(gender, keep_stated=False) as attachment:
         torch.testing.assert_close(clip.features(), attachment.projections["joint"](base))
@@ -223,12 +225,12 @@ def test_a_model_over_two_devices_and_the_disk(gender: PromptSet, tmp_path: Any)
     """What `device_map` does, with the CPU and the disk in the place of two GPUs."""
     from accelerate import dispatch_model
 
-    clip = Case("CLIPModel")
+    clip = Transformers("CLIPModel")
     base = clip.features()
     device_map = {"text_model": "disk", "vision_model": "cpu", "text_projection": "cpu", "visual_projection": "cpu"}
     device_map |= {"logit_scale": "cpu"}
-    clip.model = dispatch_model(clip.model, device_map, main_device="cpu", offload_dir=str(tmp_path))
-    assert next(clip.model.text_model.parameters()).is_meta
+    clip.host = dispatch_model(clip.host, device_map, main_device="cpu", offload_dir=str(tmp_path))
+    assert next(clip.host.text_model.parameters()).is_meta
     torch.testing.assert_close(clip.features(), base)
     base = clip.features()
     with clip.debias(gender, keep_stated=False) as attachment:
@@ -242,8 +244,8 @@ def test_a_model_over_two_devices_and_the_disk(gender: PromptSet, tmp_path: Any)
 @torch.no_grad()
 def test_a_model_that_was_compiled_and_called_before_attaching(gender: PromptSet) -> None:
     """Compiled code does not look for new hooks: the edit was left out without a word, the first and the second."""
-    clip = Case("CLIPModel")
-    base, compiled = clip.features(), torch.compile(clip.model.get_text_features, backend="eager")
+    clip = Transformers("CLIPModel")
+    base, compiled = clip.features(), torch.compile(clip.host.get_text_features, backend="eager")
     torch.testing.assert_close(compiled(**clip.inputs()).pooler_output, base)
     for strength in (1.0, 0.5):
         with clip.debias(gender, keep_stated=False, strength=strength) as attachment:

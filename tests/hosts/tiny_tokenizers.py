@@ -1,5 +1,6 @@
 """Tokenizers of every kind that a host reads with, made here from a few words; that of CLIP from its first merges."""
 
+import copy
 import gzip
 import inspect
 import json
@@ -8,11 +9,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-JOBS = ("doctor", "nurse", "chef", "pilot")
-WORDS = ("a", "an", "photo", "of", "man", "woman", "male", "female", "young", "old", "person", "the", "manager", *JOBS)
+import torch
+
+JOBS = ("doctor", "nurse", "pilot")
+WORDS = ("a", "an", "photo", "of", "man", "woman", "male", "female", "young", "old", "person", "the", "manager")
+WORDS += (*JOBS, "chef")
 SENTENCE = "a photo of the male female man woman doctor nurse pilot cook , and with an old young person smiling at work"
 """Of the words that pipelines are asked with."""
-
 
 MERGES = 2048  # of CLIP's 48,894, whose embeddings took most of the time that a tiny model takes
 CLIP_IDS = 2 * 256 + MERGES + 2
@@ -53,15 +56,15 @@ def clip_tokenizer() -> Any:
 
 
 @cache
-def bert_tokenizer(words: tuple[str, ...] = WORDS, **settings: Any) -> Any:
+def bert_tokenizer() -> Any:
     """WordPiece with [CLS] and [SEP], as ChineseCLIP and ALIGN have it."""
     from tokenizers import BertWordPieceTokenizer
     from transformers import PreTrainedTokenizerFast
 
     special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
-    vocabulary = dict.fromkeys((*special.values(), *words))
+    vocabulary = (*special.values(), *WORDS)
     backend = BertWordPieceTokenizer({word: i for i, word in enumerate(vocabulary)}, lowercase=True)
-    return PreTrainedTokenizerFast(tokenizer_object=backend._tokenizer, **special, **settings)
+    return PreTrainedTokenizerFast(tokenizer_object=backend._tokenizer, **special)
 
 
 def _unigram(special: list[str], template: str, lower: bool, **names: Any) -> Any:
@@ -119,3 +122,103 @@ def gemma_tokenizer() -> Any:
     raw.train_from_iterator([SENTENCE, *instruction], trainer)
     model = json.loads(raw.to_str())["model"]
     return GemmaTokenizer(vocab=model["vocab"], merges=[tuple(m) for m in model["merges"]], model_max_length=512)
+
+
+def right_gemma_tokenizer() -> Any:
+    tokenizer = copy.deepcopy(gemma_tokenizer())
+    tokenizer.padding_side = "right"
+    return tokenizer
+
+
+# ---- chats -------------------------------------------------------------------------------------------------------
+
+CHAT = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is string %}{{ m.content }}"
+    "{% else %}{% for c in m.content %}{{ c.text }}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+INST = (
+    "{% for m in messages %}{% if m.role == 'system' %}[SYS]{{ m.content[0].text }}[/SYS]"
+    "{% else %}[INST]{{ m.content[0].text }}[/INST]{% endif %}{% endfor %}"
+)
+SPECIAL = (
+    "<pad> <|im_start|> <|im_end|> <|vision_start|> <|vision_end|> <|image_pad|> <|video_pad|> [SYS] [/SYS] [INST] "
+    "[/INST] <|begin_of_text|> <|start_header_id|> <|end_header_id|> <|eot_id|>"
+)
+
+
+@cache
+def chat_bpe() -> Any:
+    from diffusers.pipelines.hunyuan_video.pipeline_hunyuan_video import DEFAULT_PROMPT_TEMPLATE
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, special_tokens=SPECIAL.split(), initial_alphabet=alphabet, show_progress=False
+    )
+    # The system message of some is cut off by its length: it has to be a hundred tokens, not five hundred.
+    raw.train_from_iterator([SENTENCE] * 9 + [DEFAULT_PROMPT_TEMPLATE["template"]] * 2, trainer)
+    return raw
+
+
+def chat_tokenizer(template: str = CHAT, **settings: Any) -> Any:
+    """Bytes and words, in chats; as Qwen, Mistral and GLM have it."""
+    from transformers import PreTrainedTokenizerFast
+
+    settings |= {"pad_token": "<pad>", "eos_token": "<|im_end|>", "model_max_length": 2048}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=copy.deepcopy(chat_bpe()), **settings)
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def inst_tokenizer() -> Any:
+    return chat_tokenizer(INST)
+
+
+def left_tokenizer() -> Any:
+    return chat_tokenizer(padding_side="left")
+
+
+class Processor:
+    """A tokenizer that takes images, and returns positions, as processors do."""
+
+    def __init__(self, tokenizer: Any, positions: bool = False) -> None:
+        self.tokenizer, self.positions = tokenizer, positions
+
+    def __call__(self, text: Any, images: Any = None, videos: Any = None, **settings: Any) -> Any:
+        tokens = self.tokenizer(text, **settings)
+        if images is not None:  # stands for an image of three tokens
+            one = self.tokenizer.convert_tokens_to_ids("<|image_pad|>")
+            rows = [[t for i in row for t in ([i] * 3 if i == one else [i])] for row in tokens.input_ids.tolist()]
+            tokens["input_ids"] = torch.tensor(rows)
+            tokens["attention_mask"] = (tokens["input_ids"] != self.tokenizer.pad_token_id).long()
+        if self.positions:
+            tokens["position_ids"] = (tokens.attention_mask.cumsum(1) - 1).clamp(min=0)
+        return tokens
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "tokenizer":
+            raise AttributeError(name)
+        return getattr(self.tokenizer, name)
+
+
+class Spelled(Processor):
+    """Lists of ids, one for each chat, as processors of images give them."""
+
+    def apply_chat_template(self, chat: Any, tokenize: bool = False, **settings: Any) -> Any:
+        text = self.tokenizer.apply_chat_template(chat, tokenize=False)
+        return [self.tokenizer(text).input_ids] if tokenize else self.tokenizer.apply_chat_template(chat, **settings)
+
+
+def processor() -> Any:
+    return Processor(chat_tokenizer())
+
+
+def left_processor() -> Any:
+    return Processor(left_tokenizer(), positions=True)
+
+
+def spelled_processor() -> Any:
+    return Spelled(chat_tokenizer())

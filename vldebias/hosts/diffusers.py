@@ -35,6 +35,7 @@ from vldebias.hosts.pipelines import (
     REMEDY,
     Part,
     Source,
+    copied,
     count_of,
     image_ids,
     image_tokens,
@@ -294,7 +295,7 @@ class DiffusersHost(Host):
                 turn = "negative"
             elif texts == asked[1]:
                 turn = "again"
-        kept = {name: list(one) if isinstance(one, list) else one for name, one in call.items()}
+        kept = copied(call)
 
         def encode(prompts: list[str]) -> Any:
             call.update(kept)

@@ -16,20 +16,14 @@ from torch import Tensor, nn
 from vldebias.errors import UnsupportedHostError
 from vldebias.projection import CalibratedProjection
 
-Axes = list[tuple[Tensor, int]]
-"""Weights, and the axis of each that is the axis of the embedding."""
-
-
-# ---- the head that makes an embedding -----------------------------------------------------------------------
-
 
 def last_layer(head: object) -> object:
     """Return the layer that outputs the embedding: the last part of a Sequential, or `head` itself."""
     return head[-1] if isinstance(head, nn.Sequential) and len(head) else head
 
 
-def foldable(refusal: str, head: object) -> Axes:
-    """Return the weights of a layer (a parameter (width, d), a module or None) to fold a projection into.
+def foldable(refusal: str, head: object) -> list[tuple[Tensor, int]]:
+    """Return the weights of a layer (a parameter (width, d), a module or None), each with the axis of the embedding.
 
     Raises:
         UnsupportedHostError: not linear, or weights that are quantized, adapted or not loaded.
@@ -50,12 +44,12 @@ def foldable(refusal: str, head: object) -> Axes:
     return axes
 
 
-def fold(axes: Axes, projection: CalibratedProjection, strength: float) -> None:
+@torch.no_grad()
+def fold(axes: list[tuple[Tensor, int]], projection: CalibratedProjection, strength: float) -> None:
     """Fold P* into the weights that `foldable` returned, in place and in their dtype."""
-    with torch.no_grad():
-        for weight, axis in axes:
-            rows = weight.cpu().double().movedim(axis, -1)
-            weight.copy_(projection(rows, strength).movedim(-1, axis))
+    for weight, axis in axes:
+        rows = weight.cpu().double().movedim(axis, -1)
+        weight.copy_(projection(rows, strength).movedim(-1, axis))
 
 
 # ---- the layers of a pipeline that read an embedding ----------------------------------------------------------
@@ -68,7 +62,7 @@ _MOCHI = ("time_embed.pooler.to_kv", "time_embed.pooler.to_q", "time_embed.capti
 # Role -> the layers that read it -> classes of denoisers, without "Transformer3DModel" and the like.
 _READERS: dict[str, dict[tuple[str, ...], str]] = {
     "sequence": {
-        (CROSS_ATTENTION,): "Cosmos UNetMotion UNet3DCondition I2VGenXLUNet",
+        (CROSS_ATTENTION,): "UNet2DCondition Cosmos UNetMotion UNet3DCondition I2VGenXLUNet",
         ("context_embedder",): "Flux Chroma AuraFlow Bria Flux2",
         ("caption_projection.linear_1",): "PixArt Sana Latte LTXVideo Allegro SanaVideo",
         ("context_embedder.linear_1",): "MotifVideo",
@@ -85,23 +79,9 @@ _READERS: dict[str, dict[tuple[str, ...], str]] = {
         # of SD3 not the sequence: one layer reads the tokens of CLIP and of T5
         ("time_text_embed.text_embedder.linear_1",): "Flux HunyuanVideo HunyuanVideoFramepack SD3",
         ("pooled_text_embeddings.in_layer",): "Kandinsky5",
+        ("add_embedding.linear_1",): "UNet2DCondition",
     },
 }
-
-
-def _names(pipe: Any, role: str) -> tuple[str, ...]:
-    """Return the layers that read a role, by the class of the denoiser; none where it is unknown."""
-    model = next((m for n in ("transformer", "unet", "decoder") if (m := getattr(pipe, n, None)) is not None), None)
-    inner: Any = getattr(model, "_orig_mod", model)
-    if type(inner).__name__ == "UNet2DConditionModel":
-        if role == "pooled":
-            return ("add_embedding.linear_1",)
-        config = inner.config
-        projected = config.encoder_hid_dim_type == "text_proj" and config.addition_embed_type == "text_time"
-        return ("encoder_hid_proj",) if projected else (CROSS_ATTENTION,)
-    classes = [re.sub(r"(Transformer[23]D)?Model$", "", base.__name__) for base in type(inner).__mro__]
-    known = {one: names for names, models in _READERS.get(role, {}).items() for one in models.split()}
-    return next((known[one] for one in classes if one in known), ())
 
 
 def fold_into_readers(pipe: Any, projections: Mapping[str, CalibratedProjection], strength: float) -> list[nn.Module]:
@@ -124,7 +104,14 @@ def fold_into_readers(pipe: Any, projections: Mapping[str, CalibratedProjection]
 
 def _layers(pipe: Any, role: str, dim: int) -> list[tuple[nn.Module, Any]]:
     """Return the layers that read a role, each with its model, checked."""
-    refusal, names = f"{type(pipe).__name__}: cannot merge {role!r}:", _names(pipe, role)
+    denoiser = next((m for n in ("transformer", "unet") if (m := getattr(pipe, n, None)) is not None), None)
+    inner: Any = getattr(denoiser, "_orig_mod", denoiser)
+    classes = [re.sub(r"(Transformer[23]D)?Model$", "", base.__name__) for base in type(inner).__mro__]
+    known = {one: layers for layers, models in _READERS.get(role, {}).items() for one in models.split()}
+    names = next((known[one] for one in classes if one in known), ())
+    refusal, config = f"{type(pipe).__name__}: cannot merge {role!r}:", getattr(inner, "config", {})
+    if names == (CROSS_ATTENTION,) and config.get("encoder_hid_dim_type") == "text_proj":
+        names = ("encoder_hid_proj",) if config.get("addition_embed_type") == "text_time" else ()
     if not names:
         raise UnsupportedHostError(
             f"{refusal} no layer is known that reads it alone, without a norm before it; save the projections and "

@@ -8,7 +8,7 @@ prompt before the block runs and edits embeddings after it; `attachment.remove()
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasErr
 from vldebias.hosts.attachment import INSIDE, Attachment
 from vldebias.hosts.base import BARE, Hook, during
 from vldebias.hosts.diffusers import SHARED, DiffusersHost
-from vldebias.hosts.pipelines import EMBEDDING, Source, listed, rewrite_call, up_to_last
+from vldebias.hosts.pipelines import EMBEDDING, Source, copied, listed, rewrite_call, up_to_last
 
 _MARK = "_vldebias"
 
@@ -54,11 +54,8 @@ class ModularHost(DiffusersHost):
                 why = why or str(error)
             else:
                 return
-        blocks = ", ".join(type(leaf).__name__ for leaf in leaves(pipe._blocks))
         raise UnsupportedHostError(
-            why
-            or f"{type(pipe).__name__}: none of its blocks takes `prompt` and gives embeddings of it by their names "
-            f"({blocks[:300]}); derive the class of yours from one that does"
+            why or f"{type(pipe).__name__}: none of its blocks takes `prompt` and names embeddings as its outputs"
         )
 
     def call(self, prompt: str, **more: Any) -> Any:
@@ -79,18 +76,11 @@ class ModularHost(DiffusersHost):
                 break
         return tuple(state.get(name) for name in self.source.returns)
 
-    def shown(self, result: Sequence[Any]) -> torch.Tensor | None:
-        """Return (b, tokens), true up to the last token of an image; None where the block does not report any."""
-        named = zip(self.source.returns, result, strict=True)
-        masks = [one for name, one in named if re.search("image.*mask", name) and one is not None]
-        return up_to_last(masks[0]) if masks else None
-
     def install(self, attachment: Attachment) -> Callable[[], None]:
         """Give the block that encodes text, or a conditional one that holds it, a class of its own, until removed."""
         sequential, block = need("diffusers").SequentialPipelineBlocks, self._pipe._blocks
         while isinstance(block, sequential):
-            inside = block.sub_blocks.values()
-            block = next(one for one in inside if any(leaf is self.block for leaf in leaves(one)))
+            block = next(one for one in block.sub_blocks.values() if any(leaf is self.block for leaf in leaves(one)))
         kind = type(block)
 
         @torch.no_grad()
@@ -111,8 +101,7 @@ class ModularHost(DiffusersHost):
         return take_off
 
     def _around(self, attachment: Attachment, run: Any, state: Any) -> Any:
-        prompt, call = state.get("prompt"), {name: state.get(name) for name in self.inputs}
-        call = {name: list(one) if isinstance(one, list) else one for name, one in call.items()}
+        prompt, call = state.get("prompt"), copied({name: state.get(name) for name in self.inputs})
         if attachment.balancer is not None and prompt is not None:
             count = next((n for n in ("num_images_per_prompt", "num_videos_per_prompt") if state.get(n)), None)
             if self.single:
@@ -127,11 +116,15 @@ class ModularHost(DiffusersHost):
         with during(INSIDE):
             components, state = run()
         if attachment.balancer is None and listed(prompt):
-            result, first = tuple(state.get(name) for name in self.source.returns), self.parts[0]
-            if result[first.place] is None:
-                raise InvalidInputError(f"{self.name}: got a prompt, but its block gave no {first.name!r}")
-            changed = self.project(attachment, result, call, shown=self.shown(result))
-            for name, before, now in zip(self.source.returns, result, changed, strict=True):
-                if now is not before:
+            result = {name: state.get(name) for name in self.source.returns}
+            if result[self.parts[0].name] is None:
+                raise InvalidInputError(f"{self.name}: got a prompt, but its block gave no {self.parts[0].name!r}")
+            # Where the block reports which tokens are of an image: those up to the last of them.
+            masks = [one for name, one in result.items() if re.search("image.*mask", name) and one is not None]
+            shown = up_to_last(masks[0]) if masks else None
+            for name, now in zip(
+                result, self.project(attachment, tuple(result.values()), call, shown=shown), strict=True
+            ):
+                if now is not result[name]:
                     state.set(name, now)
         return components, state

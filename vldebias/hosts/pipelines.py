@@ -257,6 +257,11 @@ def listed(prompt: Any) -> list[str]:
     return [prompt] if isinstance(prompt, str) else list(prompt or ())
 
 
+def copied(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call with lists of their own: some pipelines write into theirs."""
+    return {name: list(one) if isinstance(one, list) else one for name, one in call.items()}
+
+
 def count_of(call: Mapping[str, Any]) -> str | None:
     """Return the name of the argument that sets how many images each prompt has."""
     return next((name for name in call if re.fullmatch(r"num_\w+_per_prompt", name)), None)

@@ -1,0 +1,300 @@
+"""Tiny models of every class of open_clip and transformers, and every host as a subject of the same tests."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import diffusers_tiny
+import open_clip
+import tiny_tokenizers
+import torch
+import transformers
+import yaml
+from tiny_tokenizers import CLIP_IDS
+from torch import Tensor, nn
+
+import vldebias
+from vldebias.hosts import Host, resolve
+from vldebias.hosts.transformers import WITH_IMAGES
+
+PROMPTS = ["a photo of a doctor", "a photo of the manager", "a photo of a FEMALE doctor", "A WOMAN", "a pilot"]
+STATED = [False, False, True, True, False]
+IMAGES = torch.linspace(-1, 1, 3 * 3 * 32 * 32).reshape(3, 3, 32, 32).sin()
+DIM = 24
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    assert one.keys() == other.keys()
+    return all(torch.equal(one[key], other[key]) for key in one)
+
+
+# ---- open_clip -----------------------------------------------------------------------------------------------------
+
+VISION: dict[str, Any] = {"layers": 1, "width": 32, "head_width": 16, "patch_size": 16, "image_size": 32}
+TEXT: dict[str, Any] = {"context_length": 77, "vocab_size": CLIP_IDS, "width": 32, "heads": 2, "layers": 1}
+
+
+def make_clip(vision: dict[str, Any] = VISION, **more: Any) -> nn.Module:
+    return open_clip.CLIP(DIM, vision, {**TEXT, **more}, init_logit_bias=-1.0).eval()
+
+
+def make_custom(dim: int = DIM, **more: Any) -> nn.Module:
+    return open_clip.CustomTextCLIP(dim, VISION, {**TEXT, **more}).eval()
+
+
+def make_hf(proj: str = "mlp") -> nn.Module:
+    """A CustomTextCLIP whose text tower is a Hugging Face model, made from a config."""
+    from open_clip.hf_model import HFTextEncoder
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 37}
+    config = transformers.BertConfig(vocab_size=CLIP_IDS, initializer_range=0.3, **sizes)
+    model = make_custom()
+    model.text = HFTextEncoder("", DIM, config, proj_type=proj)
+    return model.eval()
+
+
+def make_coca() -> nn.Module:
+    text = {**TEXT, "context_length": 76, "embed_cls": True, "output_tokens": True}
+    vision = {**VISION, "attentional_pool": True, "attn_pooler_heads": 2, "output_tokens": True}
+    model = open_clip.CoCa(32, {**TEXT, "context_length": 76}, text, vision).eval()
+    for parameter in (model.text.text_projection, model.text_decoder.text_projection):
+        nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+def with_bias(model: nn.Module) -> nn.Module:
+    """open_clip starts the bias of its head at zero, where a fold that forgets it goes unnoticed."""
+    nn.init.normal_(getattr(model, "text", model).text_projection.bias)
+    return model
+
+
+def make_timm(proj: str) -> nn.Module:
+    return make_clip({"image_size": 32, "timm_model_name": "resnet10t", "timm_proj": proj, "timm_pool": "avg"})
+
+
+OPEN_CLIP: dict[str, Callable[[], nn.Module]] = {
+    "clip": make_clip,
+    "clip-linear": lambda: with_bias(make_clip(proj_bias=True)),
+    "custom": make_custom,
+    "custom-linear": lambda: with_bias(make_custom(proj_bias=True)),
+    "custom-identity": lambda: make_custom(32, proj_type="none"),
+    "hf-mlp": make_hf,
+    "hf-linear": lambda: make_hf("linear"),
+    "coca": make_coca,
+}
+TOWERS: dict[str, Callable[[], nn.Module]] = {
+    **{name: OPEN_CLIP[name] for name in ("clip", "custom", "hf-mlp", "coca")},
+    "resnet": lambda: make_clip({"image_size": 32, "layers": (1, 1, 1, 1), "width": 8, "head_width": 16}),
+    "timm-linear": lambda: make_timm("linear"),
+    "timm-mlp": lambda: make_timm("mlp"),
+    "timm": lambda: make_timm(""),  # the classifier of the trunk makes the embedding, and the head has nothing
+}
+"""Image towers of every kind."""
+
+
+# ---- transformers --------------------------------------------------------------------------------------------------
+
+TRANSFORMERS: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "transformers.yaml").read_text())["models"]
+
+
+def make(name: str, **text: Any) -> nn.Module:
+    """A new model in evaluation mode; text: settings of its text tower."""
+    config = copy.deepcopy({key: value for key, value in TRANSFORMERS[name].items() if key != "tokenizer"})
+    config = config | ({"text_config": config["text_config"] | text} if "text_config" in config else text)
+    kind = getattr(transformers, name)
+    return kind(kind.config_class(**config)).eval()
+
+
+def made(name: str) -> nn.Module:
+    """One whose embeddings differ: the usual initial weights make all prompts and images nearly the same."""
+    model = make(name)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+        for module in model.modules():
+            if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+                module.weight[module.padding_idx] = 0  # as from_pretrained has it
+    return model
+
+
+def tokenizer_for(model: nn.Module) -> Any:
+    if isinstance(model, (open_clip.CLIP, open_clip.CustomTextCLIP, open_clip.CoCa)):
+        return tiny_tokenizers.open_clip_tokenizer(min(77, model.context_length))
+    return getattr(tiny_tokenizers, f"{TRANSFORMERS[type(model).__name__]['tokenizer']}_tokenizer")()
+
+
+# ---- every host behind one face --------------------------------------------------------------------------------------
+
+
+def state_of(parts: dict[str, Any]) -> Any:
+    """Everything that could be left behind on modules: dictionaries by their items, all else by identity."""
+
+    def contents(value: object) -> object:
+        return {key: id(item) for key, item in value.items()} if isinstance(value, dict) else id(value)
+
+    return {name: {k: contents(v) for k, v in vars(part).items()} for name, part in parts.items()}
+
+
+class Subject:
+    """A model or pipeline with texts whose embeddings can be read on several paths.
+
+    outputs, seen: every tensor that depends on a text, or on an image, by the path that gives it. rows: embeddings
+    (b, ..., d) of PROMPTS by role, before normalising, as "features" of `seen` are those of images.
+    merges, merges_images: its weights can hold a projection, those of its image tower too.
+    """
+
+    host: Any
+    merges = merges_images = True
+    tokenizer: Any = None
+    outputs: Callable[[], dict[str, Tensor]]
+    rows: Callable[[], dict[str, Tensor]]
+    seen: Callable[[], dict[str, Tensor]]
+
+    def modules(self) -> list[nn.Module]:
+        """What makes the embeddings."""
+        return [self.host]
+
+    def debias(self, prompts: Any, **more: Any) -> vldebias.Attachment:
+        return vldebias.debias(self.host, prompts, tokenizer=self.tokenizer, **more)
+
+    def resolve(self) -> Host:
+        return resolve(self.host, tokenizer=self.tokenizer)
+
+    def state(self) -> Any:
+        """What an attachment could leave a trace on."""
+        inside = [one.named_modules() for one in self.modules()]
+        return state_of({"host": self.host} | {f"{i}.{n}": m for i, named in enumerate(inside) for n, m in named})
+
+
+class OpenClip(Subject):
+    def __init__(self, name: str | nn.Module) -> None:
+        self.host = (OPEN_CLIP | TOWERS)[name]() if isinstance(name, str) else name
+        self.tokenizer = tokenizer_for(self.host)
+        self.merges, self.merges_images = name != "custom-identity", name != "timm"
+
+    def outputs(self) -> dict[str, Tensor]:
+        model, ids = self.host, self.tokenizer(PROMPTS)
+        found = {
+            "encode_text": model.encode_text(ids, normalize=False),
+            "normalized": model.encode_text(ids, normalize=True),
+            "default": model.encode_text(text=ids),
+        }
+        coca = isinstance(model, open_clip.CoCa)  # its captions belong to their images one by one
+        both = model(IMAGES[[0] * len(PROMPTS)] if coca else IMAGES, ids)
+        if coca:
+            return found | {"forward": both["text_features"]}
+        found |= {"forward": both[1], "text only": model(text=ids)[1]}
+        return found | self._with_both("text_features", ids)
+
+    def _with_both(self, key: str, ids: Tensor) -> dict[str, Tensor]:
+        self.host.output_dict = True
+        found = {"dict": self.host(IMAGES, ids)[key]}
+        self.host.output_dict = False
+        found["image logits"], found["text logits"] = self.host.get_logits(IMAGES, ids)
+        return found
+
+    def rows(self) -> dict[str, Tensor]:
+        return {"joint": self.host.encode_text(self.tokenizer(PROMPTS), normalize=False)}
+
+    def seen(self) -> dict[str, Tensor]:
+        model, ids = self.host, self.tokenizer(PROMPTS)
+        found = {name: model.encode_image(IMAGES, normalize=name != "features") for name in ("features", "normalized")}
+        output = model(IMAGES)
+        if isinstance(output, dict):
+            return found | {"forward": output["image_features"], "private": model._encode_image(IMAGES)[0]}
+        found |= {"forward": model(IMAGES, ids)[0], "image only": output[0]}
+        return found | self._with_both("image_features", ids)
+
+
+class Transformers(Subject):
+    def __init__(self, name: str) -> None:
+        self.name, self.host = name, made(name)
+        self.tokenizer = tokenizer_for(self.host)
+        self.merges_images = not name.startswith(("Siglip", "Align"))
+
+    def inputs(self, prompts: list[str] = PROMPTS) -> dict[str, Tensor]:
+        padding = {"padding": "max_length", "max_length": 64} if "Siglip" in self.name else {"padding": True}
+        texts = [prompt.lower() if "Siglip" in self.name else prompt for prompt in prompts]
+        batch = self.tokenizer(texts, return_tensors="pt", **padding)
+        return {key: batch[key] for key in ("input_ids", "attention_mask")}
+
+    def pixels(self) -> dict[str, Tensor]:
+        if not self.name.startswith("Siglip2"):
+            return {"pixel_values": IMAGES[:2]}
+        ones = torch.ones(2, 4, dtype=torch.long)
+        patches = torch.linspace(-1, 1, 2 * 4 * 768).reshape(2, 4, 768).sin()
+        return {"pixel_values": patches, "pixel_attention_mask": ones, "spatial_shapes": ones[:, :2] * 2}
+
+    def features(self, **more: Any) -> Tensor:
+        """The embedding before it is normalised, by the shortest path."""
+        output = getattr(self.host, "get_text_features", self.host)(**{**self.inputs(), **more})
+        if isinstance(output, Tensor):
+            return output
+        return output.text_embeds if "text_embeds" in output else output.pooler_output
+
+    def outputs(self) -> dict[str, Tensor]:
+        found, model, inputs = {"features": self.features()}, self.host, self.inputs()
+        ids, place = inputs["input_ids"], 1 if "Siglip" in self.name else 0
+        if self.name == "XCLIPModel":  # its texts see the video
+            videos = torch.linspace(-1, 1, 2 * 2 * 3 * 32 * 32).reshape(2, 2, 3, 32, 32).sin()
+            output = model(**inputs, pixel_values=videos)
+            return found | {"after the video": output.text_embeds, "videos": output.logits_per_video}
+        if not hasattr(model, "get_text_features"):
+            return found | {"positional": model(ids)[place], "tuple": model(**inputs, return_dict=False)[place]}
+        output = model(**inputs, **self.pixels())
+        found |= {"positional": model.get_text_features(ids).pooler_output, "forward": output.text_embeds}
+        found |= {"image logits": output.logits_per_image, "text logits": output.logits_per_text}
+        if self.name != "AltCLIPModel":  # its forward ignores return_dict in transformers 5
+            found["tuple"] = model(**inputs, **self.pixels(), return_dict=False)[2]
+        return found
+
+    def rows(self) -> dict[str, Tensor]:
+        return {"joint": self.features()}
+
+    def seen(self) -> dict[str, Tensor]:
+        model, pixels = self.host, self.pixels()
+        inputs = {key: rows[:2] for key, rows in self.inputs().items()}  # as many as images: the loss pairs them
+        output, features = model(**inputs, **pixels, return_loss=True), model.get_image_features(**pixels)
+        found = {"features": getattr(features, "pooler_output", features), "forward": output.image_embeds}
+        found |= {"image logits": output.logits_per_image, "text logits": output.logits_per_text, "loss": output.loss}
+        if self.name != "AltCLIPModel":
+            found["tuple"] = model(**inputs, **pixels, return_dict=False)[3]
+        return found
+
+
+class Diffusers(Subject):
+    def __init__(self, name: str) -> None:
+        make, self.call = diffusers_tiny.FAMILIES[name]
+        self.host = diffusers_tiny.own(make())
+        self.merges = name != "StableDiffusion3"
+        self._encoded()  # transformers hooks layers whose states it gives at the first call, and leaves them so
+
+    def _encoded(self) -> Any:
+        return diffusers_tiny.encode.__wrapped__(self.host, PROMPTS, **self.call)
+
+    def outputs(self) -> dict[str, Tensor]:
+        tensors = self._encoded()
+        return {str(part.place): tensors[part.place] for part in self.resolve().parts}
+
+    def rows(self) -> dict[str, Tensor]:
+        tensors = self._encoded()
+        return {part.role: tensors[part.place][:, part.tokens] for part in self.resolve().parts}
+
+    def modules(self) -> list[nn.Module]:
+        return list(self.resolve().text_modules)
+
+
+SUBJECTS: dict[str, Callable[[], Subject]] = {
+    **{f"open_clip:{name}": partial(OpenClip, name) for name in OPEN_CLIP},
+    **{f"transformers:{name}": partial(Transformers, name) for name in TRANSFORMERS},
+    **{f"diffusers:{name}": partial(Diffusers, name) for name in diffusers_tiny.FAMILIES},
+}
+SEEING: dict[str, Callable[[], Subject]] = {
+    **{f"open_clip:{name}": partial(OpenClip, name) for name in TOWERS},
+    **{f"transformers:{name}": partial(Transformers, name) for name in WITH_IMAGES},
+}
+"""Those with image towers, one of each kind."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, warn
 from vldebias.evaluation.answers import AnnotationLog
 from vldebias.evaluation.plan import PLAN, GeneratedImages
 from vldebias.evaluation.scores import last_judgements
@@ -76,9 +76,8 @@ def sampled(
     """Return the sampled images with their weights; None if the prompts take turns.
 
     most: number of images; None: all. A sample that lies beside the log is made larger, and never smaller.
-    way: "judge", where one answered and nobody has answered in turn, or "turn": the first of each prompt.
-
-    Raises InvalidInputError: another way; a sample of another attribute or of other images.
+    way: "judge", where one answered and nobody has answered in turn, or "turn": the first of each prompt. Another way,
+    and a sample of another attribute or of other images, raise InvalidInputError.
     """
     if way not in ("judge", "turn"):
         raise InvalidInputError(f"--sample: expected judge or turn, got {way!r}")
@@ -107,10 +106,11 @@ def sampled(
 
 def _draw(images: ImageFolder, question: Question, labels: int, seed: int) -> LabelSample | None:
     """Sample by the answers of the last judge; None if none answered, or if every image is asked about."""
-    if not (images.root / PLAN).is_file() or labels >= len(images.records):
+    if labels >= len(images.records):
         return None
-    drawn = GeneratedImages.open(images.root)
-    if (last := last_judgements(drawn, question.attribute, question.values)) is None:
+    drawn = GeneratedImages.open(images.root) if (images.root / PLAN).is_file() else None
+    if drawn is None or (last := last_judgements(drawn, question.attribute, question.values)) is None:
+        warn(f"{images.root}: no judge answered {question.attribute}, so prompts take turns, as with --sample turn")
         return None
     table = pd.DataFrame(drawn.images)
     table["within"] = table.variant + ", " + table.part

@@ -119,6 +119,7 @@ def test_one_prompt_is_measured_over_its_images():
         ({}, {"prompt": "nothing"}, "expected a column 'nothing'"),
         ({}, {"baseline": "sd3"}, r"baseline: expected one of \['mended', 'sd'\]"),
         ({"judge": ["male"] * 480}, {}, "expected two or more"),
+        ({}, {"values": ["male", "other"]}, r"judge: got \['female'\]"),
         ({"text": [""] * 480}, {}, "rows have no 'text'"),
         ({"weight": ["much"] * 480}, {"weight": "weight"}, "expected numbers above 0, got 'much' in row 1"),
         ({"weight": [-1] * 480}, {"weight": "weight"}, "expected numbers above 0, got '-1' in row 1"),

@@ -6,13 +6,12 @@ accepted at the source.
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from vldebias.errors import InvalidInputError, did_you_mean, need
 from vldebias.evaluation.generation import GenerationTask
@@ -22,7 +21,7 @@ from vldebias.evaluation.retrieval import RetrievalTask
 from vldebias.evaluation.run import run_suite
 from vldebias.evaluation.session import open_split
 from vldebias.evaluation.task import Data, Options, Suite, Task, file_slug, load_suite
-from vldebias.files import read_json, write_atomically
+from vldebias.files import write_atomically
 from vldebias.loading import Loaded, load_host
 from vldebias.progress import SILENT, Progress
 
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
 
 PIPELINE = "stable-diffusion-v1-5/stable-diffusion-v1-5"
 """The paper's pipeline, Stable Diffusion 2.1, left the hub in November 2025; figures differ for that reason too."""
-SAMPLES = (32, 128)  # images of each split, timed to estimate the rest
-STEPS = (2, 6)  # denoising steps, timed to estimate the rest
+SAMPLE = 128  # images of each split, timed to estimate the rest
 HEAD = ("table", "data", "model", "metric", "method", "published", "measured", "low", "high", "difference", "n")
 
 
@@ -62,7 +60,8 @@ PARTS = {
 class Run:
     """Hold one model, or the pipeline, with all parts that it is measured on; each model is loaded once.
 
-    sizes: images of each split, or of each task that generates. missing: part -> why it cannot be measured.
+    sizes: images of each split, or of each task that generates. missing: part -> why it cannot be measured. seconds:
+    about how long it takes.
     """
 
     model: str
@@ -127,54 +126,36 @@ def plan(
 
 
 def estimate(run: Run, loaded: Loaded, options: Options) -> float:
-    """Return the seconds that a run will take on this machine, extrapolated linearly from two timed samples.
+    """Return about how many seconds a run takes on this machine, from one timed sample.
 
-    A model measures two samples of its splits; a pipeline generates one batch with two numbers of steps.
+    A pipeline generates one batch; a model measures `SAMPLE` images of each split, loading included, so the estimate of
+    a model is rather too long.
     """
-
-    def extrapolated(work: Callable[[int], object], amounts: Mapping[int, int], amount: int) -> float:
-        seconds = list[float]()
-        for size in amounts:
-            started = time.monotonic()
-            work(size)
-            seconds.append(time.monotonic() - started)
-        less, more = amounts.values()
-        each = max(seconds[1] - seconds[0], 0.0) / max(more - less, 1)
-        return max(seconds[1] + each * (amount - more), 0.0)
-
+    started, timed = time.monotonic(), sum(min(SAMPLE, size) for size in run.sizes)
     if run.generates:
         task = next(task for task in run.tasks if isinstance(task, GenerationTask))
-        batch = min(task.batch_size, 4)
-        loaded.host.set_progress_bar_config(disable=True)
-
-        def generate(steps: int) -> None:
-            loaded.host(["A photo of a doctor."] * batch, num_inference_steps=steps, **task.options)
-
-        generate(1)  # the first call is slower
-        return run.images / batch * extrapolated(generate, {n: n for n in STEPS}, task.steps)
-
-    def measure(limit: int) -> None:
+        timed = min(task.batch_size, 4)
+        loaded.host(["A photo of a doctor."] * timed, num_inference_steps=task.steps, **task.options)
+    else:
         tasks = [  # a ranking of a sample is shorter than it
-            one.model_copy(update={"k": [min(k, limit // 2) for k in one.k]}) if isinstance(one, RetrievalTask) else one
+            one.model_copy(update={"k": [min(k, SAMPLE // 2) for k in one.k]})
+            if isinstance(one, RetrievalTask)
+            else one
             for one in run.tasks
         ]
         with tempfile.TemporaryDirectory() as folder:
-            sample = replace(options, out=Path(folder), cache=Path(folder) / "cache", limit=limit)
+            sample = replace(options, out=Path(folder), cache=Path(folder) / "cache", limit=SAMPLE)
             replace(run, tasks=tasks).measure(loaded, sample)
-
-    read = {limit: sum(min(limit, size) for size in run.sizes) for limit in SAMPLES}
-    return extrapolated(measure, read, run.images)
+    return (time.monotonic() - started) * run.images / timed
 
 
 def paper(
     out: Path, runs: Sequence[Run], options: Options, progress: Progress, *, stop_after_estimate: bool = False
 ) -> pd.DataFrame:
-    """Estimate, measure and compare all runs; write estimate.json, a folder for each run, paper.csv and index.html.
+    """Estimate, measure and compare all runs; write a folder for each run, paper.csv and index.html.
 
-    Returns:
-        A frame with the columns `HEAD`, a row for each published figure; `measured` is NaN where it is not measured.
+    The frame has the columns `HEAD` and a row for each published figure; `measured` is NaN where it is not measured.
     """
-    known = read_json(out / "estimate.json") if (out / "estimate.json").is_file() else {}
     results = dict[str, Result]()
     for run in runs:
         if not run.tasks:
@@ -182,14 +163,9 @@ def paper(
         model, _, pretrained = run.model.partition(":")
         named = {"pipeline": run.model} if run.generates else {"model": model, "pretrained": pretrained or None}
         own = replace(options, out=out / run.name, cache=options.cache or out / "cache", **named)
-        with progress.step(f"loading {run.model}"):
+        with progress.step(f"loading {run.model} and timing a sample"):
             loaded = load_host(own.model, own.pretrained, own.pipeline, device=own.device, dtype=own.dtype)
-        key = f"{run.name} {run.images} {own.device}"
-        if key not in known:
-            with progress.step(f"timing a sample of {run.model}"):
-                known[key] = round(estimate(run, loaded, own), 1)
-            write_atomically(out / "estimate.json", json.dumps(known, indent=1) + "\n")
-        run.seconds = known[key]
+            run.seconds = estimate(run, loaded, own)
         progress.say(f"{run.model}: {run.images:,} images, about {run.seconds / 3600:.2f} hours on {own.device}")
         if not stop_after_estimate:
             results[run.name] = run.measure(loaded, own, progress)
@@ -208,9 +184,10 @@ def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> p
         measured = {(r.task, r.metric, r.method, r.subset): r for r in reversed(every)}
         for part in run.parts:
             for names, value in published(part, "stable diffusion 2.1" if run.generates else run.model).items():
-                (task, metric, method, subset), row = names, measured.get(names)
-                own: Any = (float("nan"),) * 4 if row is None else (row.value, *row.interval, row.value - value)
-                n = "" if row is None else ", ".join(f"{count:,} {what}" for what, count in row.n.items())
+                (task, metric, method, subset), own, n = names, (float("nan"),) * 4, ""
+                if (row := measured.get(names)) is not None:
+                    own = (row.value, *row.interval, row.value - value)
+                    n = ", ".join(f"{count:,} {what}" for what, count in row.n.items())
                 name = f"{metric}, {subset}" if subset else metric
                 rows.append((PARTS[part].table, task, run.model, name, method, value, *own, n))
     frame = need("pandas").DataFrame(rows, columns=HEAD)

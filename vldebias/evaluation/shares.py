@@ -237,6 +237,8 @@ class SharesTask(Task):
     def _labels(self, texts: pd.Series, where: str) -> Labels:
         """Return a column as labels, with a warning of what looks like a slip in a table of somebody else."""
         known = texts.where(~texts.isin(self.unknown), "").map(lambda text: self.same.get(text, text))
+        if self.values and (strange := sorted({*known} - {"", *self.values})):
+            raise InvalidInputError(f"{where}: got {strange[:8]}; expected values among {list(self.values)}")
         labels = Labels.of(known, self.values or None)
         if not self.attribute and (problems := odd_values(labels)):
             warn(f"{where}: {'; also '.join(problems)}", SuspectInputWarning)

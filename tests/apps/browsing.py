@@ -3,7 +3,6 @@
 import io
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -22,13 +21,6 @@ WIDE, NARROW = 1280, 390
 PATIENCE = 120_000  # ms: the machine may have other things to do
 COLOURS = 96  # of a screenshot
 GRAVE = ("serious", "critical")
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-
-
-def find_browser() -> str | None:
-    """VLDEBIAS_BROWSER, else a Chromium on the path."""
-    named = os.environ.get("VLDEBIAS_BROWSER")
-    return named or next(filter(None, map(shutil.which, NAMES)), None)
 
 
 def free_port() -> int:
@@ -45,26 +37,23 @@ def served(arguments: Sequence[str], log: Path, port: int) -> Iterator[tuple[str
         command = [sys.executable, "-m", "vldebias", *arguments, "--port", str(port)]
         process = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | {"OMP_NUM_THREADS": "1"})
         try:
-            _wait(address, process, log)
+            end = time.monotonic() + PATIENCE / 1000
+            while not answers(address):
+                assert process.poll() is None, f"the server ended:\n{log.read_text()}"
+                assert time.monotonic() < end, f"no answer:\n{log.read_text()}"
+                time.sleep(0.2)
             yield address, process
         finally:
             process.kill()
             process.wait()
 
 
-def _wait(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + PATIENCE / 1000
-    while time.monotonic() < end:
-        if process.poll() is not None:
-            raise AssertionError(f"the server ended with {process.returncode}:\n{log.read_text()}")
-        try:
-            with urllib.request.urlopen(address, timeout=5):
-                return
-        except urllib.error.HTTPError:  # it wants a password: it answers
-            return
-        except OSError:
-            time.sleep(0.2)
-    raise AssertionError(f"no answer from {address}:\n{log.read_text()}")
+def answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(address, timeout=5):
+            return True
+    except OSError as error:  # or it wants a password
+        return isinstance(error, urllib.error.HTTPError)
 
 
 @contextmanager
@@ -79,38 +68,35 @@ def opened(
     context = browser.new_context(viewport={"width": width, "height": height}, **options)
     context.set_default_timeout(PATIENCE)
     page = context.new_page()
+    ours = re.compile(rf"(http|ws){re.escape(address.removeprefix('http'))}([/?#]|$)|data:|blob:|about:")
     asked: list[str] = []
-    blocked: list[str] = []
+    said: list[Any] = []
     page.on("request", lambda request: asked.append(request.url))
-    page.on(
-        "console", lambda said: said.type == "error" and "Content Security" in said.text and blocked.append(said.text)
-    )
+    page.on("console", said.append)
     try:
         if go:
             page.goto(address)
         yield page
-        assert elsewhere(asked, address) == []
-        assert blocked == []
+        assert [url for url in asked if not ours.match(url)] == []
+        assert [one.text for one in said if one.type == "error" and "Content Security" in one.text] == []
     finally:
         context.close()
 
 
-def elsewhere(urls: Sequence[str], address: str) -> list[str]:
-    """Requests that left the machine."""
-    host = re.escape(address.removeprefix("http"))
-    ours = re.compile(rf"(http|ws){host}([/?#]|$)|data:|blob:|about:")
-    return [url for url in urls if not ours.match(url)]
+def looked_at(page: Any, name: str = "", *, full: bool = True) -> None:
+    """Nothing that axe-core finds serious, nobody scrolls sideways; with a name, a picture among the artefacts."""
+    from axe_playwright_python.sync_playwright import Axe
 
-
-def shoot(page: Any, name: str, *, full: bool = True) -> Path:
-    """A picture of the page in the artefact folder, in few colours: small enough to be committed."""
-    # Asked anew at each look: a picture that the page puts in while one waits is lazy again, and never comes.
-    page.wait_for_function("[...document.images].every(one => { one.loading = 'eager'; return one.complete; })")
-    ARTEFACTS.mkdir(parents=True, exist_ok=True)
-    path = ARTEFACTS / f"{name}.png"
-    with Image.open(io.BytesIO(page.screenshot(full_page=full, animations="disabled"))) as picture:
-        picture.convert("RGB").quantize(COLOURS).save(path, optimize=True)
-    return path
+    settled(page)
+    found = [one for one in Axe().run(page).response["violations"] if one["impact"] in GRAVE]
+    assert [f"{one['id']}: {one['help']}: {node['html'][:200]}" for one in found for node in one["nodes"]] == []
+    assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+    if name:
+        # Asked anew at each look: a picture that the page puts in while one waits is lazy again, and never comes.
+        page.wait_for_function("[...document.images].every(one => { one.loading = 'eager'; return one.complete; })")
+        ARTEFACTS.mkdir(parents=True, exist_ok=True)
+        with Image.open(io.BytesIO(page.screenshot(full_page=full, animations="disabled"))) as picture:
+            picture.convert("RGB").quantize(COLOURS).save(ARTEFACTS / f"{name}.png", optimize=True)
 
 
 def settled(page: Any) -> None:
@@ -124,22 +110,3 @@ def settled(page: Any) -> None:
             await Promise.allSettled(document.getAnimations().filter(ends).map(one => one.finished));
         }"""
     )
-
-
-def violations(page: Any) -> list[str]:
-    """What axe-core finds serious or critical, one line each."""
-    from axe_playwright_python.sync_playwright import Axe
-
-    settled(page)
-    found = Axe().run(page).response["violations"]
-    return [
-        f"{one['id']} ({one['impact']}): {one['help']}: {node['html'][:200]}"
-        for one in found
-        if one["impact"] in GRAVE
-        for node in one["nodes"]
-    ]
-
-
-def sideways(page: Any) -> int:
-    """By how many pixels the page is wider than its window: 0 where nobody has to scroll sideways."""
-    return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))

@@ -3,12 +3,11 @@
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import NARROW, WIDE, free_port, opened, served, shoot, sideways, violations
+from browsing import NARROW, WIDE, free_port, looked_at, opened, served
 from label_parts import draw
 from PIL import Image
 
@@ -33,25 +32,17 @@ def asking(folder: Path, out: Path, *more: str) -> list[str]:
     return ["label", str(folder), "--attribute", "gender", "--attribute", "age", "--out", str(out), *more]
 
 
-@contextmanager
-def study_page(folder: Path, tmp_path: Path, *more: str) -> Iterator[tuple[str, Path, Any]]:
-    """(address, file of answers, process)."""
-    out = tmp_path / "answers.jsonl"
-    with served(asking(folder, out, *more), tmp_path / "log", free_port()) as (address, process):
-        yield address, out, process
-
-
 @pytest.fixture(scope="module")
 def shared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """(address, file of answers) of one server for the tests that do not stop it; each has annotators of its own."""
-    with study_page(folder, tmp_path_factory.mktemp("shared")) as (address, out, _):
-        yield address, out
+    """(address, file of answers) of one server, in which each test has an annotator of its own."""
+    path = tmp_path_factory.mktemp("shared")
+    with served(asking(folder, path / "answers.jsonl"), path / "log", free_port()) as (address, _):
+        yield address, path / "answers.jsonl"
 
 
 def answers(out: Path, *annotators: str) -> list[Answer]:
     """Of these annotators, or of all."""
-    found = read_log(out) if out.exists() else []
-    return [answer for answer in found if not annotators or answer.annotator in annotators]
+    return [answer for answer in read_log(out) if not annotators or answer.annotator in annotators]
 
 
 def begin(page: Any, name: str) -> None:
@@ -84,13 +75,10 @@ def test_a_whole_session_by_keys(shared: tuple[str, Path], browser: Any, width: 
         page.get_by_label("Your name").fill("/")
         page.get_by_role("button", name="Start").click()
         page.get_by_role("alert").wait_for()
-        assert violations(page) == []
         page.get_by_label("Your name").fill("")
-        shoot(page, f"label-start-{width}")
+        looked_at(page, f"label-start-{width}")
         begin(page, name)
-        assert violations(page) == []
-        assert sideways(page) == 0
-        shoot(page, f"label-question-{width}")
+        looked_at(page, f"label-question-{width}")
         first = shown(page)
         press(page, "2")
         assert answers(out, name)[-1].value == "female"
@@ -99,8 +87,7 @@ def test_a_whole_session_by_keys(shared: tuple[str, Path], browser: Any, width: 
         press(page, "ArrowLeft")
         assert page.get_by_text("you said: female").is_visible()
         assert page.get_by_role("button", name="2 female ✓").is_visible()
-        assert violations(page) == []
-        shoot(page, f"label-back-{width}")
+        looked_at(page, f"label-back-{width}")
         press(page, "1")
         assert answers(out, name)[-1].value == "male"
         press(page, "1")
@@ -109,22 +96,10 @@ def test_a_whole_session_by_keys(shared: tuple[str, Path], browser: Any, width: 
         for _ in range(11):
             press(page, "4")  # no person: no second question
         page.get_by_role("heading", name=f"Thank you, {name}.").wait_for()
-        assert violations(page) == []
-        assert sideways(page) == 0
-        shoot(page, f"label-thanks-{width}")
+        looked_at(page, f"label-thanks-{width}")
         last = {a.key: a.value for a in answers(out, name)}
         assert len(last) == 24
         assert sorted(last.values()) == sorted(["male", "young", *[NO_PERSON] * 22])
-
-
-def test_a_key_pressed_twice_answers_once(shared: tuple[str, Path], browser: Any) -> None:
-    address, out = shared
-    with opened(browser, address) as page:
-        begin(page, "Twice")
-        page.evaluate("() => { for (let i = 0; i < 6; i++) document.getElementById('choice-0').click(); }")
-        page.locator("#question", has_text="Age?").wait_for()
-        page.wait_for_timeout(500)
-        assert [answer.attribute for answer in answers(out, "Twice")] == ["gender"]
 
 
 def test_a_killed_server_goes_on_at_the_right_image(folder: Path, tmp_path: Path, browser: Any) -> None:
@@ -164,7 +139,7 @@ def test_a_broken_image_and_a_right_to_left_attribute(tmp_path: Path, browser: A
         if not broken.is_visible():
             press(page, "2")
         assert broken.is_visible()
-        assert violations(page) == []
+        looked_at(page)
         press(page, "4")
         assert NO_PERSON in {answer.value for answer in answers(out)}
 
@@ -173,12 +148,12 @@ def test_with_a_password_a_visitor_signs_in_first(
     folder: Path, tmp_path: Path, browser: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLDEBIAS_AUTH", "lab:a long password")
-    with study_page(folder, tmp_path, "--public") as (address, _, _), opened(browser, address) as page:
-        page.get_by_label("username").fill("lab")
-        page.get_by_label("password").fill("wrong")
-        page.get_by_role("button", name="Login").click()
-        page.get_by_text("Incorrect").first.wait_for()
-        page.get_by_label("username").fill("lab")
-        page.get_by_label("password").fill("a long password")
-        page.get_by_role("button", name="Login").click()
+    command = asking(folder, tmp_path / "answers.jsonl", "--public")
+    with served(command, tmp_path / "log", free_port()) as (address, _), opened(browser, address) as page:
+        for password in ("wrong", "a long password"):
+            page.get_by_label("username").fill("lab")
+            page.get_by_label("password").fill(password)
+            page.get_by_role("button", name="Login").click()
+            if password == "wrong":
+                page.get_by_text("Incorrect").first.wait_for()
         begin(page, "Ada")

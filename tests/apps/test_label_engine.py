@@ -2,7 +2,6 @@
 
 import io
 import shutil
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -85,18 +84,6 @@ def test_large_images_are_made_smaller_for_the_page(tmp_path: Path) -> None:
     Image.new("RGB", (3000, 1500)).save(tmp_path / "large.jpg")
     picture = studies.ImageFolder.open(tmp_path).picture(studies.ImageFolder.open(tmp_path).records[0])
     assert Image.open(io.BytesIO(picture)).size == (1024, 512)
-
-
-def test_an_answer_is_in_the_file_before_the_next_image_is_shown(tmp_path: Path) -> None:
-    draw(tmp_path)
-    engine = study(tmp_path)
-    place = engine.start("Ada")
-    time.sleep(0.02)
-    engine.answer(place, 1)
-    (answer,) = read_log(tmp_path / "answers.jsonl")
-    assert (answer.annotator, answer.attribute, answer.value) == ("Ada", "gender", "female")
-    assert answer.image in {record.path for record in engine.folder.records}
-    assert 0.02 <= answer.seconds < 5
 
 
 class Twin:
@@ -184,16 +171,13 @@ def test_several_annotators_at_once_do_not_mix(tmp_path: Path) -> None:
     assert all(answer.value == GENDER.choices[names.index(answer.annotator) % 4] for answer in answers.values())
 
 
-@pytest.mark.parametrize("number", [-1, 4])
-def test_a_choice_that_is_none_is_refused(tmp_path: Path, number: int) -> None:
-    engine = engines.Labelling(paper("a"), [GENDER], AnnotationLog(tmp_path / "x"))
-    with pytest.raises(InvalidInputError, match=f"expected 0 to 3, got {number}"):
-        engine.answer(engine.start("ada"), number)
-    assert not (tmp_path / "x").exists()
-
-
-def test_a_file_with_other_choices_is_not_mixed_with_these(tmp_path: Path) -> None:
+def test_choices_that_are_none_and_files_with_other_choices_are_refused(tmp_path: Path) -> None:
     log = AnnotationLog(tmp_path / "x")
+    engine = engines.Labelling(paper("a"), [GENDER], log)
+    for number in (-1, 4):
+        with pytest.raises(InvalidInputError, match=f"expected 0 to 3, got {number}"):
+            engine.answer(engine.start("ada"), number)
+    assert not log.path.exists()
     log.append("a", "ada", "gender", "man")
     log.append("a", "ada", "size", "large")
     with pytest.raises(InvalidInputError, match="'man' about gender"):
@@ -206,31 +190,24 @@ def test_names_of_people_are_taken(name: str) -> None:
 
 
 @refused(
-    ("...", "Type your name"),
-    ("../../etc/passwd", "leave out /"),
-    ("<b>ada</b>", "leave out / < >"),
-    ("ada\u202egnp", r"leave out U\+202E"),
-    ("a" * 10_000, "at most 40 characters, this one has 10000"),
+    ("...", "name"),
+    ("../../etc/passwd", "/"),
+    ("<b>ada</b>", "<"),
+    ("ada\u202egnp", r"U\+202E"),
+    ("a" * 10_000, "10000"),
 )
-def test_odd_names_get_a_clear_message(name: str) -> None:
+def test_odd_names_are_refused(name: str) -> None:
     studies.annotator_name(name)
 
 
-def test_names_that_look_alike_are_one(tmp_path: Path) -> None:
+def test_names_that_look_alike_are_one_and_a_closed_study_lets_no_one_else_in(tmp_path: Path) -> None:
     assert studies.annotator_name("Jose\u0301") == "José"
     assert studies.annotator_name("a  b\tc") == "a b c"
-    assert studies.annotator_name("ADA", known=["Ada"]) == "Ada"
-
-
-def test_a_closed_study_lets_no_one_else_in(tmp_path: Path) -> None:
     engine = engines.Labelling(paper("a"), [GENDER], AnnotationLog(tmp_path / "x"), annotators=["Ada", "Ben", "Ada"])
-    assert engine.annotators == ("Ada", "Ben")
-    assert engine.start("ben").annotator == "Ben"
+    assert engine.start("BEN").annotator == "Ben"
     assert engine.progress() == {"Ada": 0, "Ben": 0}
-    with pytest.raises(InvalidInputError, match="This study is for Ada, Ben; ask whoever runs it"):
+    with pytest.raises(InvalidInputError, match="Ada, Ben"):
         engine.start("eve")
-    with pytest.raises(InvalidInputError, match="leave out /"):
-        engines.Labelling(paper("a"), [GENDER], AnnotationLog(tmp_path / "x"), annotators=["a/b"])
 
 
 def test_values_come_from_the_command_line_or_a_prompt_set() -> None:
@@ -239,10 +216,8 @@ def test_values_come_from_the_command_line_or_a_prompt_set() -> None:
     (glasses, race) = studies.questions_of(["glasses", "race"], ["with, without", "fairface-race"])
     assert glasses.values == ("with", "without")
     assert len(race.choices) == 9  # a key for each
-    (tone,) = studies.questions_of(["tone"], prompt_set="skin-tone")
-    assert tone.values[0] == "pale"
-    (own,) = studies.questions_of(["gender"], ["man,woman"], "professions-gender")
-    assert own.values == ("man", "woman")
+    assert studies.questions_of(["tone"], prompt_set="skin-tone")[0].values[0] == "pale"
+    assert studies.questions_of(["gender"], ["man,woman"], "professions-gender")[0].values == ("man", "woman")
 
 
 @refused(

@@ -45,6 +45,7 @@ def test_an_answer_is_kept_and_the_next_question_shown(engine: Any, page: Any) -
     second = page._answering(1)(first[0], first[1])
     (answer,) = read_log(engine.log.path)
     assert (answer.annotator, answer.attribute, answer.value) == ("Ada", "gender", "female")
+    assert 0 < answer.seconds < 5
     assert "Age?" in shown(second)
     again = page._answering(1)(first[0], second[1])  # the page shows another step by now
     assert len(read_log(engine.log.path)) == 1

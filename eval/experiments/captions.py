@@ -35,7 +35,7 @@ from vldebias.miniature.words import SIZE
 from vldebias.pictures import save_png, subplots
 from vldebias.training.loop import fit
 from vldebias.training.monitor import Monitor, image_features, text_features
-from vldebias.training.objective import Trainee, build_objective
+from vldebias.training.objective import Objective, Trainee
 from vldebias.training.pairs import mixture_noise
 from vldebias.training.sampling import numpy_generator, torch_generator
 from vldebias.training.settings import LoopSettings, LossSettings
@@ -187,7 +187,7 @@ def train(
     settings = LoopSettings(warmup=0.1, weight_decay=0.05, **loop)
     sampling = {"batch_size": settings.batch_size, "seed": settings.seed}
     batches = TensorBatches(images, texts, tokenize=found.tokenize, **sampling)
-    objective = build_objective(LossSettings(**loss), temperature=loss["temperature"], items=len(images))
+    objective = Objective(LossSettings(**loss), temperature=loss["temperature"], items=len(images))
     fit(Trainee(found, objective), batches, settings, monitor=watch)
     return found
 

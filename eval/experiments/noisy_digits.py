@@ -24,7 +24,7 @@ from eval.experiments.captions import class_noise
 from eval.experiments.run import Cell, packed
 from vldebias.evaluation.classifiers import logistic_regression
 from vldebias.training.batches import Batch
-from vldebias.training.objective import build_objective
+from vldebias.training.objective import Objective
 from vldebias.training.sampling import numpy_generator
 from vldebias.training.settings import LossSettings
 
@@ -84,7 +84,7 @@ def work(cell: Cell) -> dict[str, Any]:
     torch.manual_seed(seed)
     encoder, projection = network()
     settings = LossSettings(**cell["settings"], temperature=cell["temperature"])
-    objective = build_objective(settings, temperature=cell["temperature"], items=len(images), two_views=True)
+    objective = Objective(settings, temperature=cell["temperature"], items=len(images), two_views=True)
     parameters = [*encoder.parameters(), *projection.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=LR, weight_decay=1e-4)
     drawn, views = numpy_generator("digit pairs", seed), torch.Generator().manual_seed(seed)

@@ -34,7 +34,7 @@ from vldebias.training.augmentation import mix_amplitudes, most_similar
 from vldebias.training.loop import Entry, fit
 from vldebias.training.model import tune
 from vldebias.training.monitor import image_features
-from vldebias.training.objective import Trainee, build_objective
+from vldebias.training.objective import Objective, Trainee
 from vldebias.training.sampling import torch_generator
 from vldebias.training.settings import LoopSettings, LossSettings
 
@@ -116,7 +116,7 @@ def train(arm: Mapping[str, Any], seed: int, recipe: Recipe, images: Tensor) -> 
     read = fresh_towers(seed)
     tune(read, "image")
     loss = LossSettings(loss="info_nce", temperature=recipe.temperature)
-    objective = build_objective(loss, temperature=recipe.temperature, items=len(images), two_views=True)
+    objective = Objective(loss, temperature=recipe.temperature, items=len(images), two_views=True)
     stepping = {name: value for name, value in arm.items() if name != "partner"}
     alike = {name: getattr(recipe, name) for name in ("steps", "batch_size", "lr", "warmup", "weight_decay")}
     settings = LoopSettings(**alike, **stepping, seed=seed)

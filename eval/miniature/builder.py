@@ -21,12 +21,10 @@ from vldebias.errors import InvalidInputError
 from vldebias.files import only_writer, write_atomically
 from vldebias.losses import info_nce
 from vldebias.miniature.architectures import (
+    CONFIGS,
     AttributeNetwork,
     Widths,
     build_clip,
-    build_scheduler,
-    build_unet,
-    build_vae,
 )
 from vldebias.miniature.models import load_text_tower, load_vae, load_weights
 from vldebias.miniature.tokenizer import open_clip_tokenizer, save_tokenizer
@@ -214,7 +212,9 @@ def encode_captions(
 
 def _train_vae(stage: Stage) -> None:
     """Writes vae.safetensors, scaled so that latents have unit variance."""
-    vae = build_vae().to(stage.device)
+    from vldebias.miniature.autoencoder import PatchAutoencoder
+
+    vae = PatchAutoencoder(**CONFIGS["vae"]).to(stage.device)
     optimizer = torch.optim.AdamW(vae.parameters(), 2e-3)
     seed, batch = stage.stream, BATCH[stage.name]
     pictures = _Pictures(seed)
@@ -283,16 +283,17 @@ def _train_unet(stage: Stage) -> None:
 
 def _train_noise_predictor(stage: Stage, pictures: "_Pictures", start: Path | None = None) -> None:
     """Writes the moving average of the weights, which draws far better than the last ones."""
+    from diffusers import DDIMScheduler, UNet2DConditionModel
     from safetensors.torch import load_file
 
     latents, hidden, row = _pool(stage, pictures)
-    unet = build_unet(hidden.shape[-1])
+    unet = UNet2DConditionModel(cross_attention_dim=hidden.shape[-1], **CONFIGS["unet"])
     if start:
         unet.load_state_dict({name: tensor.float() for name, tensor in load_file(start).items()})
     unet = unet.to(stage.device, memory_format=torch.channels_last)
     optimizer = torch.optim.AdamW(unet.parameters(), 2e-3, weight_decay=0.01)
     average = Average(dict(unet.named_parameters()), 0.999)
-    signal = build_scheduler().alphas_cumprod.to(stage.device)
+    signal = DDIMScheduler(**CONFIGS["scheduler"]).alphas_cumprod.to(stage.device)
 
     def loss(step: int) -> torch.Tensor:
         source, n = generator(stage.stream, step), BATCH[stage.name]

@@ -72,7 +72,7 @@ def opened(
     asked: list[str] = []
     said: list[Any] = []
     page.on("request", lambda request: asked.append(request.url))
-    page.on("console", said.append)
+    page.on("console", lambda message: said.append(message))
     try:
         if go:
             page.goto(address)

@@ -16,8 +16,7 @@ from tests.refusals import refused
 from vldebias.cli import app
 from vldebias.cli.train import FLAGS
 from vldebias.errors import InvalidInputError
-from vldebias.training.loop import InterruptedRunError
-from vldebias.training.objective import build_objective
+from vldebias.training.objective import Objective
 from vldebias.training.pairs import open_images
 from vldebias.training.settings import PRESETS, TrainSettings, load_settings
 
@@ -60,7 +59,7 @@ def test_pairs_are_listed_without_training_and_the_best_kept_for_it(tmp_path: Pa
 def test_a_preset_is_where_settings_begin(name: str, tmp_path: Path) -> None:
     preset = load_settings(preset=name)
     assert {key: getattr(preset, key) for key in PRESETS[name]} == PRESETS[name]
-    build_objective(preset, temperature=0.07, items=512)
+    Objective(preset, temperature=0.07, items=512)
     (tmp_path / "run.yaml").write_text(call("train", "--preset", name, "--lr", "0.5", "--show"))
     assert load_settings(tmp_path / "run.yaml") == load_settings(preset=name, lr=0.5)
     other = load_settings(preset=name, loss="rince", steps=7)
@@ -112,7 +111,7 @@ def test_an_interrupt_says_what_the_same_command_would_do(tmp_path: Path, monkey
     assert stopped.exit_code == 130
 
     def terminated(*_: object, **__: object) -> None:
-        raise InterruptedRunError(signal.SIGTERM)
+        raise KeyboardInterrupt(signal.SIGTERM)
 
     monkeypatch.setattr("vldebias.training.run.train_model", terminated)
     assert CliRunner().invoke(app, arguments).exit_code == 143
@@ -133,4 +132,4 @@ def test_the_commands_of_the_tutorial_and_the_help_go_together(tmp_path: Path) -
         here = [str(tmp_path / word) if word.endswith(".yaml") else word for word in command if word != "--show"]
         shown = tmp_path / "shown.yaml"
         shown.write_text(call("train", *here, "--show"))
-        build_objective(load_settings(shown), temperature=0.07, items=100)
+        Objective(load_settings(shown), temperature=0.07, items=100)

@@ -17,7 +17,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from vldebias.data import Labels, cache, prefetch, processes
-from vldebias.data.cache import Shard, ShardStore
 from vldebias.data.parallel import Processes
 from vldebias.errors import InvalidInputError, VldebiasWarning
 
@@ -111,11 +110,12 @@ def test_a_damaged_shard_is_named_set_aside_and_computed_again(damage: str, tmp_
 
 def test_a_shard_of_another_size_is_set_aside(tmp_path: Path) -> None:
     """Its last rows are those of the next one."""
-    shard = Shard(torch.ones(2, 3), torch.tensor([0, 2]), 0, 4)
-    ShardStore(tmp_path, 4, {}).write(0, shard)
-    assert ShardStore(tmp_path, 4, {}).read(0) is not None
+    for size in (4, 3):
+        embed(make_data(6), Counting(), tmp_path / str(size), shard_size=size)
+    shards(tmp_path / "4")[0].replace(shards(tmp_path / "3")[0])
     with pytest.warns(VldebiasWarning, match=r"shard-00000.safetensors: .*damaged .*set aside"):
-        assert ShardStore(tmp_path, 3, {}).read(0) is None
+        found = embed(make_data(6), Counting(), tmp_path / "3", shard_size=3)
+    assert len(found) == 6
 
 
 def test_a_fault_of_the_machine_or_the_drive_is_not_put_down_to_the_image(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from vldebias.miniature import load_clip, weights_dir
 from vldebias.miniature.tokenizer import open_clip_tokenizer, transformers_tokenizer
 from vldebias.training import model as module
 from vldebias.training.model import check_savable, depths, merged, replacing, save_model, tune
-from vldebias.training.optim import keep_frozen_still
+from vldebias.training.objective import Trainee
 
 DIM = 24
 VISION: dict[str, Any] = {"layers": 1, "width": 32, "head_width": 16, "patch_size": 16, "image_size": 32}
@@ -120,8 +120,7 @@ def alike(one: Towers, other: Towers, atol: float = 1e-4) -> bool:
 def step(found: Towers) -> dict[str, Tensor]:
     """One step of plain descent in train mode; returns what the state dict was before."""
     before = {name: tensor.clone() for name, tensor in found.model.state_dict().items()}
-    found.model.train()
-    keep_frozen_still(found.model)
+    Trainee(found, nn.Module()).train()  # type: ignore[arg-type]
     torch.stack([part.square().sum() for part in features(found)]).sum().backward()
     with torch.no_grad():
         for parameter in found.model.parameters():

@@ -18,7 +18,7 @@ from training_parts import image_data, letters_of, plain, reader, tiny_image, ti
 from vldebias.data import Labels
 from vldebias.errors import VldebiasWarning
 from vldebias.projection import CalibratedProjection
-from vldebias.training.monitor import Monitor, held_out, worsened
+from vldebias.training.monitor import Monitor, worsened
 
 WORDS = ("cat", "dog", "owl", "emu")
 
@@ -151,7 +151,7 @@ def data(n: int = 20, read: Any = None, broken: Sequence[int] = ()) -> Any:
 
 def test_that_of_images_equals_that_of_tensors_and_reads_them_once() -> None:
     towers, reads = tiny_towers(), list[int]()
-    monitor = held_out(data(read=lambda i: reads.append(i) or tiny_image(i)), plain, "label")
+    monitor = Monitor.of(data(read=lambda i: reads.append(i) or tiny_image(i)), plain, "label")
     tensors = Monitor(
         torch.stack([plain(tiny_image(i)).half() for i in range(20)]).float(),
         captions=data().captions,
@@ -160,14 +160,14 @@ def test_that_of_images_equals_that_of_tensors_and_reads_them_once() -> None:
     )
     assert monitor(towers) == pytest.approx(tensors(towers), abs=1e-6)
     assert sorted(reads) == list(range(20))
-    assert held_out(data(), plain, "label", template="a {} in the wild.").class_texts[2] == "an owl in the wild."
+    assert Monitor.of(data(), plain, "label", template="a {} in the wild.").class_texts[2] == "an owl in the wild."
 
 
 def test_what_cannot_be_read_is_left_out() -> None:
     with pytest.warns(VldebiasWarning, match=r"own train: 2 of 20 .* left out, such as id3"):
-        found = held_out(data(broken=(3, 4)), plain, "label", workers=0)(tiny_towers())
+        found = Monitor.of(data(broken=(3, 4)), plain, "label", workers=0)(tiny_towers())
     rest = data()[[i for i in range(20) if i not in (3, 4)]]
-    assert found == held_out(rest, plain, "label")(tiny_towers())
+    assert found == Monitor.of(rest, plain, "label")(tiny_towers())
 
 
 def test_what_is_worse_is_named_and_nothing_else() -> None:

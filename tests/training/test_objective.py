@@ -15,7 +15,7 @@ from vldebias import losses
 from vldebias.errors import VldebiasWarning
 from vldebias.losses import info_nce
 from vldebias.training.batches import Batch
-from vldebias.training.objective import Trainee, build_objective, unit
+from vldebias.training.objective import Objective, Trainee, unit
 from vldebias.training.settings import LossSettings
 
 N, T = 8, 0.2
@@ -27,7 +27,7 @@ def features(seed: int) -> Tensor:
 
 def built(loss: str, *, items: int | None = N, groups: int | None = None, gather: bool = False, **given: Any) -> Any:
     chosen = LossSettings(loss=loss, **given)  # type: ignore[arg-type]
-    return build_objective(chosen, temperature=T, items=items, groups=groups, gather=gather)
+    return Objective(chosen, temperature=T, items=items, groups=groups, gather=gather)
 
 
 X, Y = features(0), features(1)
@@ -52,7 +52,7 @@ FUNCTIONS: dict[str, tuple[dict[str, Any], Any]] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_each_is_the_function_of_its_name(name: str) -> None:
     given, function = FUNCTIONS[name]
-    objective = build_objective(LossSettings(loss=name, temperature=T, **given), temperature=9.0, items=N)  # type: ignore[arg-type]
+    objective = Objective(LossSettings(loss=name, temperature=T, **given), temperature=9.0, items=N)  # type: ignore[arg-type]
     torch.testing.assert_close(objective(X, Y, BATCH), function())
     assert objective.temperature == pytest.approx(T)
 
@@ -75,7 +75,7 @@ def test_rince_is_not_as_steep_as_the_temperature_of_clip_unless_asked_for() -> 
     ):
         chosen = LossSettings(loss=loss, temperature=given)  # type: ignore[arg-type]
         with pytest.warns(VldebiasWarning, match="temperature 0.01") if given else nullcontext():
-            assert build_objective(chosen, temperature=own, items=N).temperature == wanted
+            assert Objective(chosen, temperature=own, items=N).temperature == wanted
 
 
 def test_schedules_move_the_loss() -> None:
@@ -112,7 +112,7 @@ PAIRS = Batch(IMAGES, letters_of(["a cat", "a dog", "a cat", "an owl", "a dog", 
 
 
 def trainee(two_views: bool = False, **given: Any) -> Any:
-    objective = build_objective(LossSettings(loss="info_nce"), temperature=T, items=ROWS, two_views=two_views)
+    objective = Objective(LossSettings(loss="info_nce"), temperature=T, items=ROWS, two_views=two_views)
     return Trainee(tiny_towers(), objective, **given).eval()
 
 

@@ -23,7 +23,7 @@ from vldebias.methods import load_edits
 from vldebias.miniature import load_clip
 from vldebias.progress import Progress
 from vldebias.training.loop import fit
-from vldebias.training.objective import Trainee, build_objective
+from vldebias.training.objective import Objective, Trainee
 from vldebias.training.pairs import make_pairs, open_images
 from vldebias.training.run import list_pairs, make_batches, make_monitor, steps_done, train_model
 from vldebias.training.settings import TrainSettings, load_settings
@@ -158,7 +158,7 @@ def test_a_killed_run_goes_on_in_the_middle_of_its_stream(tmp_path: Path) -> Non
                 raise KeyboardInterrupt
 
         found = tiny_towers()
-        objective = build_objective(chosen, temperature=0.3, items=None)
+        objective = Objective(chosen, temperature=0.3, items=None)
         batches = make_batches(stream, chosen, found)
         history = fit(Trainee(found, objective), batches, chosen, folder=folder, on_step=interrupt)
         return [entry["loss"] for entry in history], found.model.state_dict()

@@ -96,7 +96,7 @@ def train(
         done, steps = steps_done(folder)
         continues = f"continues after step {done} of {steps}" if done else "starts over: nothing was saved"
         say(f"interrupted; the same command {continues}")
-        raise typer.Exit(128 + getattr(interrupt, "signal", signal.SIGINT)) from None
+        raise typer.Exit(128 + next(iter(interrupt.args), signal.SIGINT)) from None
     if outcome is None:  # not the first of several processes
         return
     if as_json:

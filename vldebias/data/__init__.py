@@ -1,15 +1,15 @@
 """Read data sets with labels and rows of features, and cache embeddings."""
 
 from vldebias.data.cache import embed_images
-from vldebias.data.dataset import ImageData, ImageStream, check_images, describe, file_images
+from vldebias.data.dataset import ImageData, check_images, describe, file_images
 from vldebias.data.embeddings import (
     Embeddings,
-    is_features,
     load_embeddings,
     load_texts,
     open_embeddings,
     save_embeddings,
 )
+from vldebias.data.huggingface import ImageStream
 from vldebias.data.parallel import OnRay, prefetch, processes
 from vldebias.data.rows import Shards, UnitRows, digest_of
 from vldebias.data.sources import list_data, open_data
@@ -32,7 +32,6 @@ __all__ = [
     "digest_of",
     "embed_images",
     "file_images",
-    "is_features",
     "list_data",
     "load_embeddings",
     "load_texts",

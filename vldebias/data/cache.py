@@ -86,9 +86,9 @@ def embed_images(
     readable = re.sub(r"[^\w.-]+", "-", f"{data.name}-{data.split}").strip("-.")
     where = Path(cache_dir or os.environ.get("VLDEBIAS_CACHE") or Path.home() / ".cache" / "vldebias")
     folder = where / f"{readable}-{digest}"
-    store = ShardStore(folder if runner is None else folder.absolute(), shard_size, about | {"shard_size": shard_size})
+    place, origin = folder if runner is None else folder.absolute(), about | {"shard_size": shard_size}
     with progress or Progress.on() as display:
-        run = _Run(store, encoder, dtype, batch_size, workers, display, runner)
+        run = _Run(place, shard_size, origin, encoder, dtype, batch_size, workers, display, runner)
         try:
             embeddings = run.embeddings(data)
         except KeyboardInterrupt:
@@ -122,14 +122,22 @@ class Shard:
         return notes | {"digest": state.hexdigest()}
 
 
-class ShardStore:
-    """Store the shards of one data set under one encoder in one folder, with a readable note of their origin.
+@dataclass(frozen=True)
+class _Run:
+    """Embed one data set by one encoder into the shards of one folder, with a readable note of their origin.
 
     A file appears by one move of a complete, synced one, so that several runs in the same folder do no harm.
     """
 
-    def __init__(self, folder: Path, shard_size: int, about: Mapping[str, Any]) -> None:
-        self.folder, self.shard_size, self._about = folder, shard_size, dict(about)
+    folder: Path
+    shard_size: int
+    about: Mapping[str, Any]
+    encoder: ImageEncoder
+    dtype: str
+    batch_size: int
+    workers: int
+    progress: Progress
+    runner: OnRay | None
 
     def path(self, index: int) -> Path:
         """Return the path of a shard, written or not."""
@@ -163,30 +171,17 @@ class ShardStore:
         """Write shard `index`, complete and synced."""
         card = self.folder / "cache.json"
         if not card.exists():
-            write_atomically(card, json.dumps(self._about, indent=1, sort_keys=True) + "\n")
+            write_atomically(card, json.dumps(self.about, indent=1, sort_keys=True) + "\n")
         tensors = {"features": shard.features.contiguous(), "rows": shard.rows.contiguous()}
         write_atomically(self.path(index), save(tensors, {_ENTRY: json.dumps(shard.notes(), sort_keys=True)}))
 
-
-@dataclass(frozen=True)
-class _Run:
-    """Embed one data set into one store."""
-
-    store: ShardStore
-    encoder: ImageEncoder
-    dtype: str
-    batch_size: int
-    workers: int
-    progress: Progress
-    runner: OnRay | None
-
     def embeddings(self, data: ImageData) -> Embeddings:
         """Find missing shards in process 0, share the work among all processes, and return everything in each."""
-        group, size, title = processes(), self.store.shard_size, f"{data.name} {data.split}"
+        group, size, title = processes(), self.shard_size, f"{data.name} {data.split}"
         shards = range(-(-len(data) // size))
-        missing = group.share([i for i in shards if self.store.read(i) is None] if group.rank == 0 else None)
+        missing = group.share([i for i in shards if self.read(i) is None] if group.rank == 0 else None)
         progress = SILENT if group.rank else self.progress
-        progress.say(f"{title}: {len(shards) - len(missing)} of {len(shards)} shards found in {self.store.folder}")
+        progress.say(f"{title}: {len(shards) - len(missing)} of {len(shards)} shards found in {self.folder}")
         missing = missing[group.rank :: group.world]
         total = sum(min(size, len(data) - index * size) for index in missing)
         with (progress if total else SILENT).bar(title, total) as bar:
@@ -198,10 +193,10 @@ class _Run:
                 for index in missing:
                     self._shard(data, index, bar.advance)
         group.wait()
-        found = [shard for index in shards if (shard := self.store.read(index)) is not None]
+        found = [shard for index in shards if (shard := self.read(index)) is not None]
         if lost := set(shards) - {shard.start // size for shard in found}:
             raise InvalidInputError(
-                f"{self.store.path(min(lost))}: expected this shard now that all processes have finished, but it is "
+                f"{self.path(min(lost))}: expected this shard now that all processes have finished, but it is "
                 "not there; all of them need the same cache folder, and nothing else may delete from it. Run again"
             )
         parts = [shard.features for shard in found if len(shard.features)] or [torch.empty(0, 0)]
@@ -221,9 +216,9 @@ class _Run:
 
         The batches start anew here, so that a shard never depends on another.
         """
-        size = self.store.shard_size
+        size = self.shard_size
         places = range(index * size, min((index + 1) * size, len(data)))
-        if self.store.read(index) is not None:
+        if self.read(index) is not None:
             return len(places)
 
         def load(row: int) -> tuple[int, Pixels | str]:
@@ -259,5 +254,5 @@ class _Run:
             )
         features = torch.cat(parts) if parts else torch.empty(0, 0, dtype=DTYPES[self.dtype])
         kept = torch.tensor(rows, dtype=torch.int64)
-        self.store.write(index, Shard(features, kept, places.start, len(places), skipped))
+        self.write(index, Shard(features, kept, places.start, len(places), skipped))
         return len(places)

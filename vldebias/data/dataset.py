@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -92,24 +92,6 @@ class Record:
     labels: Mapping[str, str | None] = field(default_factory=dict)
     caption: str | None = None
     more_captions: tuple[str, ...] | None = None
-
-
-class ImageStream:
-    """Yield rows one after another, for training; name, split, fingerprint and about are as in ImageData.
-
-    names: column -> names of its labels where known beforehand. shards: how many parts can be read separately.
-    """
-
-    name: str
-    split: str
-    fingerprint: Any
-    about: Mapping[str, Any]
-    names: Mapping[str, tuple[str, ...]]
-    shards: int = 1
-
-    def records(self, start: int = 0, shard: int | None = None) -> Iterator[Record]:
-        """Return the rows from `start` on, of one shard or of all of them, always in the same order."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from vldebias.data.dataset import Columns
-from vldebias.data.rows import RowNumbers, Shards, UnitRows, files_of, is_pattern
+from vldebias.data.rows import RowNumbers, Shards, UnitRows, files_of
 from vldebias.data.tables import Labels, as_labels, as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, need
 from vldebias.files import write_atomically
@@ -291,11 +291,6 @@ def _texts(fields: Mapping[str, Array], dim: int) -> Texts:
             raise InvalidInputError(f"'prompts': {prompt!r} is there twice with different embeddings")
         texts.setdefault(prompt, row)
     return texts
-
-
-def is_features(path: str | Path) -> bool:
-    """Tell whether a path names features: a file by its ending, or files by a pattern."""
-    return Path(path).suffix in (".npz", ".npy") or is_pattern(path)
 
 
 def open_embeddings(paths: str | Path, *, table: str | Path | None = None) -> tuple[Embeddings, Texts]:

@@ -14,7 +14,6 @@ import numpy as np
 
 from vldebias.data.dataset import (
     ImageData,
-    ImageStream,
     LazyText,
     Record,
     fingerprint_files,
@@ -113,7 +112,7 @@ def open_huggingface(
     name = folder.parent.name or "files" if is_pattern(root) else folder.stem
     about = {"root": str(root), "config": config, "revision": revision}
     mark = partial(_fingerprint, split, source)
-    rows = RowStream(image, caption, columns, classes, base, dataset, name, split, about, mark)
+    rows = ImageStream(image, caption, columns, classes, base, dataset, name, split, about, mark)
     return rows if streaming else rows.images()
 
 
@@ -142,8 +141,8 @@ def _fingerprint(split: str, source: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class RowStream(ImageStream):
-    """Read the rows of a data set; serve as an `ImageStream` where the data set is an iterable one.
+class ImageStream:
+    """Yield the rows of a data set one after another, for training; fields are as in ImageData.
 
     image, caption: columns. labels: name here -> column.
     classes: column -> names of its codes, for the columns that the data set itself declares as classes.
@@ -162,12 +161,12 @@ class RowStream(ImageStream):
     fingerprint: LazyText = LazyText()  # noqa: RUF009  (a descriptor is no default)
 
     @property
-    def names(self) -> dict[str, tuple[str, ...]]:  # type: ignore[override]
+    def names(self) -> dict[str, tuple[str, ...]]:
         """Return column -> names of its labels where they are known beforehand."""
         return {here: self.classes[there] for here, there in self.labels.items() if there in self.classes}
 
     @property
-    def shards(self) -> int:  # type: ignore[override]
+    def shards(self) -> int:
         """Return the number of parts that can be read separately, mostly files."""
         return int(self.dataset.num_shards)
 

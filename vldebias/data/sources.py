@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.data.dataset import ImageData, ImageStream, file_images
-from vldebias.data.huggingface import LAYOUT, open_huggingface
+from vldebias.data.dataset import ImageData, file_images
+from vldebias.data.huggingface import LAYOUT, ImageStream, open_huggingface
 from vldebias.data.tables import (
     ColumnNames,
     Labels,

@@ -21,12 +21,12 @@ from vldebias.data import (
     digest_of,
     embed_images,
     file_images,
-    is_features,
     list_data,
     load_texts,
     open_data,
     open_embeddings,
 )
+from vldebias.data.rows import is_pattern
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, UnsupportedHostError, did_you_mean, need
 from vldebias.hosts import Host, TextTable, resolve
@@ -226,9 +226,11 @@ class Session:
             return None if spec is None else self._split(spec, optional=name in ("train", "val"))
         if isinstance(given, (Embeddings, ImageData)):
             return given
-        if isinstance(given, (str, Path)) and (is_features(given) or Path(given).is_dir()):
-            return _of_file(Path(given))[0] if is_features(given) else _folder(Path(given))
         if isinstance(given, (str, Path)):
+            if Path(given).suffix in (".npz", ".npy") or is_pattern(given):
+                return _of_file(Path(given))[0]
+            if Path(given).is_dir():
+                return _folder(Path(given))
             if str(given) not in (names := [*WORLDS, *list_data()]):
                 expected = f"a folder, a file of features or one of {', '.join(names)}; {did_you_mean(given, names)}"
                 raise InvalidInputError(f"{name}: got {str(given)!r}; expected {expected}")

@@ -9,7 +9,7 @@ from vldebias.losses.debiased import (
     hard_negative_contrastive,
 )
 from vldebias.losses.gce import GCELoss, generalized_cross_entropy
-from vldebias.losses.global_contrastive import GlobalContrastiveLoss, Popularity, estimate_popularity
+from vldebias.losses.global_contrastive import GlobalContrastiveLoss, estimate_popularity
 from vldebias.losses.groups import GroupWeights
 from vldebias.losses.info_nce import InfoNCELoss, info_nce
 from vldebias.losses.processes import gather_rows
@@ -25,7 +25,6 @@ __all__ = [
     "GroupWeights",
     "HardNegativeContrastiveLoss",
     "InfoNCELoss",
-    "Popularity",
     "RINCELoss",
     "SigmoidLoss",
     "SpreadLoss",

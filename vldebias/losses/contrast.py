@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.losses.checks import check_temperature, matched
-from vldebias.losses.processes import gather_rows, mean_over_processes, own_rows
+from vldebias.losses.processes import gather_rows, mean_over_processes, rank
 from vldebias.losses.sums import matrix_sums, matrix_total, row_blocks, score_block
 
 
@@ -70,7 +70,8 @@ class Contrast:
                 raise InvalidInputError(
                     f"expected n >= 2 rows, since the other rows are the negatives, got n = {joint}"
                 )
-            self.rows = own_rows(len(image), joint)
+            start = rank() * len(image) if joint > len(image) else 0
+            self.rows = slice(start, start + len(image))  # of this process
             self.positive = (self.anchors[0] * self.joint[1][self.rows]).sum(1)
         self.count = (joint - 1) * (2 if self.within_view else 1)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -145,23 +144,9 @@ class GlobalContrastiveLoss(nn.Module):
         self.xi.copy_(torch.maximum(self.xi, self.zeta[:, items].abs().amax(1)))
 
 
-@dataclass(frozen=True)
-class Popularity:
-    """Hold the solution of the popularity problem.
-
-    zeta: (n,) float64 margins with mean 0. log_popularity: zeta / tau, the log of q_j = sum_i p(y_j | x_i) up to a
-    constant. gradient_norm: of eq. 8. iterations: number of scalings.
-    """
-
-    zeta: Tensor
-    log_popularity: Tensor
-    gradient_norm: float
-    iterations: int
-
-
 def estimate_popularity(
     similarity: Tensor, *, temperature: float, tolerance: float = 1e-12, max_iterations: int = 10_000
-) -> Popularity:
+) -> tuple[Tensor, Tensor]:
     """Return the popularity of n items from their similarities, eq. 8 and 9 of Wang et al., NUCLR (2025).
 
     At the optimum q_j = sum_i K_ij / sum_k K_ik / q_k with K = e^{E/tau} (eq. 9): K divided by its columns' q and
@@ -173,8 +158,12 @@ def estimate_popularity(
         temperature: tau > 0.
         tolerance: stop at this norm of the gradient of eq. 8; or after max_iterations, with a warning.
 
+    Returns:
+        zeta: (n,) float64 margins with mean 0. log_popularity: zeta / tau, the log of q_j = sum_i p(y_j | x_i) up to
+        a constant.
+
     >>> one_popular = torch.tensor([[0.9, 0.1, 0.8], [0.2, 0.9, 0.8], [0.1, 0.1, 0.9]])
-    >>> int(estimate_popularity(one_popular, temperature=0.2).zeta.argmax())
+    >>> int(estimate_popularity(one_popular, temperature=0.2)[0].argmax())
     2
     """
     check_temperature(temperature)
@@ -196,4 +185,4 @@ def estimate_popularity(
         message = f"popularity: gradient norm {norm:.1e} after {max_iterations} iterations, asked for {tolerance:.1e}"
         warn(f"{message}; raise max_iterations or the temperature")
     log_q = log_q - log_q.mean()
-    return Popularity(log_q * temperature, log_q, norm, iteration)
+    return log_q * temperature, log_q

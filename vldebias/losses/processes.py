@@ -26,12 +26,6 @@ def rank() -> int:
     return dist.get_rank() if world_size() > 1 else 0
 
 
-def own_rows(n: int, joint: int) -> slice:
-    """Return the slice of the `joint` rows that holds the n rows of this process; all where nothing was gathered."""
-    start = rank() * n if joint > n else 0
-    return slice(start, start + n)
-
-
 class _GatherRows(torch.autograd.Function):
     """Gather (n, ...) of every process as (world size * n, ...); backward sums the gradients of all for own rows."""
 

@@ -15,10 +15,7 @@ from vldebias.miniature.words import BIRD_FIELDS, PEOPLE_FIELDS, SIZE, WORLDS
 
 if TYPE_CHECKING:
     import open_clip
-    from diffusers import DDIMScheduler, UNet2DConditionModel
     from transformers import CLIPTextConfig
-
-    from vldebias.miniature.autoencoder import PatchAutoencoder
 
 HEAD_WIDTH, LAYERS, MLP_RATIO, PATCH_SIZE = 32, 3, 4.0, 8  # of both towers; the patches are the vision tower's
 IMAGE_MEAN = IMAGE_STD = (0.5, 0.5, 0.5)  # pixels in [0, 1] are mapped to [-1, 1]
@@ -64,23 +61,6 @@ def text_config(vocab_size: int, width: int = NARROW.text, joint: int = NARROW.j
         projection_dim=joint,
         **CONFIGS["text"],
     )
-
-
-def build_vae() -> "PatchAutoencoder":
-    """Build the autoencoder of 64 x 64 images."""
-    from vldebias.miniature.autoencoder import PatchAutoencoder
-
-    return PatchAutoencoder(**CONFIGS["vae"])
-
-
-def build_unet(text_width: int = NARROW.text) -> "UNet2DConditionModel":
-    """Build the U-Net: two resolutions, with cross-attention to the text in all blocks."""
-    return need("diffusers").UNet2DConditionModel(cross_attention_dim=text_width, **CONFIGS["unet"])
-
-
-def build_scheduler() -> "DDIMScheduler":
-    """Build the noise schedule of Stable Diffusion."""
-    return need("diffusers").DDIMScheduler(**CONFIGS["scheduler"])
 
 
 class AttributeNetwork(nn.Module):

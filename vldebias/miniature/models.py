@@ -13,14 +13,12 @@ import torch
 
 from vldebias.errors import InvalidInputError, need
 from vldebias.miniature.architectures import (
+    CONFIGS,
     IMAGE_MEAN,
     IMAGE_STD,
     AttributeNetwork,
     Widths,
     build_clip,
-    build_scheduler,
-    build_unet,
-    build_vae,
     text_config,
 )
 from vldebias.miniature.tokenizer import BUILD, open_clip_tokenizer, transformers_tokenizer
@@ -99,8 +97,10 @@ def load_text_tower(folder: Path | str | None = None) -> "tuple[CLIPTextModel, C
 
 def load_vae(folder: Path | str | None = None) -> "PatchAutoencoder":
     """Load the autoencoder of the pipeline, in eval mode."""
+    from vldebias.miniature.autoencoder import PatchAutoencoder
+
     folder = _folder(folder)
-    vae = _filled(build_vae(), folder / "vae.safetensors")
+    vae: PatchAutoencoder = _filled(PatchAutoencoder(**CONFIGS["vae"]), folder / "vae.safetensors")
     vae.register_to_config(scaling_factor=json.loads((folder / "vae.json").read_text())["scaling_factor"])
     return vae.requires_grad_(False)
 
@@ -109,12 +109,14 @@ def load_pipeline(folder: Path | str | None = None) -> "StableDiffusionPipeline"
     """Load the miniature Stable Diffusion, which generates 64 x 64 portraits and birds, without progress bar."""
     folder = _folder(folder)
     text_encoder, tokenizer = load_text_tower(folder)
-    pipeline = need("diffusers").StableDiffusionPipeline(
+    diffusers = need("diffusers")
+    unet = diffusers.UNet2DConditionModel(cross_attention_dim=text_encoder.config.hidden_size, **CONFIGS["unet"])
+    pipeline = diffusers.StableDiffusionPipeline(
         vae=load_vae(folder),
         text_encoder=text_encoder,
         tokenizer=tokenizer,
-        unet=_filled(build_unet(text_encoder.config.hidden_size), folder / "unet.safetensors"),
-        scheduler=build_scheduler(),
+        unet=_filled(unet, folder / "unet.safetensors"),
+        scheduler=diffusers.DDIMScheduler(**CONFIGS["scheduler"]),
         safety_checker=None,
         feature_extractor=None,
         requires_safety_checker=False,

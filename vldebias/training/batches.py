@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from vldebias.data.dataset import ImageStream, Record
+from vldebias.data.dataset import Record
+from vldebias.data.huggingface import ImageStream
 from vldebias.data.parallel import prefetch
 from vldebias.data.tables import UNKNOWN, says_something
 from vldebias.errors import InvalidInputError, warn

@@ -26,7 +26,7 @@ from vldebias.files import only_writer, write_atomically
 from vldebias.hosts.towers import Towers
 from vldebias.training.batches import Batch, Batches
 from vldebias.training.objective import Trainee
-from vldebias.training.optim import RHO, Average, climbed, cosine_rate, keep_frozen_still, parameter_groups, still
+from vldebias.training.optim import RHO, Average, climbed, cosine_rate, parameter_groups, still
 from vldebias.training.settings import LoopSettings
 
 if TYPE_CHECKING:
@@ -42,14 +42,6 @@ _TYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 class DivergedError(VldebiasError):
     """Report a loss that is not a number."""
-
-
-class InterruptedRunError(KeyboardInterrupt):
-    """Report a signal, by its number, after which the step was finished and saved."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.signal = number
 
 
 def make_accelerator(**options: Any) -> Accelerator:
@@ -75,15 +67,6 @@ def make_accelerator(**options: Any) -> Accelerator:
     return made
 
 
-def steps_of(settings: LoopSettings, batches: Batches) -> int:
-    """Return the number of updates that the settings ask for; refuse epochs of a stream, whose length is not known."""
-    if settings.steps is not None:
-        return settings.steps
-    if batches.per_epoch is None or settings.epochs is None:
-        raise InvalidInputError("epochs: a stream does not say how long it is; give steps instead")
-    return max(1, round(settings.epochs * batches.per_epoch / settings.accumulation))
-
-
 def fit(
     trainee: Trainee,
     batches: Batches,
@@ -98,7 +81,7 @@ def fit(
     """Train `trainee` in place and return the history, one entry per step.
 
     A killed run goes on from its last checkpoint. Ctrl-C and SIGTERM let the step finish, write a checkpoint and raise
-    KeyboardInterrupt; a second one raises at once.
+    KeyboardInterrupt(number of the signal); a second one raises at once.
 
     Args:
         folder: where the checkpoint and the history, a line per step, are written; None writes none.
@@ -110,7 +93,7 @@ def fit(
         InvalidInputError: a checkpoint of other settings in the folder, or a damaged one; another run writes there.
         DivergedError: the loss or its gradient is no number; model and checkpoint are those of the step before.
     """
-    steps = steps_of(settings, batches)
+    steps = settings.updates(batches.per_epoch)
     accelerator = accelerator or make_accelerator()
     with nullcontext() if folder is None or not accelerator.is_main_process else only_writer(folder):
         run = Run(trainee, settings, accelerator, folder, {**(identity or {}), "steps": steps})
@@ -138,7 +121,7 @@ def fit(
                     run.save(step + 1)
                     saved = time.monotonic()
                 if stop:
-                    raise InterruptedRunError(signals[0] if signals else signal.SIGTERM)
+                    raise KeyboardInterrupt(signals[0] if signals else signal.SIGTERM)
         run.module.eval()
         if run.average is not None:
             run.average.copy_to_live()
@@ -187,7 +170,6 @@ class Run:
         """Make one update of the weights from micro-batches; return their mean loss."""
         settings, parameters = self.settings, [p for one in self.optimizer.param_groups for p in one["params"]]
         self.module.train()
-        keep_frozen_still(self.trainee)
         self.trainee.objective.at(step, self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = cosine_rate(step, self.steps, peak=settings.lr, warmup=settings.warmup)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -109,6 +109,45 @@ class Monitor:
         self.images, self.captions, self.class_texts = images, tuple(captions), tuple(class_texts)
         self.labels, self.groups = labels, groups
 
+    @classmethod
+    def of(
+        cls,
+        data: ImageData,
+        prepare: Callable[[Image.Image], Tensor],
+        label: str | None = None,
+        *,
+        template: str = "a photo of a {}.",
+        group: str | None = None,
+        workers: int = 4,
+        limit: int | None = None,
+    ) -> Self:
+        """Return the monitor of a data set, by its captions and the columns of classes and groups.
+
+        Pixels are prepared once and kept, 2 bytes a value. Images that cannot be read are left out, with a warning.
+
+        template: the text of a class, with {} for its name, whose "_" is read as a space, and the article that fits.
+        limit: largest number of images, sampled at random; recall falls with it, so compare figures of one limit.
+        """
+        if limit is not None and limit < len(data):  # in the order of the data
+            data = data[np.sort(np.random.default_rng(0).permutation(len(data))[:limit])]
+        asked, skipped = dict[str, Any](), dict[int, str]()
+        if label is not None:
+            asked["class_texts"] = [fill(template, **{"": n.replace("_", " ")}) for n in data.column(label).names]
+        parts = list(
+            pixel_batches(range(len(data)), data.read, lambda i: prepare(i).half(), workers=workers, skipped=skipped)
+        )
+        if skipped:
+            row, reason = min(skipped.items())
+            note = f"{data.name} {data.split}: {len(skipped)} of {len(data)} held-out images cannot be read"
+            if not parts:
+                raise InvalidInputError(f"{note}, such as {data.ids[row]} ({reason}); expected at least one")
+            warn(f"{note} and are left out, such as {data.ids[row]} ({reason})")
+            data = data[np.array([row for rows, _ in parts for row in rows.tolist()])]
+        for name, column in (("labels", label), ("groups", group)):
+            if column is not None:
+                asked[name] = torch.from_numpy(data.column(column).codes)
+        return cls(torch.cat([pixels for _, pixels in parts]), captions=data.captions, **asked)
+
     def __call__(self, towers: Towers, edit: Edit | None = None) -> dict[str, float]:
         """Return the mean of every score over the images that have it, and the lowest accuracies.
 
@@ -161,44 +200,6 @@ class Monitor:
                 seen.append(texts)
         finite = all(bool(features.isfinite().all()) for features in (images, *seen))
         return scores if finite else {name: torch.full_like(values, torch.nan) for name, values in scores.items()}
-
-
-def held_out(
-    data: ImageData,
-    prepare: Callable[[Image.Image], Tensor],
-    label: str | None = None,
-    *,
-    template: str = "a photo of a {}.",
-    group: str | None = None,
-    workers: int = 4,
-    limit: int | None = None,
-) -> Monitor:
-    """Return the monitor of a data set, by its captions and the columns of classes and groups; see `Monitor`.
-
-    Pixels are prepared once and kept, 2 bytes a value. Images that cannot be read are left out, with a warning.
-
-    template: the text of a class, with {} for its name, whose "_" is read as a space, and the article that fits.
-    limit: largest number of images, sampled at random; recall falls with it, so compare figures of one limit.
-    """
-    if limit is not None and limit < len(data):  # in the order of the data
-        data = data[np.sort(np.random.default_rng(0).permutation(len(data))[:limit])]
-    asked, skipped = dict[str, Any](), dict[int, str]()
-    if label is not None:
-        asked["class_texts"] = [fill(template, **{"": n.replace("_", " ")}) for n in data.column(label).names]
-    parts = list(
-        pixel_batches(range(len(data)), data.read, lambda i: prepare(i).half(), workers=workers, skipped=skipped)
-    )
-    if skipped:
-        row, reason = min(skipped.items())
-        note = f"{data.name} {data.split}: {len(skipped)} of {len(data)} held-out images cannot be read"
-        if not parts:
-            raise InvalidInputError(f"{note}, such as {data.ids[row]} ({reason}); expected at least one")
-        warn(f"{note} and are left out, such as {data.ids[row]} ({reason})")
-        data = data[np.array([row for rows, _ in parts for row in rows.tolist()])]
-    for name, column in (("labels", label), ("groups", group)):
-        if column is not None:
-            asked[name] = torch.from_numpy(data.column(column).codes)
-    return Monitor(torch.cat([pixels for _, pixels in parts]), captions=data.captions, **asked)
 
 
 def _lowest(correct: Tensor, cells: Tensor) -> float:

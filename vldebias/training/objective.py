@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -45,12 +45,67 @@ _SHARED = {"loss", "temperature", "learn_temperature", "chunk_size", "group_dro"
 
 
 class Objective(nn.Module):
-    """Hold a loss with its schedule. Build it with `build_objective`."""
+    """Hold the loss that the settings name, with its schedule.
 
-    def __init__(self, loss: nn.Module, settings: LossSettings, groups: losses.GroupWeights | None = None) -> None:
+    Args:
+        temperature: the model's own, taken where the settings give none; by rince only down to .1, since its pairs
+            weigh e^(q s / t), which CLIP's .01 turns into a choice of a few.
+        items: rows of the data set; None for a stream.
+        bias: the model's own, from which sigmoid starts; None is that loss's default.
+        two_views: the other rows of the anchor's own view are negatives too.
+        gather: negatives from all processes. groups: how many there are, for group DRO.
+
+    Raises:
+        InvalidInputError: a setting that the loss does not read, or a state per item of a stream.
+    """
+
+    def __init__(
+        self,
+        settings: LossSettings,
+        *,
+        temperature: float,
+        items: int | None,
+        bias: float | None = None,
+        two_views: bool = False,
+        gather: bool = False,
+        groups: int | None = None,
+    ) -> None:
         super().__init__()
-        self.loss: Any = loss
-        self.groups, self.settings = groups, settings
+        self.settings = settings
+        kind = _KINDS[settings.loss]
+        read = {*kind.settings, *kind.scheduled, *_SHARED}
+        if unread := sorted(set(LossSettings.model_fields) & settings.model_fields_set - read):
+            known = ", ".join(sorted(read - {"loss"}))
+            raise InvalidInputError(f"{settings.loss} does not read {', '.join(unread)}; it reads {known}")
+        options: dict[str, Any] = {theirs: getattr(settings, ours) for ours, theirs in kind.settings.items()}
+        own = settings.temperature or (max(temperature, MILD) if settings.loss == "rince" else temperature)
+        if (
+            settings.loss == "rince" and settings.q / own > 20
+        ):  # at t = .01, q = .4 a cosine lower by .1 weighs 55 x less
+            warn(
+                f"rince at temperature {own:.3g} and q {settings.q} weighs close pairs up to e^{settings.q / own:.0f} "
+                "times more; raise temperature to 0.1"
+            )
+        options |= {"temperature": own, "chunk_size": settings.chunk_size, "gather": gather}
+        if settings.loss != "sigmoid":
+            options["within_view"] = two_views
+        elif bias is not None:
+            options["bias"] = bias
+        if kind.column != "index":
+            options["learnable_temperature"] = settings.learn_temperature
+        elif items is not None:
+            options["dataset_size"] = items
+        else:
+            raise InvalidInputError(
+                f"{settings.loss}: needs the number of pairs; do not stream, or choose another loss"
+            )
+        self.groups = None
+        if settings.group_dro is not None:
+            if groups is None:
+                raise InvalidInputError("group_dro: expected groups, the number of them")
+            self.groups = losses.GroupWeights(groups, step=settings.group_dro_step, gather=gather)
+            options["reduction"] = "none"
+        self.loss: Any = kind.build(**options)
 
     def forward(self, first: Tensor, second: Tensor, batch: Batch) -> Tensor:
         """Return the loss of features (b, d) of norm 1; the loss also reads its column of the batch."""
@@ -86,56 +141,6 @@ class Objective(nn.Module):
         return None if getattr(self.loss, "bias", None) is None else float(self.loss.bias.detach())
 
 
-def build_objective(
-    settings: LossSettings,
-    *,
-    temperature: float,
-    items: int | None,
-    bias: float | None = None,
-    two_views: bool = False,
-    gather: bool = False,
-    groups: int | None = None,
-) -> Objective:
-    """Build the loss that the settings name; refuse a setting that it does not read, and a state per item of a stream.
-
-    Args:
-        temperature: the model's own, taken where the settings give none; by rince only down to .1, since its pairs
-            weigh e^(q s / t), which CLIP's .01 turns into a choice of a few.
-        items: rows of the data set; None for a stream.
-        bias: the model's own, from which sigmoid starts; None is that loss's default.
-        two_views: the other rows of the anchor's own view are negatives too.
-        gather: negatives from all processes. groups: how many there are, for group DRO.
-    """
-    kind = _KINDS[settings.loss]
-    read = {*kind.settings, *kind.scheduled, *_SHARED}
-    if unread := sorted(set(LossSettings.model_fields) & settings.model_fields_set - read):
-        known = ", ".join(sorted(read - {"loss"}))
-        raise InvalidInputError(f"{settings.loss} does not read {', '.join(unread)}; it reads {known}")
-    options: dict[str, Any] = {theirs: getattr(settings, ours) for ours, theirs in kind.settings.items()}
-    own = settings.temperature or (max(temperature, MILD) if settings.loss == "rince" else temperature)
-    if settings.loss == "rince" and settings.q / own > 20:  # at t = .01, q = .4 a cosine lower by .1 weighs 55 x less
-        weight = f"up to e^{settings.q / own:.0f} times more"
-        warn(f"rince at temperature {own:.3g} and q {settings.q} weighs close pairs {weight}; raise temperature to 0.1")
-    options |= {"temperature": own, "chunk_size": settings.chunk_size, "gather": gather}
-    if settings.loss != "sigmoid":
-        options["within_view"] = two_views
-    elif bias is not None:
-        options["bias"] = bias
-    if kind.column != "index":
-        options["learnable_temperature"] = settings.learn_temperature
-    elif items is not None:
-        options["dataset_size"] = items
-    else:
-        raise InvalidInputError(f"{settings.loss}: needs the number of pairs; do not stream, or choose another loss")
-    weights = None
-    if settings.group_dro is not None:
-        if groups is None:
-            raise InvalidInputError("group_dro: expected groups, the number of them")
-        weights = losses.GroupWeights(groups, step=settings.group_dro_step, gather=gather)
-        options["reduction"] = "none"
-    return Objective(kind.build(**options), settings, weights)
-
-
 class Trainee(nn.Module):
     """Join model and loss in one module, so that wrapping it for several processes wraps both: batch -> loss.
 
@@ -150,6 +155,15 @@ class Trainee(nn.Module):
         super().__init__()
         self.model, self.objective, self.towers = towers.model, objective, towers
         self.fourier, self.partner = fourier, partner
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of what is trained; parts whose weights are all frozen stay in evaluation mode."""
+        super().train(mode)
+        for part in self.modules():
+            weights = list(part.parameters())
+            if weights and not any(weight.requires_grad for weight in weights):
+                part.eval()
+        return self
 
     def forward(self, batch: Batch, features: bool = False) -> Any:
         """Return the loss () of a batch; or its features, since processes synchronise in calls of `forward` alone."""

@@ -37,14 +37,6 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, A
     return [group for group in groups if group["params"]]
 
 
-def keep_frozen_still(module: nn.Module) -> None:
-    """Put modules whose weights are all frozen back into evaluation mode after `module.train()`."""
-    for part in module.modules():
-        weights = list(part.parameters())
-        if weights and not any(weight.requires_grad for weight in weights):
-            part.eval()
-
-
 @contextmanager
 def _put_back(tensors: Iterable[Tensor]) -> Iterator[None]:
     """Give tensors afterwards the values that they have now, to the bit, whatever happens."""

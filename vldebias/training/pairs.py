@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.data.dataset import ImageData, ImageStream
+from vldebias.data.dataset import ImageData
+from vldebias.data.huggingface import ImageStream
 from vldebias.data.tables import Labels, check_captions, cross, read_table, says_something
 from vldebias.errors import InvalidInputError, warn
 from vldebias.training.sampling import numpy_generator

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from vldebias.api import fit_projections
-from vldebias.data.dataset import ImageData, ImageStream
+from vldebias.data.dataset import ImageData
+from vldebias.data.huggingface import ImageStream
 from vldebias.errors import InvalidInputError, need
 from vldebias.files import only_writer, versions, write_atomically
 from vldebias.hosts.towers import Towers
@@ -20,10 +21,10 @@ from vldebias.progress import SILENT, Progress
 from vldebias.prompts import load_prompts
 from vldebias.training.augmentation import Augmentation
 from vldebias.training.batches import Batches, MapBatches, StreamBatches
-from vldebias.training.loop import HISTORY, STATE, Entry, fit, make_accelerator, read_state, steps_of
+from vldebias.training.loop import HISTORY, STATE, Entry, fit, make_accelerator, read_state
 from vldebias.training.model import check_savable, refuse_foreign, save_model, tune
-from vldebias.training.monitor import Monitor, held_out, worsened
-from vldebias.training.objective import Trainee, build_objective
+from vldebias.training.monitor import Monitor, worsened
+from vldebias.training.objective import Objective, Trainee
 from vldebias.training.pairs import Pairs, check_held_out, make_pairs, open_images
 from vldebias.training.settings import WORLDS, TrainSettings
 from vldebias.training.suspects import positive_scores, report_pairs
@@ -64,7 +65,7 @@ def train_model(
     source = make_pairs(data, settings) if isinstance(data, ImageData) else data
     pairs = source if isinstance(source, Pairs) else None
     batches = make_batches(source, settings, towers)
-    objective = build_objective(
+    objective = Objective(
         settings,
         temperature=towers.temperature,
         bias=towers.bias,
@@ -81,7 +82,7 @@ def train_model(
     identity = {**settings.identity(), "rows": batches.items, "content": data.fingerprint, "processes": processes}
     if batches.items is not None:  # more processes with smaller batches go on with the same
         identity |= {"processes": 1, "batch_size": settings.batch_size * processes}
-    steps, (done, _) = steps_of(settings, batches), steps_done(folder)
+    steps, (done, _) = settings.updates(batches.per_epoch), steps_done(folder)
 
     def watch(entry: Entry, steps: int) -> None:
         step, loss = int(entry["step"]), f"loss {entry['loss']:.4g}"
@@ -196,4 +197,4 @@ def make_monitor(settings: TrainSettings, learned: ImageData | ImageStream, towe
         check_held_out(data, learned)
     template = settings.caption_template or "a photo of a {}."
     how: Any = {"template": template, "group": settings.group, "workers": settings.workers}
-    return held_out(data, towers.prepare, settings.label, limit=settings.val_items, **how)
+    return Monitor.of(data, towers.prepare, settings.label, limit=settings.val_items, **how)

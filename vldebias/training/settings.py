@@ -68,7 +68,7 @@ class DataSettings(_Settings):
 
 
 class LossSettings(_Settings):
-    """Choose the objective. `build_objective` refuses settings that the chosen loss does not read."""
+    """Choose the objective. `Objective` refuses settings that the chosen loss does not read."""
 
     loss: LossName = Field("rince", description="Which objective; nuclr is sogclr with learned popularity.")
     temperature: float | None = Field(None, gt=0, description="t. Default: the model's; with rince at least 0.1.")
@@ -131,6 +131,14 @@ class LoopSettings(_Settings):
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("expected either epochs or steps")
         return self
+
+    def updates(self, per_epoch: int | None) -> int:
+        """Return the number of updates, from the micro-batches of an epoch; None is a stream, whose end is unknown."""
+        if self.steps is not None:
+            return self.steps
+        if per_epoch is None or self.epochs is None:
+            raise InvalidInputError("epochs: a stream does not say how long it is; give steps instead")
+        return max(1, round(self.epochs * per_epoch / self.accumulation))
 
 
 class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):

@@ -52,7 +52,8 @@ def positive_scores(
 def report_pairs(
     pairs: Pairs, scores: NDArray[np.float32], folder: Path, *, keep: float | None = None
 ) -> tuple[dict[str, str], dict[str, Any] | None]:
-    """Write pairs.csv and pairs.html, the most suspicious first; with `keep` that share, the best, to kept.parquet.
+    """Write pairs.csv and pairs.html, the most suspicious first; with `keep` that share, the best, to kept.parquet,
+    which `vldebias train --data` reads.
 
     Returns the files by kind, and with caption noise how well low scores find the wrong pairs, else None.
     """
@@ -64,31 +65,22 @@ def report_pairs(
     ranked.page(folder / "pairs.html", title, lambda row: ("wrong" if said.get(row) == "yes" else "", own[row]))
     files = {"pairs, most suspicious first": "pairs.csv", "page of the most suspicious": "pairs.html"}
     if keep is not None:
-        files["pairs to keep"] = write_kept(folder / "kept.parquet", pairs, scores, ranked.kept(keep)).name
+        datasets = need("datasets")
+        several, text = any(len(texts) > 1 for texts in pairs.captions), datasets.Value("string")
+
+        def record(row: int) -> dict[str, Any]:
+            path, file = pairs.path(row) or None, io.BytesIO()
+            if path is None:  # images that are files are named, not copied
+                pairs.read(row).save(file, "PNG")
+            image = {"bytes": None if path else file.getvalue(), "path": path}
+            caption: Any = list(pairs.captions[row]) if several else pairs.captions[row][0]
+            return {"image": image, "caption": caption, "id": pairs.ids[row], "score": float(scores[row])}
+
+        kinds = {"image": datasets.Image(), "caption": datasets.Sequence(text) if several else text, "id": text}
+        features = datasets.Features(kinds | {"score": datasets.Value("float32")})
+        made = datasets.Dataset.from_list([record(row) for row in ranked.kept(keep).tolist()], features=features)
+        files["pairs to keep"] = write_atomically(folder / "kept.parquet", lambda part: made.to_parquet(part)).name
     if wrong is None or not 0 < wrong[ranked.order].mean() < 1:
         return files, None
     values, bad = scores[ranked.order], wrong[ranked.order]
     return files, {"scored": len(values), "wrong": float(bad.mean()), "auroc": auroc(values, bad)._asdict()}
-
-
-def write_kept(path: Path, pairs: Pairs, scores: NDArray[np.float32], rows: NDArray[np.int64]) -> Path:
-    """Write some rows of the pairs to a parquet file that `vldebias train --data` reads.
-
-    Columns: image, caption (a list where an image has several), id, score. Images that are files are named, not copied.
-    """
-    datasets = need("datasets")
-    several = any(len(texts) > 1 for texts in pairs.captions)
-
-    def record(row: int) -> dict[str, Any]:
-        path, file = pairs.path(row) or None, io.BytesIO()
-        if path is None:
-            pairs.read(row).save(file, "PNG")
-        image = {"bytes": None if path else file.getvalue(), "path": path}
-        caption: Any = list(pairs.captions[row]) if several else pairs.captions[row][0]
-        return {"image": image, "caption": caption, "id": pairs.ids[row], "score": float(scores[row])}
-
-    text = datasets.Value("string")
-    kinds = {"image": datasets.Image(), "caption": datasets.Sequence(text) if several else text, "id": text}
-    features = datasets.Features(kinds | {"score": datasets.Value("float32")})
-    made = datasets.Dataset.from_list([record(row) for row in rows.tolist()], features=features)
-    return write_atomically(path, lambda partial: made.to_parquet(partial))

@@ -26,6 +26,7 @@ from vldebias.miniature.architectures import (
     Widths,
     build_clip,
 )
+from vldebias.miniature.autoencoder import PatchAutoencoder
 from vldebias.miniature.models import load_text_tower, load_vae, load_weights
 from vldebias.miniature.tokenizer import open_clip_tokenizer, save_tokenizer
 from vldebias.miniature.words import BIRD_FIELDS, PEOPLE_FIELDS, WORLDS
@@ -34,8 +35,6 @@ from vldebias.training.optim import Average
 
 if TYPE_CHECKING:
     import open_clip
-
-    from vldebias.miniature.autoencoder import PatchAutoencoder
 
 WIDE = Widths(joint=256, vision=128, text=256)  # of the CLIP that ships
 STEPS = {"narrow": 1300, "clip": 2400, "vae": 10_000, "judge": 600, "draft": 3450, "unet": 2800}
@@ -212,8 +211,6 @@ def encode_captions(
 
 def _train_vae(stage: Stage) -> None:
     """Writes vae.safetensors, scaled so that latents have unit variance."""
-    from vldebias.miniature.autoencoder import PatchAutoencoder
-
     vae = PatchAutoencoder(**CONFIGS["vae"]).to(stage.device)
     optimizer = torch.optim.AdamW(vae.parameters(), 2e-3)
     seed, batch = stage.stream, BATCH[stage.name]

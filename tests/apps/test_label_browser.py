@@ -110,7 +110,7 @@ def test_a_killed_server_goes_on_at_the_right_image(folder: Path, tmp_path: Path
             begin(page, "Ada")
             for _ in range(5):
                 press(page, "1")
-            left = page.locator("#question").inner_text(), shown(page)
+            left = page.locator("#question h2").inner_text(), shown(page)
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
         assert len(answers(out)) == 5
@@ -119,7 +119,7 @@ def test_a_killed_server_goes_on_at_the_right_image(folder: Path, tmp_path: Path
         with served(asking(folder, out), tmp_path / "log", port) as (address, _):
             page.goto(address)
             begin(page, "ada")
-            assert (page.locator("#question").inner_text(), shown(page)) == left
+            assert (page.locator("#question h2").inner_text(), shown(page)) == left
             press(page, "2")
             assert [a.value for a in answers(out)] == ["male", "young", "male", "young", "male", "old"]
             assert {a.annotator for a in answers(out)} == {"Ada"}

@@ -176,14 +176,14 @@ def test_what_is_predicted_was_not_fitted_on(monkeypatch: pytest.MonkeyPatch) ->
         return parts(evidence, problem)
 
     predicted: list[set[int]] = []
-    pool = auto.PredictedGap.of.__func__
+    pool = auto.PredictedGap
 
-    def spy_pool(cls: Any, rows: Tensor, *given: Any, **how: Any) -> Any:
+    def spy_pool(rows: Tensor, *given: Any, **how: Any) -> Any:
         predicted.append(named(rows.contiguous()))
-        return pool(cls, rows, *given, **how)
+        return pool(rows, *given, **how)
 
     monkeypatch.setattr(auto._Evidence, "parts", spy)
-    monkeypatch.setattr(auto.PredictedGap, "of", classmethod(spy_pool))
+    monkeypatch.setattr(auto, "PredictedGap", spy_pool)
     chosen(texts, prompts, reference=features)
     groups = set(prompts.groups)
     folds = [groups - learned for learned, _ in learned_from[:FOLDS]]

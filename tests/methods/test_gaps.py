@@ -22,7 +22,7 @@ DIM = 8
 def gap(rows: Tensor, *codes: Tensor, resamples: int = 0, **how: Any) -> PredictedGap:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(auto, "RESAMPLES", resamples)
-        return PredictedGap.of(rows, *codes, **how)
+        return PredictedGap(rows, *codes, **how)
 
 
 def codes(n: int, kinds: int, seed: int) -> Tensor:

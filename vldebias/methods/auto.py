@@ -22,9 +22,10 @@ although the prompts of a pair have become more similar.
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, combinations
+from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,6 @@ def expected_from_texts(problem: Problem, role: str, method: Method) -> Choice |
     return choice if choice.evidence else None
 
 
-@dataclass(frozen=True, eq=False)
 class PredictedGap:
     """Predict the gap of a text between two values of an attribute, from rows (n, d) of images or texts.
 
@@ -111,36 +111,40 @@ class PredictedGap:
     scores that are normal in each group the share of a group among the first results depends on this number alone. D is
     linear in the rows, so the same b resamples of D serve every text and every method.
 
+    Args:
+        rows: (n, d) of length 1. values, classes: (n,) codes of their value and of their class.
+        whole: resample classes with all their rows, instead of single rows. For prompts, single rows would break a
+            pair in six resamples of ten and make intervals a third too wide.
+
     Attributes:
         differences: (1 + b, p, d) of means over p pairs of values, of the sample and b resamples.
         centred: (n, d) rows minus their mean.
+
+    Raises:
+        UnusableReferenceError: no rows, or no class has rows of two values.
     """
 
-    differences: Tensor
-    centred: Tensor
-
-    @classmethod
-    def of(
-        cls, rows: Tensor, values: Tensor, classes: Tensor | None = None, *, seed: int = 0, whole: bool = False
-    ) -> PredictedGap:
-        """Return the `PredictedGap` of rows (n, d) of length 1 with codes (n,) of their value and of their class.
-
-        whole: resample classes with all their rows, instead of single rows. For prompts, single rows would break a
-        pair in six resamples of ten and make intervals a third too wide.
-
-        Raises:
-            UnusableReferenceError: no rows, or no class has rows of two values.
-        """
+    def __init__(
+        self, rows: Tensor, values: Tensor, classes: Tensor | None = None, *, seed: int = 0, whole: bool = False
+    ) -> None:
         label = torch.zeros_like(values) if classes is None else classes.unique(return_inverse=True)[1]
         a, c = (int(codes.max()) + 1 if len(rows) else 0 for codes in (values, label))
-        cell = label * a + values
-        counts = torch.bincount(cell, minlength=c * a).view(c, a)
-        if not ((counts > 0).sum(1) > 1).any():
-            raise UnusableReferenceError(f"expected images of two attribute values, got the counts {counts.tolist()}")
-        wide = rows.double()
+        cell, i, j = label * a + values, *torch.combinations(torch.arange(a)).T
+        seen = cell.bincount(minlength=c * a).view(c, a)
+        if not ((seen > 0).sum(1) > 1).any():
+            raise UnusableReferenceError(f"expected images of two attribute values, got the counts {seen.tolist()}")
+        rows, one = rows.double(), torch.eye(a, dtype=torch.float64)
         drawn = _draws(c, seed, max(c - 1, 1))[:, label] if whole else _draws(len(rows), seed)
-        parts = [_differences(wide, cell, (c, a), some) for some in drawn.split(max(1, _BLOCK // len(rows)))]
-        return cls(torch.cat(parts), wide - wide.mean(0))
+        differences = []
+        for some in drawn.split(max(1, _BLOCK // (len(rows) * len(i)))):
+            counts = torch.zeros(len(some), c * a, dtype=torch.float64).index_add_(1, cell, some).view(-1, c, a)
+            n_i, n_j = counts[..., i], counts[..., j]  # (b, c, p)
+            precision = n_i * n_j / (n_i + n_j).clamp(min=1)
+            share = precision / precision.sum(1, keepdim=True).clamp(min=0.5)  # a class with both has at least 1/2
+            of_i, of_j = (share / own.clamp(min=1) for own in (n_i, n_j))
+            weights = of_i[..., None] * one[i] - of_j[..., None] * one[j]  # (b, c, p, a)
+            differences.append(weights.transpose(1, 2).flatten(2)[:, :, cell] * some[:, None] @ rows)
+        self.differences, self.centred = torch.cat(differences), rows - rows.mean(0)
 
     def of_texts(self, texts: Tensor, *, squared: bool = False) -> Tensor:
         """Return the gap (1 + b, q) of every text (q, d): first of the sample, then of its resamples.
@@ -159,21 +163,6 @@ def _draws(n: int, seed: int = 0, size: int | None = None) -> Tensor:
     return torch.from_numpy(np.concatenate([np.ones((1, n)), *drawn]))
 
 
-def _differences(rows: Tensor, cell: Tensor, sizes: tuple[int, int], drawn: Tensor) -> Tensor:
-    """Return D_ab (b, p, d) of rows (n, d) that occur drawn (b, n) times; 0 where no class has both values."""
-    shape = (len(drawn), *sizes)
-    counts = torch.zeros(len(drawn), sizes[0] * sizes[1], dtype=torch.float64).index_add_(1, cell, drawn).view(shape)
-    differences = []
-    for a, b in combinations(range(sizes[1]), 2):
-        n_a, n_b = counts[..., a], counts[..., b]
-        precision = n_a * n_b / (n_a + n_b).clamp(min=1)
-        share = precision / precision.sum(1, keepdim=True).clamp(min=0.5)  # a class with both has at least 1/2
-        each = torch.zeros(shape, dtype=torch.float64)
-        each[..., a], each[..., b] = share / n_a.clamp(min=1), -share / n_b.clamp(min=1)
-        differences.append((each.view(len(drawn), -1)[:, cell] * drawn) @ rows)
-    return torch.stack(differences, 1)
-
-
 Fold = tuple[str, Problem, list[PredictedGap]]  # kind, what is fitted on, and what is predicted by attribute
 
 
@@ -189,14 +178,14 @@ class _Evidence:
     def __init__(self, problem: Problem, role: str, methods: Sequence[ClosedForm], most: float | None) -> None:
         self.role, self.methods, self.most = role, methods, most
         self.neutral = problem.host.embed(problem.neutral_prompts(), role)
-        self.folds, self._drawn, self._before = list[tuple[Fold, Parts]](), _draws(len(self.neutral)), list[Tensor]()
+        self.folds, self._drawn, self._before = list[tuple[Fold, Parts]](), _draws(len(self.neutral)), {}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ReferenceWarning)  # half of the images are less certain than all of them
             for fold in chain(_text_folds(problem, role), _image_folds(problem, role)):
                 self.folds.append((fold, self.parts(fold[1])))
         self.kinds = tuple(dict.fromkeys(kind for (kind, *_), _ in self.folds))
         if self.kinds:
-            self.without = self.gaps(None, None)
+            self.without = self.gaps()
             errors = torch.tensor([ERR[kind] for kind in self.kinds], dtype=torch.float64)
             precision = 1 / (self.without[:, 1:].var(1) + errors**2)
             self.weights = precision / precision.sum()
@@ -212,11 +201,9 @@ class _Evidence:
             edit = method.fit(replace(problem, lam=lam), self.role, parts)
         except NothingToRemoveError:  # the model embeds the texts of all values alike
             return CalibratedProjection.identity(problem.host.dim(self.role), method.name)
-        if self.most is None:
-            return edit
-        return bounded(edit, self.neutral, self.most, mean=problem.max_loss is None)
+        return edit if self.most is None else bounded(edit, self.neutral, self.most, mean=problem.max_loss is None)
 
-    def gaps(self, method: ClosedForm | None, lam: Any) -> Tensor:
+    def gaps(self, method: ClosedForm | None = None, lam: Any = None) -> Tensor:
         """Return the mean gap (kinds, 1 + b) of the neutral texts and attributes, as a share of that without an edit.
 
         The share is of every text fold by itself; of all images together, whose halves may show no gap, and as a square
@@ -227,14 +214,41 @@ class _Evidence:
             texts = self.neutral if method is None else self.solve(problem, method, lam, parts)(self.neutral)
             each = torch.stack([gap.of_texts(texts, squared=kind == "images") for gap in gaps])
             found[kind].append((each * self._drawn).sum(2) / self._drawn.sum(1))
-        means, shares = [torch.stack(own) for own in found.values()], []
-        self._before = self._before or [after[..., :1] for after in means]  # the first call is without a method
-        for kind, after, before in zip(self.kinds, means, self._before, strict=True):
+        shares = []
+        for kind, after in ((kind, torch.stack(own)) for kind, own in found.items()):
+            before = self._before.setdefault(kind, after[..., :1])  # the first call is without a method
             if kind == "images":
                 shares.append((after.mean(0).clamp(min=0) / before.mean(0).clamp(min=_LEAST)).sqrt().mean(0))
             else:
                 shares.append((after / before.clamp(min=_TINY)).mean((0, 1)))
         return torch.stack(shares)
+
+    def change(self, after: Tensor, before: Tensor, level: float = 0.95, weights: Tensor | None = None) -> list[float]:
+        """Return the weighted mean over the kinds of one gap minus another, with its centred interval."""
+        change = (self.weights if weights is None else weights) @ (after - before)
+        return [float(change[0]), *recentred_interval(float(change[0]), change[1:].numpy(), level=level)]
+
+    def chosen(self, gaps: Sequence[Tensor], on_images: Sequence[bool]) -> int:
+        """Return the index of the smallest gap (kinds, 1 + b) whose interval excludes no change, or 0 for no edit.
+
+        It has to be better, beyond the interval of the difference, than
+
+        - the best that uses no image: images that are split by one guess judge what was fitted to that very split;
+        - what texts alone choose: nobody can see whether a reference is like what will be searched.
+        """
+
+        def best(among: Sequence[int], weights: Tensor) -> int:
+            eligible = [i for i in among if self.change(gaps[i], gaps[0], weights=weights)[2] < 0]
+            return min(eligible, key=lambda i: float(weights @ gaps[i][:, 0]), default=0)
+
+        no_images = [i for i in range(1, len(gaps)) if not on_images[i]]
+        chosen, safe = best(range(1, len(gaps)), self.weights), [best(no_images, self.weights)]
+        if self.kinds == ("texts", "images"):
+            safe.append(best(no_images, torch.tensor([1.0, 0.0], dtype=torch.float64)))
+        for kept in safe:
+            if self.change(gaps[chosen], gaps[kept], LEVEL)[2] >= 0:
+                chosen = kept
+        return chosen
 
 
 def _decide(
@@ -246,31 +260,31 @@ def _decide(
     """
     most = problem.max_loss or most
     evidence = _Evidence(problem, role, methods, most)
-    edits, told, chosen = [CalibratedProjection.identity(problem.host.dim(role))], list[dict[str, Any]](), 0
+    edits, told = [CalibratedProjection.identity(problem.host.dim(role))], list[dict[str, Any]]()
     reason = f"Fewer than {FEWEST} groups of prompts state two values, and there are no usable reference images."
+    chosen = 0
     if evidence.kinds:
         parts, gaps, on_images = evidence.parts(problem), [evidence.without], [False]
         for method, lam in ((one, lam) for one in methods for lam in (lams if one.has_lam else lams[:1])):
             edit = evidence.solve(problem, method, lam, parts)
             if any(edit.method == one.method and np.allclose(edit.lam, one.lam, 1e-6, 0) for one in edits):
                 continue  # the bound lowers several lam to one
-            after = evidence.gaps(method, edit.lam)
-            change = _change(after, evidence.without, evidence.weights)
+            edits.append(edit)
+            gaps.append(evidence.gaps(method, edit.lam))
+            on_images.append(method.uses_images)
+            after, change = gaps[-1][:, 0], evidence.change(gaps[-1], evidence.without)
             told.append(
                 {
                     "method": edit.method,
                     "lam": list(edit.lam) if isinstance(edit.lam, tuple) else edit.lam,
-                    "gap": float(evidence.weights @ after[:, 0]),
-                    "gaps": dict(zip(evidence.kinds, after[:, 0].tolist(), strict=True)),
-                    "change": list(change),
+                    "gap": float(evidence.weights @ after),
+                    "gaps": dict(zip(evidence.kinds, after.tolist(), strict=True)),
+                    "change": change,
                     "loss": float(losses(edit, evidence.neutral).mean()),
                     "refused": "" if change[2] < 0 else "interval includes no change",
                 }
             )
-            edits.append(edit)
-            gaps.append(after)
-            on_images.append(method.uses_images)
-        chosen = _choose(gaps, on_images, evidence)
+        chosen = evidence.chosen(gaps, on_images)
         reason = "No method is predicted to reduce the gap by more than its 95 % interval."
     if chosen:
         gap, loss = told[chosen - 1]["gap"], told[chosen - 1]["loss"]
@@ -283,36 +297,6 @@ def _decide(
     return best, Choice(problem.label, best.method, best.lam, reason, tuple(told), found, settings)
 
 
-def _choose(gaps: Sequence[Tensor], on_images: Sequence[bool], evidence: _Evidence) -> int:
-    """Return the index of the smallest gap (kinds, 1 + b) whose interval excludes no change, or 0 for no edit.
-
-    It has to be better, beyond the interval of the difference, than
-
-    - the best that uses no image: images that are split by one guess judge what was fitted to that very split;
-    - what texts alone choose: nobody can see whether a reference is like what will be searched.
-    """
-
-    def best(among: Sequence[int], weights: Tensor) -> int:
-        eligible = [i for i in among if _change(gaps[i], gaps[0], weights)[2] < 0]
-        return min(eligible, key=lambda i: float(weights @ gaps[i][:, 0]), default=0)
-
-    def unless_better(kept: int, other: int) -> int:
-        return kept if _change(gaps[other], gaps[kept], evidence.weights, LEVEL)[2] >= 0 else other
-
-    every = range(1, len(gaps))
-    no_images = [i for i in every if not on_images[i]]
-    chosen = unless_better(best(no_images, evidence.weights), best(every, evidence.weights))
-    if evidence.kinds != ("texts", "images"):
-        return chosen
-    return unless_better(best(no_images, torch.tensor([1.0, 0.0], dtype=torch.float64)), chosen)
-
-
-def _change(after: Tensor, before: Tensor, weights: Tensor, level: float = 0.95) -> tuple[float, float, float]:
-    """Return the weighted mean over the kinds of one gap minus another, with its centred interval."""
-    change = weights @ (after - before)
-    return float(change[0]), *recentred_interval(float(change[0]), change[1:].numpy(), level=level)
-
-
 def _text_folds(problem: Problem, role: str) -> Iterator[Fold]:
     """Yield folds of the groups in which prompts state two values; all other groups are fitted on in every fold.
 
@@ -321,10 +305,8 @@ def _text_folds(problem: Problem, role: str) -> Iterator[Fold]:
     sets = problem.attributes
 
     def telling(prompts: PromptSet) -> list[int]:
-        values: dict[int, set[int]] = {}
-        for _, value, group in stating(prompts):
-            values.setdefault(group, set()).add(value)
-        return [group for group, own in values.items() if len(own) > 1]
+        values = Counter(group for group, _ in {(group, value) for _, value, group in stating(prompts)})
+        return sorted(group for group, number in values.items() if number > 1)
 
     def only(prompts: PromptSet, kept: Sequence[int]) -> PromptSet:
         return replace(prompts, groups=tuple(prompts.groups[i] for i in kept))
@@ -346,7 +328,7 @@ def _text_folds(problem: Problem, role: str) -> Iterator[Fold]:
         for prompts in predict:  # a group is a class, so prompts are compared about one concept
             texts, values, concepts = zip(*stating(prompts), strict=True)
             codes = torch.tensor(values), torch.tensor(concepts)
-            gaps.append(PredictedGap.of(problem.host.embed(texts, role), *codes, seed=seed, whole=True))
+            gaps.append(PredictedGap(problem.host.embed(texts, role), *codes, seed=seed, whole=True))
         yield "texts", replace(problem, sets=learn), gaps
 
 
@@ -368,7 +350,7 @@ def _image_folds(problem: Problem, role: str) -> Iterator[Fold]:
             value, _ = zero_shot(predict, problem.zero_shot(prompts, role))
             texts = class_texts(problem, prompts, role) if reference.within_classes else None
             label = None if texts is None else (predict @ texts.T).argmax(1)
-            gaps.append(PredictedGap.of(predict, value, label, seed=k))
+            gaps.append(PredictedGap(predict, value, label, seed=k))
         yield "images", replace(problem, reference=replace(reference, features=learn)), gaps
 
 

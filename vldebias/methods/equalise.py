@@ -25,8 +25,7 @@ Wrong pseudo-labels: where errors do not depend on the image beyond its value, t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain, combinations
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -38,7 +37,7 @@ from vldebias.methods.method import Problem
 from vldebias.methods.reference import Reference, zero_shot
 from vldebias.prompts import PromptSet
 
-_FEWEST = 2  # rows of a part whose mean is used
+_FEWEST = 2  # images of a class and value whose mean is used
 _UNSTABLE = 0.8  # cosine between the mean differences of two halves of the reference images
 _UNSURE = 0.1  # expected share of wrong pseudo-labels of a value
 _FOREIGN = 3.0  # deviations from images of another space, see `spread_along`
@@ -53,10 +52,9 @@ class ImageSplit:
     """Sum the unit image features of a reference by zero-shot value and pseudo-class.
 
     Attributes:
-        texts: (a, d), a unit row for each value. classes: (k, d) texts, or None for one class.
-        counts, sums: (2, k, a) and (2, k, a, d), even and odd rows apart.
-        doubt: (a,) expected number of wrong rows of each value, by the model's own probabilities.
-        sample: the first rows.
+        texts: (a, d), a unit row for each value. sample: the first rows of the images.
+        counts, sums: (2, k, a) and (2, k, a, d), even and odd rows apart, by class and value.
+        expected_error: (a,) expected share of wrong rows of each value, by the model's own probabilities.
     """
 
     def __init__(self, texts: Tensor, classes: Tensor | None, reference: Reference) -> None:
@@ -64,7 +62,7 @@ class ImageSplit:
         shape = (2, 1 if classes is None else len(classes), len(texts))
         self.counts = torch.zeros(shape, dtype=torch.float64)
         self.sums = torch.zeros((*shape, texts.shape[1]), dtype=torch.float64)
-        self.doubt = torch.zeros(shape[2], dtype=torch.float64)
+        wrong = torch.zeros(shape[2], dtype=torch.float64)
         for rows in reference.batches():
             value, probability = zero_shot(rows, texts)
             label = torch.zeros_like(value) if classes is None else (rows @ classes.T).argmax(1)
@@ -72,9 +70,10 @@ class ImageSplit:
             cell = (half * shape[1] + label) * shape[2] + value
             self.counts.view(-1).index_add_(0, cell, torch.ones(len(cell), dtype=torch.float64))
             self.sums.view(-1, rows.shape[1]).index_add_(0, cell, rows)
-            self.doubt.index_add_(0, value, 1 - probability)
+            wrong.index_add_(0, value, 1 - probability)
             self.sample = torch.cat([self.sample, rows[: max(0, _SAMPLE - seen)]])
             seen += len(rows)
+        self.expected_error = wrong / self.counts.sum((0, 1)).clamp(min=1)
 
     def compared(self) -> tuple[Tensor, Tensor]:
         """Return counts (2, k', a) and sums of the classes that have two values, or of all classes pooled."""
@@ -90,53 +89,47 @@ class ImageSplit:
             UnusableReferenceError: no class has two values with enough rows.
         """
         counts, sums = (halves.sum(0, keepdim=True) for halves in self.compared())
-        pairs = [(raw[0], p[0], self.texts[i] - self.texts[j]) for i, j, raw, p in _pairs(counts, sums, _FEWEST)]
-        if not pairs:
+        raw, own = (one[0] for one in _differences(counts, sums, _FEWEST))  # (p, k, d), (p, k)
+        if not (known := own.any(1)).any():
             seen = self.counts.sum((0, 1)).int().tolist()
             raise UnusableReferenceError(
                 f"reference: expected at least {_FEWEST} images of two attribute values, got {seen}; pass more"
             )
+        i, j = torch.combinations(torch.arange(len(self.texts)))[known].T
+        raw, own, texts = raw[known], own[known], self.texts[i] - self.texts[j]
         n, parts = float(counts.sum()), int((counts > 0).sum())
         explained = float((sums.square().sum(-1) / counts.clamp(min=1)).sum())
         noise = max(0.0, n - explained) / max(1.0, n - parts)  # variance of unit rows around the means of their parts
-        p = torch.stack([own.sum() for _, own, _ in pairs])
-        means = torch.stack([own @ raw / own.sum() for raw, own, _ in pairs])
-        texts = torch.stack([text for _, _, text in pairs])
+        p = own.sum(1)
+        mean = (own[..., None] * raw).sum(1) / p[:, None]
         length = float(p @ texts.square().sum(1))
-        texts = (float(p @ (means * texts).sum(1)) / length if length > 0 else 0.0) * texts
-        beyond = float(p @ (means - texts).square().sum(1)) / len(pairs)
-        settled = texts + (max(0.0, 1 - noise / beyond) if beyond > 0 else 0.0) * (means - texts)
-        rows = []
-        for (raw, own, _), total, mean, level in zip(pairs, p, means, settled, strict=True):
-            excess = float(own @ (raw - mean).square().sum(1) - (len(raw) - 1) * noise)
-            tau2 = excess / float(total - own.square().sum() / total) if len(raw) > 1 and excess > 0 else 0.0
-            share = tau2 * own / (tau2 * own + noise) if tau2 else 0 * own
-            rows.append((level + share[:, None] * (raw - mean)) * (own / p.sum()).sqrt()[:, None])
-        return torch.cat(rows)
-
-    @property
-    def expected_error(self) -> Tensor:
-        """Return the expected share (a,) of wrong rows of each value, by the model's own probabilities."""
-        return self.doubt / self.counts.sum((0, 1)).clamp(min=1)
+        texts = (float(p @ (mean * texts).sum(1)) / length if length > 0 else 0.0) * texts
+        beyond = float(p @ (mean - texts).square().sum(1)) / len(p)
+        settled = texts + (max(0.0, 1 - noise / beyond) if beyond > 0 else 0.0) * (mean - texts)
+        apart, classes = raw - mean[:, None], (own > 0).sum(1)
+        excess = (own * apart.square().sum(2)).sum(1) - (classes - 1) * noise
+        tau2 = torch.where((classes > 1) & (excess > 0), excess / (p - own.square().sum(1) / p), 0.0)[:, None]
+        share = torch.where(tau2 > 0, tau2 * own / (tau2 * own + noise), 0.0)[..., None]
+        return ((settled[:, None] + share * apart) * (own / p.sum()).sqrt()[..., None])[own > 0]
 
     @property
     def stability(self) -> float:
         """Return the smallest cosine, over pairs of values, between the mean differences of even and of odd rows."""
-        halves = [(raw * p[..., None]).sum(1) for *_, raw, p in _pairs(*self.compared(), 1)]
-        return min((float(torch.cosine_similarity(both[0], both[1], dim=0)) for both in halves), default=0.0)
+        raw, precision = _differences(*self.compared(), 1)
+        even, odd = (raw * precision[..., None]).sum(2)[:, precision[0].any(1)]
+        return min(torch.cosine_similarity(even, odd, dim=1).tolist(), default=0.0)
 
 
-def _pairs(counts: Tensor, sums: Tensor, least: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-    """Yield values i, j, the differences (h, k, d) of their means and the precisions (h, k), from h parts of the rows.
+def _differences(counts: Tensor, sums: Tensor, least: int) -> tuple[Tensor, Tensor]:
+    """Return the differences (h, p, k, d) of the means of p pairs of values, and their precisions (h, p, k).
 
-    Only of the k classes in which every part has at least so many rows of both values.
+    The precision is 0 where one of the h parts has fewer than `least` rows of either value in the class.
     """
-    means = sums / counts.clamp(min=1)[..., None]
-    for i, j in combinations(range(counts.shape[2]), 2):
-        own = counts[..., [i, j]]
-        both = (own >= least).all(2).all(0)
-        if both.any():
-            yield i, j, (means[..., i, :] - means[..., j, :])[:, both], (own.prod(2) / own.sum(2).clamp(min=1))[:, both]
+    i, j = torch.combinations(torch.arange(counts.shape[2])).T
+    means = (sums / counts.clamp(min=1)[..., None]).transpose(1, 2)
+    n_i, n_j = counts.transpose(1, 2)[:, i], counts.transpose(1, 2)[:, j]
+    enough = (torch.minimum(n_i, n_j) >= least).all(0)
+    return means[:, i] - means[:, j], enough * n_i * n_j / (n_i + n_j).clamp(min=1)
 
 
 def foreign(images: Tensor, problem: Problem, prompt_set: PromptSet, role: str) -> str:

@@ -28,11 +28,10 @@ import torch
 from torch import Tensor
 from torch.special import ndtri
 
-from vldebias.edit import Provenance
+from vldebias.edit import Provenance, Rowwise
 from vldebias.errors import InvalidInputError
 from vldebias.methods.method import LAM_OF_MODELS, Method, Need, Problem, register_method
 from vldebias.methods.reference import zero_shot
-from vldebias.methods.rowwise import Rowwise
 from vldebias.projection import CalibratedProjection
 
 _ROUNDS = 8  # of solving targets and spreads in turn
@@ -46,7 +45,7 @@ class TargetShares(Rowwise):
     Attributes:
         names, shares: of the g groups, and their target shares among the first results.
         quantiles: (g,) standard deviations above its group's mean at which an image is among the first results.
-        left, right: (d, rank) of P = I - left right^T, the projection of targets 0. lift: (p, d), row p is w_p P D_p
+        left, right: (d, r) of P = I - left right^T, the projection of targets 0. lift: (p, d), row p is w_p P D_p
             for each pair of groups, by which the target t_p moves an embedding of length 1.
         covariances: (g, d, d) of the image features of each group.
 
@@ -55,10 +54,8 @@ class TargetShares(Rowwise):
     """
 
     kind = "target-shares"
-    axes: ClassVar = {
-        **{"shares": "g", "quantiles": "g", "left": "d rank", "right": "d rank"},
-        **{"lift": "p d", "covariances": "g d d"},
-    }
+    axes: ClassVar = dict.fromkeys(("shares", "quantiles"), "g") | dict.fromkeys(("left", "right"), "d r")
+    axes |= {"lift": "p d", "covariances": "g d d"}
     dtype = torch.float64
 
     names: tuple[str, ...]
@@ -100,12 +97,11 @@ class RankShares(Method):
         Raises:
             InvalidInputError: values out of range, too few images of a group, or shares that cannot be reached.
         """
-        lam = problem.lam if isinstance(problem.lam, (int, float)) else LAM_OF_MODELS
+        lam, reference = problem.lam if isinstance(problem.lam, (int, float)) else LAM_OF_MODELS, problem.reference
         if not 0 < self.top < 1 or lam <= 0:
             raise InvalidInputError(
                 f"expected top, the fraction k / n of the images, in (0, 1), and lam above 0, got {self.top} and {lam}"
             )
-        reference = problem.reference
         assert reference is not None  # `check` has refused that
         rows = torch.cat(list(reference.batches()))
         group = torch.zeros(len(rows), dtype=torch.long)
@@ -114,12 +110,16 @@ class RankShares(Method):
         names = tuple(map("/".join, product(*(prompts.attributes for prompts in problem.attributes))))
         count = group.bincount(minlength=len(names)).double()
         if count.min() < _FEWEST:
+            found = dict(zip(names, count.int().tolist(), strict=True))
             raise InvalidInputError(
-                f"reference: expected at least {_FEWEST} images of every group, got "
-                f"{dict(zip(names, count.int().tolist(), strict=True))}; pass more images"
+                f"reference: expected at least {_FEWEST} images of every group, got {found}; pass more images"
             )
-        shares = self._wanted(names)
-        among_all = count / len(rows)
+        given = dict.fromkeys(names, 1 / len(names)) if self.shares is None else dict(self.shares)
+        if given.keys() != {*names} or min(given.values()) <= 0 or abs(sum(given.values()) - 1) > 1e-6:
+            raise InvalidInputError(
+                f"shares: expected positive numbers with sum 1, one for each of {list(names)}, got {given}"
+            )
+        shares, among_all = torch.tensor([given[name] for name in names], dtype=torch.float64), count / len(rows)
         most = {n: round(float(x), 3) for n, x, s in zip(names, among_all / self.top, shares, strict=True) if s >= x}
         if most:
             raise InvalidInputError(
@@ -130,28 +130,18 @@ class RankShares(Method):
         means = torch.stack([one.mean(0) for one in own])
         i, j = torch.combinations(torch.arange(len(names))).T
         precision = count[i] * count[j] / (count[i] + count[j])
-        weights, differences = lam * precision / precision.sum(), means[i] - means[j]
-        plain = CalibratedProjection.solve([differences * weights.sqrt()[:, None]], None, 1.0)
+        weights, differences = (lam * precision / precision.sum())[:, None], means[i] - means[j]
+        plain = CalibratedProjection.solve([differences * weights.sqrt()], None, 1.0)
         return TargetShares(
             names=names,
             shares=shares,
             quantiles=ndtri(1 - shares * self.top / among_all),
             left=plain.left,
             right=plain.right,
-            lift=plain(differences) * weights[:, None],
+            lift=plain(differences) * weights,
             covariances=torch.stack([torch.cov(one.T, correction=0) for one in own]),
-            provenance=Provenance("target-shares", lam, uses_images=True),
+            provenance=Provenance(self.name, lam, uses_images=True),
         )
-
-    def _wanted(self, names: tuple[str, ...]) -> Tensor:
-        """Return the target shares (g,)."""
-        given = dict.fromkeys(names, 1 / len(names)) if self.shares is None else dict(self.shares)
-        shares = torch.tensor([float(given.get(name, 0)) for name in names], dtype=torch.float64)
-        if given.keys() != {*names} or not (shares > 0).all() or abs(float(shares.sum()) - 1) > 1e-6:
-            raise InvalidInputError(
-                f"shares: expected positive numbers with sum 1, one for each of {list(names)}, got {given}"
-            )
-        return shares
 
 
 register_method(RankShares())

@@ -12,11 +12,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 
-from vldebias.edit import Edit, Provenance
+from vldebias.edit import Edit, Provenance, Rowwise
 from vldebias.errors import InvalidInputError, need
 from vldebias.methods.method import Method, Need, Problem, register_method
 from vldebias.methods.reference import Labelled, labelled, stated_texts
-from vldebias.methods.rowwise import Rowwise
 from vldebias.projection import CalibratedProjection, span_of
 
 _SURE = 0.7  # probability of a value, of SFID's authors

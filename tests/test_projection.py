@@ -1,7 +1,6 @@
 """The calibrated projection against its dense formula, and the laws of Lemmas 7.1 and 7.2."""
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,13 +43,6 @@ def dense_p0(d: int, spurious: Tensor | None) -> Tensor:
         return eye
     A = spurious.T
     return eye - A @ torch.linalg.pinv(A.T @ A, hermitian=True) @ A.T
-
-
-def dense(pairs: Tensor, spurious: Tensor | None, lam: float) -> Tensor:
-    """Lemma 7.1 as it is printed, with d x d matrices."""
-    n, _, d = pairs.shape
-    inverse = torch.linalg.inv(torch.eye(d, dtype=torch.float64) + lam / n * scatter(pairs))
-    return dense_p0(d, spurious) @ inverse
 
 
 @st.composite
@@ -223,31 +215,6 @@ def test_strength_is_linear(problem: tuple[Tensor, Tensor, float], strength: flo
     torch.testing.assert_close(projection(z, strength), z + strength * (projection(z) - z), atol=1e-12, rtol=0)
 
 
-@laws
-@given(problems(), st.floats(0, 2, allow_subnormal=False))
-def test_an_edit_goes_further_than_itself_up_to_its_reflection(problem: tuple[Tensor, Tensor, float], t: float) -> None:
-    S, A, lam = problem
-    z, projection = embeddings(3, A.shape[1], seed=5), fit(S, A, lam)
-    moved = projection.at_strength(t)(z)
-    torch.testing.assert_close(moved, z + t * (projection(z) - z), atol=1e-12, rtol=0)
-    for symmetric in (fit(embeddings(4, 2, A.shape[1]), None, lam + 1), fit(S, A, 0.0)):
-        assert (symmetric.at_strength(t)(z).norm(dim=1) <= z.norm(dim=1) + 1e-9).all()
-    reflected = fit(S, A, 0.0).at_strength(2.0)
-    torch.testing.assert_close(reflected(reflected(z)), z, atol=1e-9, rtol=0)
-
-
-def test_what_goes_further_claims_no_bound_and_comes_back_from_its_folder(tmp_path: Path) -> None:
-    bounded = fit(S8, A8).stamped(max_loss=0.1)
-    assert bounded.at_strength(1.0).provenance.max_loss == 0.1
-    further = bounded.at_strength(1.5)
-    assert further.provenance.max_loss is None
-    loaded = CalibratedProjection.from_pretrained(further.save_pretrained(tmp_path))
-    assert torch.equal(loaded.matrix(), further.matrix())
-    for t in (-0.1, 2.1, float("nan")):
-        with pytest.raises(InvalidInputError, match="at_strength: "):
-            bounded.at_strength(t)
-
-
 # --- arrays in, arrays out
 
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1e-2, torch.float32: 1e-6, torch.float64: 1e-12}
@@ -323,40 +290,33 @@ NAN[0, 0, 0] = float("nan")
 
 
 @refused(
-    ((S8[0],), r"pairs: .*shape \(n, 2, d\), got \(2, 8\)"),
-    ((torch.zeros(4, 3, 8),), r"pairs: expected shape \(n, 2, d\), got \(4, 3, 8\)"),
-    (("gender",), r"pairs: expected a tensor or ndarray \(n, 2, d\), got str"),
-    ((NAN,), r"pairs.*: 1 values are NaN or infinite; check the embeddings"),
-    ((S8, A8 / 0.0), r"spurious: 16 values are NaN or infinite"),
+    ((S8[0],), r"pairs: .*\(n, 2, d\), got \(2, 8\)"),
+    ((torch.zeros(4, 3, 8),), r"pairs: .*\(n, 2, d\), got \(4, 3, 8\)"),
+    (("gender",), r"pairs: .* got str"),
+    ((NAN,), "1 values are NaN"),
+    ((S8, A8 / 0.0), "16 values"),
     ((S8, A8[0]), r"spurious: .*\(m, d\).* got \(8,\)"),
-    ((S8, A8[:, :5]), r"expected one width d, got \[5, 8\]"),
+    ((S8, A8[:, :5]), r"got \[5, 8\]"),
     ((S8, A8, -1.0), r"lam: .* got -1.0"),
     ((S8, A8, "much"), r"lam: .* got 'much'"),
-    ((S8, A8, [1.0, 2.0]), r"lam: expected one value or one per attribute \(1\), got 2"),
-    *((given, r"expected spurious prompts .* or prompt pairs .* lam above 0") for given in ((None,), (S8, None, 0.0))),
-    ((S8[:, [0, 0]],), r"nothing to remove: .* check that the prompts of a pair differ"),
+    ((S8, A8, [1.0, 2.0]), r"\(1\), got 2"),
+    *((given, "lam above 0") for given in ((None,), (S8, None, 0.0))),
+    ((S8[:, [0, 0]],), "prompts of a pair differ"),
 )
-def test_fit_errors(arguments: tuple) -> None:
+def test_a_fit_refuses_what_it_cannot_solve(arguments: tuple) -> None:
     fit(*arguments)
 
 
-@refused(([], r"groups: expected two or more"), ([A8, A8[:1]], r"in each, got \[2, 1\]"))
-def test_group_errors(groups: list[Tensor]) -> None:
-    fit_groups(groups)
-
-
-@refused(
-    (torch.zeros(2, 9), r"expected float embeddings \(..., 8\), got torch.float32 \(2, 9\).*fitted for dim 8"),
-    (torch.zeros(2, 8).long(), r"got torch.int64 \(2, 8\)"),
-    ("a photo", r"expected float embeddings \(..., 8\), got str"),
-)
-def test_call_errors(z: object) -> None:
-    fit(S8)(z)
-
-
-@refused((-0.1, "strength"), (1.1, "strength"), (float("nan"), "strength"))
-def test_strength_outside_zero_one_is_refused(strength: float) -> None:
-    fit(S8)(A8, strength)
+def test_refused_groups_embeddings_and_strengths() -> None:
+    for groups in ([], [A8, A8[:1]]):
+        with pytest.raises(InvalidInputError, match="two or more"):
+            scatter_of(groups)
+    for z in (torch.zeros(2, 9), torch.zeros(2, 8).long(), "a photo"):
+        with pytest.raises(InvalidInputError, match=r"\(..., 8\)"):
+            fit(S8)(z)
+    for strength in (-0.1, 1.1, float("nan")):
+        with pytest.raises(InvalidInputError, match="strength"):
+            fit(S8)(A8, strength)
 
 
 # --- the rest of the surface

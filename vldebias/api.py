@@ -57,8 +57,7 @@ def debias(
 
     Warns:
         AutoDeclinedWarning: texts predict no improvement by the default, so nothing is changed.
-        WideEditWarning: the edit of a pipeline removes more than a fortieth of the space; other prompts may change.
-        ClassSignalWarning: a fit that removes more than half of the distance between the classes.
+        WideEditWarning, ClassSignalWarning: the edit may change other prompts, or removes differences of classes.
 
     >>> attachment = debias(model, "gender", tokenizer=tokenizer)  # doctest: +SKIP
     """
@@ -86,11 +85,8 @@ def debias(
             balancer = Balancer(sets, shares=rewrite.shares, seed=rewrite.seed, find=rewrite.find)
             return Attachment(target, {}, strength=strength, label=label, balancer=balancer)
         if by_default:
-            why = (
-                "the pipeline edits given images"
-                if target.edits_images
-                else "the set has no words for values of persons"
-            )
+            why = "the set has no words for values of persons"
+            why = "the pipeline edits given images" if target.edits_images else why
             say_once(
                 f'{why}, so its prompts are not balanced: the default here is "cali", which makes prompts say less of '
                 "the attribute and hardly changes who appears"
@@ -99,9 +95,8 @@ def debias(
         for role in target.roles:
             space = target.space(role)
             edits[role] = spaces[space] = spaces.get(space) or problem.fit(chosen, role)
-    own = next((edit.side for edit in edits.values() if edit.side != "text"), "text")
+    own, acting = next(((edit.side, edit.method) for edit in edits.values() if edit.side != "text"), ("text", ""))
     if side == "text" and own == "image":
-        acting = next(iter(edits.values())).method
         raise InvalidInputError(f"method {acting!r} acts on images, so side='text' would change nothing; leave it out")
     moved = side is None and own != "text"
     target = target.at(own) if moved else target

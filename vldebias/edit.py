@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_type_hints
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model, with_config
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model, with_config
 from torch import Tensor
 
 from vldebias import __version__
@@ -158,9 +158,8 @@ class Edit(ABC):
     """Change embeddings by a fitted map without side effects: z + strength (edit(z) - z).
 
     A subclass is a dataclass with a `kind`, under which it is saved, the `axes` of its tensors and `__call__`; other
-    fields are saved as settings. A subclass with a separate map for images overrides `side` and `image`. A subclass
-    that averages over rewritten prompts defines `wordings(prompt)` and `combined(z, each, strength)`, and the host
-    encodes these prompts. All tensors must be finite.
+    fields are saved as settings. A subclass with a separate map for images overrides `side` and `image`; one that
+    averages over rewritten prompts defines `wordings(prompt)` and `combined(z, each, strength)`.
 
     >>> @dataclass(frozen=True, eq=False, repr=False)
     ... class Shift(Edit):
@@ -239,22 +238,14 @@ class Edit(ABC):
                 f"expected float embeddings (..., {self.dim}), got {came}; the edit was fitted for {self.where()}"
             )
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors that are saved: name -> tensor."""
-        return {name: getattr(self, name) for name in self.axes}
-
     def settings(self) -> dict[str, Any]:
         """Return the other fields, which are saved with the tensors."""
         return {name: getattr(self, name) for name in _settings_of(type(self)).model_fields}
 
     def folded(self) -> Any:
-        """Return the `CalibratedProjection` to merge into the weights in place of this edit (`Attachment.merge`).
-
-        Raises:
-            VldebiasError: the edit cannot be merged into weights.
-        """
+        """Return the projection that `Attachment.merge` merges into weights; raise VldebiasError if there is none."""
         raise VldebiasError(
-            f"{type(self).__name__} ({self.method}) is not one linear map of an embedding and cannot become part of "
+            f"{type(self).__name__} ({self.method}) is not one linear map of an embedding, so it cannot be merged into "
             "weights; keep it attached, or save it and attach it after loading"
         )
 
@@ -283,7 +274,8 @@ class Edit(ABC):
 
         self.__post_init__()
         folder = Path(directory)
-        tensors = {name: one.detach().cpu().contiguous().clone() for name, one in (self.tensors() or _NOTHING).items()}
+        tensors = {name: getattr(self, name) for name in self.axes}
+        tensors = {name: one.detach().cpu().contiguous().clone() for name, one in (tensors or _NOTHING).items()}
         plain = _Config(kind=self.kind, provenance=self.provenance, settings=self.settings()).model_dump(mode="json")
         plain["sha256"] = _digest(plain, tensors)
         write_atomically(folder / "README.md", card(self))
@@ -302,24 +294,35 @@ class Edit(ABC):
         Raises:
             InvalidInputError: no such folder or repository, damaged files, or an edit of another kind.
         """
-        folder = find_folder(directory_or_repo, (WEIGHTS, CONFIG), revision, token)
-        config, tensors = _read(folder / WEIGHTS)
-        kind = Edit.kinds.get(config.kind)
-        if kind is None or not issubclass(kind, cls):
-            known = sorted(name for name, one in Edit.kinds.items() if issubclass(one, cls))
-            raise InvalidInputError(
-                f"{folder}: holds an edit of kind {config.kind!r}; expected {' or '.join(known)}; "
-                "vldebias.load_edit reads every kind that is installed"
-            )
+        from safetensors import SafetensorError, safe_open
+
+        weights = find_folder(directory_or_repo, (WEIGHTS, CONFIG), revision, token) / WEIGHTS
         try:
+            with safe_open(weights, framework="pt") as file:
+                header = file.metadata() or {}
+                # A mapped file is not aligned as torch allocates, which would change products in the last bit.
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise InvalidInputError(f"{weights}: missing or unreadable ({error}); save the projection again") from None
+        plain = parse_json(header.get("config", ""), f"{weights}: config")
+        if not isinstance(plain, dict) or _digest(plain, tensors) != plain.get("sha256"):
+            raise InvalidInputError(f"{weights}: damaged: content and digest do not match; save or download it again")
+        try:
+            config = _Config.model_validate_json(json.dumps(plain))
+            kind: Any = Edit.kinds.get(config.kind)
+            if kind is None or not issubclass(kind, cls):
+                known = sorted(name for name, one in Edit.kinds.items() if issubclass(one, cls))
+                raise ValueError(
+                    f"holds an edit of kind {config.kind!r}; expected {' or '.join(known)}; "
+                    "vldebias.load_edit reads every kind that is installed"
+                )
+            tensors = {} if tensors.keys() == _NOTHING.keys() else tensors
             if tensors.keys() != kind.axes.keys():
                 raise ValueError(f"expected the tensors {', '.join(kind.axes)}, got {', '.join(tensors)}")
-            maker: Any = kind
-            edit: Self = maker(
-                **tensors, **dict(_settings_of(kind).model_validate(config.settings)), provenance=config.provenance
-            )
-        except (TypeError, ValueError) as error:
-            raise InvalidInputError(f"{folder / WEIGHTS}: {error}; fit and save the projection again") from None
+            settings = dict(_settings_of(kind).model_validate(config.settings))
+            edit: Self = kind(**tensors, **settings, provenance=config.provenance)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidInputError(f"{weights}: {error}; fit and save the edit again") from None
         return edit
 
 
@@ -372,23 +375,3 @@ def _digest(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     total = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
     add_tensors(total, sorted(tensors.items()))
     return total.hexdigest()
-
-
-def _read(weights: Path) -> tuple[_Config, dict[str, Tensor]]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(weights, framework="pt") as file:
-            header = file.metadata() or {}
-            # A mapped file is not aligned as torch allocates, which would change products in the last bit.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise InvalidInputError(f"{weights}: missing or unreadable ({error}); save the projection again") from None
-    plain = parse_json(header.get("config", ""), f"{weights}: config")
-    if not isinstance(plain, dict) or _digest(plain, tensors) != plain.get("sha256"):
-        raise InvalidInputError(f"{weights}: damaged: content and digest do not match; save or download it again")
-    try:
-        config = _Config.model_validate_json(json.dumps(plain))
-    except (ValidationError, RecursionError) as error:
-        raise InvalidInputError(f"{weights}: not the config of a projection: {error}") from None
-    return config, {} if tensors.keys() == _NOTHING.keys() else tensors

@@ -41,13 +41,13 @@ class NothingToRemoveError(InvalidInputError):
 
 def _float64(values: Any, name: str, shape: str) -> Tensor:
     """Return `values` as a float64 tensor on the CPU, not empty, with as many axes as `shape` names."""
-    if not isinstance(values, (Tensor, np.ndarray)):
-        raise InvalidInputError(f"{name}: expected a tensor or ndarray {shape}, got {type(values).__name__}")
     # A copy of an ndarray, since torch cannot view read-only arrays or negative strides.
-    tensor = values.detach() if isinstance(values, Tensor) else torch.from_numpy(values.copy())
-    if tensor.ndim != shape.count(",") + 1 or not tensor.numel():
-        raise InvalidInputError(f"{name}: expected a non-empty array of shape {shape}, got {tuple(tensor.shape)}")
-    return tensor.to("cpu", torch.float64)
+    tensor = torch.from_numpy(values.copy()) if isinstance(values, np.ndarray) else values
+    fits = isinstance(tensor, Tensor) and tensor.numel() and tensor.ndim == shape.count(",") + 1
+    if not fits or (tensor.ndim == 3 and tensor.shape[1] != 2):
+        came = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(values).__name__
+        raise InvalidInputError(f"{name}: expected a non-empty tensor or ndarray {shape}, got {came}")
+    return tensor.detach().to("cpu", torch.float64)
 
 
 def scatter_of(groups: Sequence[Tensor]) -> Tensor:
@@ -145,15 +145,10 @@ class CalibratedProjection(Edit):
             InvalidInputError: wrong shapes, NaN, negative `lam`, or nothing to remove.
         """
         several = pairs if isinstance(pairs, (list, tuple)) else [] if pairs is None else [pairs]
-        scatters = []
-        for one in (_float64(one, "pairs", "(n, 2, d)") for one in several):
-            if one.shape[1] != 2:
-                raise InvalidInputError(f"pairs: expected shape (n, 2, d), got {tuple(one.shape)}")
-            scatters.append((one[:, 0] - one[:, 1]) / math.sqrt(len(one)))
-        solved = self.solve(
-            scatters, None if spurious is None else _float64(spurious, "spurious", "(m, d)"), self._given
-        )
-        self.__dict__ = vars(solved) | {"_given": self._given}  # nothing of an earlier fit stays
+        given = [_float64(one, "pairs", "(n, 2, d)") for one in several]
+        scatters = [(one[:, 0] - one[:, 1]) / math.sqrt(len(one)) for one in given]
+        removed = None if spurious is None else _float64(spurious, "spurious", "(m, d)")
+        self.__dict__ = vars(self.solve(scatters, removed, self._given)) | {"_given": self._given}
         return self
 
     def transform(self, z: Any) -> Any:
@@ -175,16 +170,12 @@ class CalibratedProjection(Edit):
         Raises:
             InvalidInputError: as of `fit`.
         """
-        several = isinstance(lam, (list, tuple))
-        try:
-            lams = tuple(map(float, lam if several else [lam]))  # type: ignore[arg-type]
-        except (TypeError, ValueError):
-            lams = (math.nan,)
-        if not all(0 <= x < math.inf for x in lams):
+        lams = lam if isinstance(lam, (list, tuple)) else [lam] * max(1, len(scatters))
+        if not all(isinstance(x, (int, float, np.number)) and 0 <= x < math.inf for x in lams):
             raise InvalidInputError(f"lam: expected a finite number >= 0, or a list of them, got {lam!r}")
-        if several and len(lams) != len(scatters):
+        if scatters and len(lams) != len(scatters):
             raise InvalidInputError(f"lam: expected one value or one per attribute ({len(scatters)}), got {len(lams)}")
-        lams = lams * (1 if several else len(scatters)) or (0.0,)
+        lams = tuple(map(float, lams)) if scatters else (0.0,)
         given = [*scatters] if spurious is None else [*scatters, spurious]
         if len(widths := sorted({rows.shape[1] for rows in given})) > 1:
             raise InvalidInputError(
@@ -192,7 +183,8 @@ class CalibratedProjection(Edit):
             )
         if bad := sum(int((~rows.isfinite()).sum()) for rows in given):
             raise InvalidInputError(f"pairs and spurious: {bad} values are NaN or infinite; check the embeddings")
-        active = [rows * math.sqrt(x) for rows, x in zip(scatters, lams, strict=False) if x > 0 and rows.any()]
+        weighted = zip(scatters, lams, strict=False)
+        active = [rows * math.sqrt(x) for rows, x in weighted if x > 0 and rows.any()]
         basis = span_of(spurious) if spurious is not None and spurious.any() else None
         if basis is None and not active:
             said = "all pair differences and spurious embeddings are zero; check that the prompts of a pair differ"
@@ -269,17 +261,6 @@ class CalibratedProjection(Edit):
         c = c.clamp(min=0, max=1)
         # Of W W^T the eigenvectors are in the space of pairs; W^T brings them back to that of embeddings.
         return c, self.left @ vectors / c.sqrt().clamp(min=_EPS) if symmetric else vectors
-
-    def at_strength(self, t: float) -> CalibratedProjection:
-        """Return I - t (I - P), for t from 0 to 2; above 1 it over-corrects.
-
-        At t = 2 it is a reflection: directions that P0 removes change their sign. If P is symmetric, no embedding
-        becomes longer for t up to 2. A bound that P satisfies (`max_loss`) need not hold for t above 1.
-        """
-        if not 0 <= t <= 2:
-            raise InvalidInputError(f"at_strength: expected a number from 0 to 2 (the reflection), got {t}")
-        provenance = replace(self.provenance, max_loss=None) if t > 1 else self.provenance
-        return CalibratedProjection(self.lam, t * self.left, self.right, provenance, self.spurious_rank)
 
 
 @torch.inference_mode(False)

@@ -18,7 +18,7 @@ from tests.methods.made import normal, unit
 from tests.refusals import refused
 from vldebias.errors import InvalidInputError
 from vldebias.methods import Problem, Reference
-from vldebias.methods.baselines.erasure import TwoTowers, fair_pca, leace, null_space_probes, replacing, roboshot
+from vldebias.methods.baselines.erasure import TwoTowers, fair_pca, leace, null_space_probes, roboshot
 from vldebias.methods.baselines.queries import Bend, HalfWay, Lian, without
 from vldebias.methods.reference import Labelled, labelled, stated_texts
 from vldebias.projection import span_of
@@ -310,7 +310,8 @@ def test_fair_imagen_projects_states_of_a_pipeline_and_takes_one_attribute() -> 
 
 
 def test_an_affine_map_scales_with_what_it_is_given() -> None:
-    edit = TwoTowers.of_maps(replacing(EYE[:3, 1:2], torch.tensor([9.0, 0.5, 9.0], dtype=torch.float64)))
+    axis = EYE[:3, 1:2]
+    edit = TwoTowers.of_maps((axis, axis, 0.5 * axis[:, 0]))
     torch.testing.assert_close(edit.image(torch.tensor([6.0, 8.0, 0.0])), torch.tensor([6.0, 5.0, 0.0]))
     torch.testing.assert_close(edit.image(torch.tensor([0.6, 0.8, 0.0]), 0.5), torch.tensor([0.6, 0.65, 0.0]))
     assert edit.image(torch.ones(2, 3, dtype=torch.bfloat16)).dtype == torch.bfloat16

@@ -1,5 +1,6 @@
 """Bounded loss: the bound holds, it is used up, lam is its multiplier, and what bisection rests on is monotone."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def test_the_loss_never_falls_as_lam_or_strength_grows(seed: int, rank: int) -> 
     left = CalibratedProjection(0.0, *any_matrix, Provenance("any"))
     for edits in (
         [CalibratedProjection(lam=[lam, 5 * lam]).fit(several) for lam in LAMS],
-        [left.at_strength(t / 20) for t in range(1, 21)],
+        [replace(left, left=t / 20 * left.left) for t in range(1, 21)],
     ):
         swept = torch.stack([losses(edit, texts) for edit in edits])
         assert (swept.diff(dim=0) > -1e-12).all()

@@ -73,7 +73,7 @@ def make_projection(folder: Path) -> Path:
 def read_edit(path: Path) -> Any:
     """Tensors, settings and provenance."""
     edit = load_edit(path)
-    tensors = {name: tensor.tolist() for name, tensor in edit.tensors().items()}
+    tensors = {name: getattr(edit, name).tolist() for name in edit.axes}
     return type(edit), tensors, edit.settings(), edit.provenance
 
 

@@ -178,7 +178,8 @@ class _Evidence:
     def __init__(self, problem: Problem, role: str, methods: Sequence[ClosedForm], most: float | None) -> None:
         self.role, self.methods, self.most = role, methods, most
         self.neutral = problem.host.embed(problem.neutral_prompts(), role)
-        self.folds, self._drawn, self._before = list[tuple[Fold, Parts]](), _draws(len(self.neutral)), {}
+        self.folds, self._drawn = list[tuple[Fold, Parts]](), _draws(len(self.neutral))
+        self._before = dict[str, Tensor]()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ReferenceWarning)  # half of the images are less certain than all of them
             for fold in chain(_text_folds(problem, role), _image_folds(problem, role)):

@@ -15,6 +15,7 @@ bound), and the strength is lowered instead: along z0 + t (P z0 - z0) the angle 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -53,8 +54,8 @@ def bounded(edit: Edit, neutral: Tensor, most: float, *, mean: bool = False) -> 
         return edit
     if not edit.spurious_rank:
         return edit.at_multiple(largest(lambda t: holds(edit.at_multiple(t))))
-    kept = edit.at_strength(largest(lambda t: holds(edit.at_strength(t))))
-    return kept.stamped(method=f"{kept.method}, bounded")
+    t = largest(lambda t: holds(replace(edit, left=t * edit.left)))  # I - t (I - P)
+    return replace(edit, left=t * edit.left).stamped(method=f"{edit.method}, bounded")
 
 
 def largest(holds: Callable[[float], bool]) -> float:

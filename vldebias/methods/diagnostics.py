@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -71,18 +72,16 @@ class Diagnostics:
         """
         if hasattr(edit, "wordings"):
             raise InvalidInputError(f"{edit!r} rewrites prompts, so it cannot be inspected by their embeddings alone")
-        distances = []
-        for pairs in (prompts.pairs, prompts.held_out_pairs):
-            rows = host.embed([*chain.from_iterable(pairs)], role).unflatten(0, (len(pairs), 2))
-            distances.append((pair_distance(rows), pair_distance(edit(rows))))
-        found = cls(distances[0], distances[1] if prompts.held_out_pairs else None)
+        found: dict[str, Any] = {}
+        for name, pairs in (("pair_distance", prompts.pairs), ("held_out_distance", prompts.held_out_pairs)):
+            if pairs:
+                rows = host.embed([*chain.from_iterable(pairs)], role).unflatten(0, (len(pairs), 2))
+                found[name] = (pair_distance(rows), pair_distance(edit(rows)))
         if prompts.classes:
             classes = host.embed(prompts.classes, role)
-            kept, cosine = class_signal(classes, edit)
-            found = replace(found, signal_kept=kept, class_cosine=cosine)
+            found["signal_kept"], found["class_cosine"] = class_signal(classes, edit)
             if prompts.spurious:
-                spurious = host.embed(prompts.spurious, role)
-                cosines = [normalize(rows, dim=-1) @ spurious.T for rows in (classes, edit(classes))]
-                before, after = (float((own.amax(1) - own.amin(1)).mean()) for own in cosines)
-                found = replace(found, spurious_spread=(before, after))
-        return found
+                spurious = host.embed(prompts.spurious, role).T
+                cosines = [normalize(rows, dim=-1) @ spurious for rows in (classes, edit(classes))]
+                found["spurious_spread"] = tuple(float((own.amax(1) - own.amin(1)).mean()) for own in cosines)
+        return cls(**found)

@@ -244,13 +244,10 @@ class Problem:
             stated_words=self.stated_words,
             **origin,
         )
-        if isinstance(edit, CalibratedProjection) and edit.left.shape[1]:
-            self._warn_of_loss(edit, role)
-        return edit
-
-    def _warn_of_loss(self, edit: CalibratedProjection, role: str) -> None:
+        if not isinstance(edit, CalibratedProjection) or not edit.rank:
+            return edit
         for prompts in (one for one in self.sets if len(one.classes) > 1):
-            kept, cosine = class_signal(self.host.embed(prompts.classes, role), edit)
+            kept, cosine = class_signal(host.embed(prompts.classes, role), edit)
             if kept is not None and kept < 0.5:
                 instead = "method='cali', " if edit.spurious_rank else ""
                 warn(
@@ -261,13 +258,14 @@ class Problem:
                 )
         most = WIDE * edit.dim
         # An attribute is about two directions at least, however narrow the space.
-        if self.host.generative and edit.removed > max(most, 2 * len(self.attributes) + 0.5):
+        if host.generative and edit.removed > max(most, 2 * len(self.attributes) + 0.5):
             warn(
                 f"{edit.method} removes {edit.removed:.1f} of {edit.dim} directions, more than {most:.1f}: "
                 "other prompts, such as 'A photo of a good person.', may generate something else. Generate some to "
                 "check, or lower lam, fit fewer pairs, or use method='difference'",
                 WideEditWarning,
             )
+        return edit
 
 
 def class_signal(classes: Tensor, edit: Edit) -> tuple[float | None, float]:

@@ -120,7 +120,7 @@ def labelled(problem: Problem, role: str) -> Labelled:
         if len(own[own >= 0].unique()) < 2:
             raise InvalidInputError(f"{prompts.name}: expected labelled images of two or more of the values {values}")
         codes.append(own)
-    return Labelled(rows, torch.stack(codes, 1), tuple(len(prompts.attributes) for prompts in problem.attributes))
+    return Labelled(rows, torch.stack(codes, 1), tuple(len(s.attributes) for s in problem.attributes))
 
 
 def _coded(given: Any, prompts: PromptSet) -> list[int]:
@@ -128,11 +128,9 @@ def _coded(given: Any, prompts: PromptSet) -> list[int]:
     if hasattr(given, "codes") and hasattr(given, "names"):
         given = [given.names[code] if code >= 0 else None for code in torch.as_tensor(given.codes).tolist()]
     names = ["" if value is None or value != value else str(value) for value in given]
-    places = {name: place_of(name, prompts) for name in {*names} - {""}}
-    known = {name: place for name, place in places.items() if place is not None}
-    if len(known) < len(places) or len({*known.values()}) < 2:
-        return []
-    return [known.get(name, -1) for name in names]
+    places: dict[str, Any] = {name: place_of(name, prompts) for name in {*names} - {""}}
+    seen = {*places.values()}
+    return [places.get(name, -1) for name in names] if len(seen) > 1 and None not in seen else []
 
 
 def place_of(name: str, prompts: PromptSet) -> int | None:
@@ -155,5 +153,5 @@ def stated_texts(problem: Problem, role: str) -> Labelled:
     codes = torch.full((len(said), len(problem.attributes)), -1)
     for row, (_, k, value) in enumerate(said):
         codes[row, k] = value
-    sizes = tuple(len(prompts.attributes) for prompts in problem.attributes)
-    return Labelled(problem.host.embed([text for text, _, _ in said], role), codes, sizes)
+    rows = problem.host.embed([text for text, _, _ in said], role)
+    return Labelled(rows, codes, tuple(len(s.attributes) for s in problem.attributes))

@@ -101,11 +101,6 @@ def leace(given: Labelled, shrinkage: float | None = None) -> Affine:
     return left, right, left @ (right.T @ mean)
 
 
-def replacing(basis: Tensor, row: Tensor) -> Affine:
-    """Return the map that replaces the part in the span of an orthonormal basis (d, rank) by that of a row (d,)."""
-    return basis, basis, basis @ (basis.T @ row)
-
-
 def sfid(given: Labelled) -> Affine:
     """Replace the dimensions most important to a random forest for the attribute by their mean over its unsure rows.
 
@@ -113,7 +108,8 @@ def sfid(given: Labelled) -> Affine:
     """
     width, (importance, neutral) = given.rows.shape[1], _read_by_forests(given)
     dims = importance.argsort(descending=True, stable=True)[: min(100, max(1, width // 5))]
-    return replacing(torch.eye(width, dtype=torch.float64)[:, dims], neutral)
+    basis = torch.eye(width, dtype=torch.float64)[:, dims]
+    return basis, basis, basis @ (basis.T @ neutral)
 
 
 def spd(given: Labelled) -> Affine:
@@ -122,7 +118,8 @@ def spd(given: Labelled) -> Affine:
     With B an orthonormal basis of the rows of `null_space_probes` and m the mean of the rows that a forest is unsure of
     (as in SFID), x -> x - B B^T (x - m). Follows the formula of the paper (2511.18123); its code is not public.
     """
-    return replacing(span_of(null_space_probes(given.known())), _read_by_forests(given)[1])
+    basis, (_, neutral) = span_of(null_space_probes(given.known())), _read_by_forests(given)
+    return basis, basis, basis @ (basis.T @ neutral)
 
 
 def _read_by_forests(given: Labelled) -> tuple[Tensor, Tensor]:
@@ -131,15 +128,14 @@ def _read_by_forests(given: Labelled) -> tuple[Tensor, Tensor]:
     Unsure are rows where no value has more than `_SURE`, by the trees that have not seen it; without any, all are.
     """
     ensemble, width = need("sklearn.ensemble"), given.rows.shape[1]
-    importance, unsure = torch.zeros(width, dtype=torch.float64), []
+    importance, unsure = torch.zeros(width, dtype=torch.float64), given.rows[:0]
     for rows, codes in given.known():
         forest = ensemble.RandomForestClassifier(100, oob_score=True, random_state=0)
         forest.fit(rows.numpy(), codes.numpy())
         importance += torch.from_numpy(forest.feature_importances_)
         sure = torch.from_numpy(forest.oob_decision_function_).nan_to_num(0).amax(1)
-        unsure.append(rows[sure <= _SURE])
-    neutral = torch.cat(unsure) if any(len(one) for one in unsure) else given.rows
-    return importance, neutral.mean(0)
+        unsure = torch.cat([unsure, rows[sure <= _SURE]])
+    return importance, (unsure if len(unsure) else given.rows).mean(0)
 
 
 def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int = 5) -> Tensor:
@@ -147,20 +143,19 @@ def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int = 5) 
 
     Ravfogel et al. (2020), Algorithm 1. An attribute is finished when its probe does no better than a constant.
     """
-    removed: list[Tensor] = []
+    removed = labels[0][0][:0]
     for rows, codes in labels:
         left = rows - rows.mean(0)
-        constant = int(torch.bincount(codes).max()) / len(codes)
         for _ in range(rounds):
-            if removed:
-                left = left - (left @ (basis := torch.linalg.qr(torch.cat(removed).T)[0])) @ basis.T
+            basis = torch.linalg.qr(removed.T).Q
+            left = left - (left @ basis) @ basis.T
             weight, accuracy = _probe(left, codes)
-            if accuracy <= constant:
+            if accuracy <= int(codes.bincount().max()) / len(codes):
                 break
-            removed.append(weight)
-    if not removed:
+            removed = torch.cat([removed, weight])
+    if not len(removed):
         raise InvalidInputError("spd: no linear probe predicts the attribute; pass more images, or other labels")
-    return torch.cat(removed)
+    return removed
 
 
 def _probe(rows: Tensor, codes: Tensor, decay: float = 1e-3) -> tuple[Tensor, float]:
@@ -236,9 +231,8 @@ def fair_pca(x: Tensor, z: Tensor, keep: int) -> Tensor:
 class FairImagen(Method):
     """Project every token state of a prompt by fair PCA; see `fair_pca`.
 
-    This approximates the authors' method: each tensor of a pipeline has a projection of its own, fitted to the states
-    at the end of the stated prompts at length 1, where theirs is fitted to the pooled ones of Stable Diffusion 3 and
-    applied to both; and their noise along a sampled group is left out, so that the edit is deterministic.
+    Other than the authors', each tensor of a pipeline has a projection of its own, fitted to the states at the end of
+    the stated prompts at length 1, and there is no noise along a sampled group.
     """
 
     name, title, source = "fair-pca", "fair PCA", "Fu et al., 2025 (FairImagen)"
@@ -260,11 +254,10 @@ class FairImagen(Method):
 
 
 _LABELS = frozenset({Need.LABELS, Need.VALUES})
-for _method in (
-    Eraser("leace", leace, "LEACE of images", "Belrose et al., 2023, Theorem 4.3", "#66c2a5", "image", _LABELS),
-    Eraser("sfid", sfid, "selective feature imputation", "Jung et al., 2024", "#e7298a"),
-    Eraser("spd", spd, "subspace projection and neutral mean", "Zhao et al., 2026", "#b15928"),
-    RoboShot(),
-    FairImagen(),
-):
-    register_method(_method)
+register_method(
+    Eraser("leace", leace, "LEACE of images", "Belrose et al., 2023, Theorem 4.3", "#66c2a5", "image", _LABELS)
+)
+register_method(Eraser("sfid", sfid, "selective feature imputation", "Jung et al., 2024", "#e7298a"))
+register_method(Eraser("spd", spd, "subspace projection and neutral mean", "Zhao et al., 2026", "#b15928"))
+register_method(RoboShot())
+register_method(FairImagen())

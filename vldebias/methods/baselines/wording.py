@@ -1,14 +1,13 @@
 """Replace a prompt by other wordings: one that names the attribute, or the mean over one wording for each value.
 
-They cost nothing to fit. The other wordings are embedded whenever a prompt is used, so the model is needed, and the
-edit cannot be merged into weights. A pipeline gets the token states of the wordings in place of the prompt's own: one
-wording is the same as generating from that prompt, several are averaged at each token position.
+The wordings are embedded whenever a prompt is used, so the edit needs the model and cannot be merged into weights. A
+pipeline gets their token states in place of the prompt's own; several wordings are averaged at each token position.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -49,9 +48,7 @@ def rewrite_prompt(prompt: str, words: str) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FixedRewrite(Edit):
-    """Replace a prompt's embedding by the mean over several wordings, scaled to the length of the prompt's own.
-
-    For a pipeline it is the plain mean of the states at each token position.
+    """Replace a prompt's embedding by the mean over several wordings.
 
     words: for each wording the words of a value, put into the prompt by `rewrite_prompt`. dim: of the embeddings.
     """
@@ -59,8 +56,8 @@ class FixedRewrite(Edit):
     kind = "wording"
 
     words: tuple[str, ...]
-    dim: int = 0
-    provenance: Provenance = field(default_factory=lambda: Provenance("wording"))
+    dim: int
+    provenance: Provenance
 
     def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
         """Refuse a strength above 0, because the prompts cannot be recovered from embeddings."""
@@ -102,7 +99,7 @@ class EachValue(Method):
         """Fit the edit: store the words of the single attribute."""
         if len(problem.attributes) > 1:
             raise InvalidInputError(f"{self.name}: expected one attribute, got {len(problem.attributes)}; pass one set")
-        return FixedRewrite(self.words(problem.attributes[0]), problem.host.dim(role))
+        return FixedRewrite(self.words(problem.attributes[0]), problem.host.dim(role), Provenance(self.name))
 
 
 class Suffix(EachValue):
@@ -113,14 +110,13 @@ class Suffix(EachValue):
     def words(self, prompts: PromptSet) -> tuple[str, ...]:
         """Return the template of the suffix."""
         called = prompts.name.replace("-", " ").casefold()
-        attribute = next((name for name in ATTRIBUTES if called.endswith(name)), None)
-        if attribute is None:
-            raise InvalidInputError(
-                f"prompt set {prompts.name!r}: method 'suffix' names the attribute, so the set's name has to end in "
-                f"one of {', '.join(ATTRIBUTES)}; rename the set"
-            )
-        return (f"{{text}} of any {attribute}",)
+        for attribute in filter(called.endswith, ATTRIBUTES):
+            return (f"{{text}} of any {attribute}",)
+        raise InvalidInputError(
+            f"prompt set {prompts.name!r}: method 'suffix' names the attribute, so the set's name has to end in "
+            f"one of {', '.join(ATTRIBUTES)}; rename the set"
+        )
 
 
-for _method in (EachValue(), Suffix()):
-    register_method(_method)
+register_method(EachValue())
+register_method(Suffix())

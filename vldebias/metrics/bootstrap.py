@@ -1,9 +1,8 @@
 """Check the arrays that metrics accept, resample them, and compute intervals from resampled values.
 
 An evaluator gives a value and its draws (resamples,) on the same resamples for every method, so the difference of two
-methods' draws is paired. The statistic is computed again in every resample: a worst group is picked again in each.
-Resample what was sampled independently, such as the images of a test split: rows that repeat an image make intervals
-too narrow.
+methods' draws is paired, and a worst group is picked again in each. Resample what was sampled independently, such as
+the images of a test split: rows that repeat an image make intervals too narrow.
 
 Source: Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), chapters 8 and 13.
 """
@@ -22,35 +21,31 @@ from vldebias.errors import InvalidInputError
 
 Floats = NDArray[np.float64]
 Values = Tensor | np.ndarray | Sequence[Any]
-Statistic = Callable[..., Any]
 _BLOCK = 1 << 20  # entries of a block of resampled rows: bounds the memory
 _WEIGHTS = 1 << 23  # entries of a block of weights
 _REPEATED = 8  # rows per different row from which on counts are resampled instead of rows
 
 
-def rows(values: Values, name: str, ndim: int | None = None) -> np.ndarray:
-    """Return `values` as a non-empty array with `ndim` axes, or one or more; NaN raises an error."""
-    if isinstance(values, Tensor):
-        tensor = values.detach().cpu()
-        array = (tensor.double() if tensor.is_floating_point() else tensor).numpy()
-    else:
+def vectors(ndim: int | None = 1, **named: Values) -> list[np.ndarray]:
+    """Return non-empty arrays of one length, with `ndim` axes or any number; NaN raises an error."""
+    arrays = []
+    for name, values in named.items():
+        if isinstance(values, Tensor):
+            values = values.detach().cpu()
+            values = values.double() if values.is_floating_point() else values
         array = np.asarray(values)
         if array.dtype == object and all(isinstance(value, str) for value in array.flat):  # a column of pandas
             array = array.astype(str)
-    if array.ndim == 0 or array.dtype == object or len(array) == 0 or array.ndim != (ndim or array.ndim):
-        wanted = "a non-empty array" if ndim != 1 else "a non-empty array (n,)"
-        raise InvalidInputError(f"{name}: expected {wanted}, got shape {array.shape} of {array.dtype}")
-    if array.dtype.kind in "fc" and np.isnan(array).any():
-        raise InvalidInputError(f"{name}: {int(np.isnan(array).sum())} of {array.size} values are NaN")
-    return array
-
-
-def vectors(**named: Values) -> list[np.ndarray]:
-    """Return vectors (n,) of one length."""
-    arrays = [rows(values, name, 1) for name, values in named.items()]
+        if array.dtype == object or 0 in (array.size, array.ndim) or array.ndim != (ndim or array.ndim):
+            wanted = {None: "(n, ...)", 1: "(n,)", 2: "(n, d)"}[ndim]
+            came = f"got shape {array.shape} of {array.dtype}"
+            raise InvalidInputError(f"{name}: expected a non-empty array {wanted}, {came}")
+        if array.dtype.kind in "fc" and np.isnan(array).any():
+            raise InvalidInputError(f"{name}: {int(np.isnan(array).sum())} of {array.size} values are NaN")
+        arrays.append(array)
     if len(set(map(len, arrays))) > 1:
         lengths = dict(zip(named, map(len, arrays), strict=True))
-        raise InvalidInputError(f"expected vectors of one length, got {lengths}")
+        raise InvalidInputError(f"expected arrays of one length, got {lengths}")
     return arrays
 
 
@@ -59,21 +54,20 @@ def codes(groups: np.ndarray, n_groups: int | None, name: str = "groups") -> tup
 
     With `n_groups`, labels are 0 .. n_groups - 1, and a group may be empty.
     """
-    shown = np.unique(groups)[:8].tolist()
+    names, index = np.unique(groups, return_inverse=True)
     if n_groups is None:
-        if groups.dtype.kind in "fc" and (groups != np.round(groups)).any():
-            raise InvalidInputError(
-                f"{name}: expected labels, got fractions such as {shown[:3]}; are they scores, and the arguments in "
-                "another order?"
-            )
-        return np.unique(groups, return_inverse=True)
-    if groups.dtype.kind not in "iub" or groups.min() < 0 or groups.max() >= n_groups:
-        raise InvalidInputError(f"{name}: with n_groups={n_groups} expected integers 0 .. {n_groups - 1}, got {shown}")
+        if groups.dtype.kind in "fc" and (names != np.round(names)).any():
+            came = f"got fractions such as {names[:3].tolist()}; are they scores, and the arguments in another order?"
+            raise InvalidInputError(f"{name}: expected labels, {came}")
+        return names, index
+    if groups.dtype.kind not in "iub" or names[0] < 0 or names[-1] >= n_groups:
+        came = f"got {names[:8].tolist()}"
+        raise InvalidInputError(f"{name}: with n_groups={n_groups} expected integers 0 .. {n_groups - 1}, {came}")
     return np.arange(n_groups), groups.astype(np.int64)
 
 
 class Interval(NamedTuple):
-    """Hold a value with its interval; n: rows of the largest array, resamples: number of draws."""
+    """Hold a value with its interval; n: rows of the arrays, resamples: number of draws."""
 
     value: float
     low: float
@@ -116,13 +110,20 @@ def wilson_interval(hits: int, n: int) -> tuple[float, float]:
     return low, 1.0 if hits == n else (centre + half) / scale
 
 
+def _blocks(limit: int, size: int, count: int) -> Iterator[int]:
+    """Yield numbers that add up to `count`, none above 1 and `limit // size`."""
+    most = max(limit // size, 1)
+    for start in range(0, count, most):
+        yield min(most, count - start)
+
+
 def resampled_weights(n: int, resamples: int, seed: int, among: int) -> Iterator[NDArray[np.int32]]:
     """Yield how often each of `among` rows occurs in each resample of all n rows: blocks (b, among).
 
     The number of draws that fall on a part of the rows is binomial.
     """
     rng = np.random.default_rng(seed)
-    for b in _blocks(_WEIGHTS // among, resamples):
+    for b in _blocks(_WEIGHTS, among, resamples):
         block = np.empty((b, among), dtype=np.int32)
         for one in block:  # one at a time: its counts stay in the cache
             draws = n if among == n else rng.binomial(n, among / n)
@@ -135,20 +136,18 @@ def resampled_counts(
 ) -> Iterator[NDArray[np.int64]]:
     """Yield the table of counts in each resample of the counted rows: blocks (b, *counts.shape).
 
-    Rows of one cell are interchangeable, so resamples of n rows are multinomial counts over the cells: the same
-    distribution as n drawn rows, at a cost that does not grow with n.
-
-    size: rows of a resample, n by default; with n - 1 the mean of few rows has the variance of a sample mean (Rao and
-    Wu, 1988, "Resampling inference with complex survey data").
+    Rows of one cell are interchangeable, so these are multinomial counts over the cells, at a cost that does not grow
+    with n. size: rows of a resample, n by default; with n - 1 the mean of few rows has the variance of a sample mean
+    (Rao and Wu, 1988, "Resampling inference with complex survey data").
     """
     rng, n = np.random.default_rng(seed), int(counts.sum())
-    for b in _blocks(_BLOCK // counts.size, resamples):
+    for b in _blocks(_BLOCK, counts.size, resamples):
         drawn = rng.multinomial(n if size is None else size, counts.reshape(-1) / n, size=b)
         yield drawn.reshape(b, *counts.shape)
 
 
 def resampled_values(
-    values: Mapping[str, np.ndarray], *, statistic: Statistic | None = None, resamples: int, seed: int
+    values: Mapping[str, np.ndarray], *, statistic: Callable[..., Any] | None = None, resamples: int, seed: int
 ) -> tuple[dict[str, float], dict[str, Floats]]:
     """Return name -> statistic of its values (n, ...), and name -> its draws (resamples,), on the same resamples.
 
@@ -166,19 +165,17 @@ def resampled_values(
             parts = [counts @ kinds / n for counts in resampled_counts(sizes, resamples, seed)]
     if not parts:
         rng = np.random.default_rng(seed)
-        parts = [each(rng.integers(n, size=(b, n))) for b in _blocks(_BLOCK // n, resamples)]
+        parts = [each(rng.integers(n, size=(b, n))) for b in _blocks(_BLOCK, n, resamples)]
     point, draws = each(np.arange(n)[None])[0], np.concatenate(parts)
     return dict(zip(values, point.tolist(), strict=True)), dict(zip(values, draws.T, strict=True))
 
 
 def bootstrap_interval(
-    *arrays: Values, statistic: Statistic | None = None, level: float = 0.95, resamples: int = 2000, seed: int = 0,
-    paired: bool = True,
-) -> Interval:  # fmt: skip
-    """Return the percentile interval of `statistic(*arrays)`, or of the mean if no statistic is given.
+    *arrays: Values, statistic: Callable[..., Any] = np.mean, level: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> Interval:
+    """Return the percentile interval of `statistic(*arrays)`, a number; by default of the mean of one array.
 
-    arrays: (n, ...) each, resampled along the first axis: together, for row i of all belongs to the same image, or, if
-    not `paired`, each by itself. statistic: a function of the arrays that returns a number. level: coverage.
+    arrays: (n, ...) each, resampled together: row i of all belongs to the same image. level: coverage.
 
     Raises:
         InvalidInputError: arrays, level or resamples that do not fit, or a statistic that gives NaN.
@@ -186,29 +183,14 @@ def bootstrap_interval(
     >>> print(bootstrap_interval([0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0], seed=1))
     0.625 [0.250, 0.875]
     """
-    data = [rows(array, f"arrays[{i}]") for i, array in enumerate(arrays)]
-    lengths = [len(array) for array in data]
-    if not data or (paired and len(set(lengths)) > 1):
-        raise InvalidInputError(f"arrays: expected one or more arrays of one length, got lengths {lengths}")
-    if resamples < 1:
-        raise InvalidInputError(f"resamples: expected at least 1, got {resamples}")
-    if statistic is None:
-        (one,) = data
-        values, drawn = resampled_values({"": one.reshape(len(one), -1).mean(1)}, resamples=resamples, seed=seed)
-        value, draws = values[""], drawn[""]
-    else:
-        rng, value, draws = np.random.default_rng(seed), float(statistic(*data)), np.empty(resamples)
-        for b in range(resamples):
-            index = [rng.integers(n, size=n) for n in (lengths[:1] if paired else lengths)]
-            picked = index * len(data) if paired else index
-            draws[b] = statistic(*(array[own] for array, own in zip(data, picked, strict=True)))
+    if not arrays or resamples < 1:
+        raise InvalidInputError(f"expected one or more arrays and resamples, got {len(arrays)} and {resamples}")
+    data = vectors(None, **{f"arrays[{i}]": array for i, array in enumerate(arrays)})
+    rng, n = np.random.default_rng(seed), len(data[0])
+    picked = (rng.integers(n, size=n) for _ in range(resamples))
+    draws = np.array([statistic(*(array[index] for array in data)) for index in picked], dtype=np.float64)
+    value = float(statistic(*data))
     if not np.isfinite([value, *draws]).all():
         bad = f"{(~np.isfinite(draws)).sum()} of {resamples} resamples"
         raise InvalidInputError(f"statistic: expected numbers, got NaN or infinity in {bad}")
-    return Interval(value, *percentile_interval(draws, level), level, max(lengths), resamples)
-
-
-def _blocks(size: int, count: int) -> Iterator[int]:
-    """Yield sizes of blocks that add up to `count`, none above `size` or 1."""
-    for start in range(0, count, max(size, 1)):
-        yield min(max(size, 1), count - start)
+    return Interval(value, *percentile_interval(draws, level), level, n, resamples)

@@ -13,15 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
+from vldebias.errors import InvalidInputError, need
 from vldebias.metrics.bootstrap import (
     Interval,
     Values,
-    bootstrap_interval,
     codes,
     percentile_interval,
     resampled_counts,
-    rows,
     vectors,
     wilson_interval,
 )
@@ -72,26 +70,26 @@ def interval_of(of: Statistic, cells: Counts, drawn: Counts) -> tuple[float, Bou
     of groups is made of theirs: half-widths times weights, squared and added (Zou and Donner, 2008, "Construction of
     confidence limits about effect measures").
     """
-    hits, size, sizes = cells[:, :, 1].sum(axis=1), cells.sum(axis=(1, 2)), drawn.sum((-1, -2))
-    value = float(of(hits, size))
+    before, hits, size = cells[:, 1].sum(-1), cells[:, :, 1].sum(-1), cells.sum((-1, -2))
+    value, sizes = float(of(hits, size)), drawn.sum((-1, -2))
     with np.errstate(invalid="ignore"):  # a resample without an image of the groups is not a number
-        after, before = of(drawn[..., 1].sum(-1), sizes), of(drawn[:, :, 1].sum(-1), sizes)
-    moved, known = value - float(of(cells[:, 1].sum(-1), size)), np.isfinite(after)
-    change = (moved, *percentile_interval((after - before)[known]))
-    interval = percentile_interval(after[known])
+        with_it, without = of(drawn[..., 1].sum(-1), sizes), of(drawn[:, :, 1].sum(-1), sizes)
+    known = np.isfinite(with_it)
+    change = (value - float(of(before, size)), *percentile_interval((with_it - without)[known]))
     same = (size > 0) & ((hits == 0) | (hits == size))
     if of is mean_accuracy and hits.sum() in (0, size.sum()):
-        interval = wilson_interval(int(hits.sum()), int(size.sum()))
-    elif of is lowest_accuracy and value in (0.0, 1.0):
+        return value, wilson_interval(int(hits.sum()), int(size.sum())), change
+    if of is lowest_accuracy and value in (0.0, 1.0):
         n = int(size[same & (hits == value * size)].min())  # the widest of several
-        interval = wilson_interval(int(value) * n, n)
-    elif isinstance(of, Reweighted) and same[of.weights > 0].any():
-        used = (of.weights > 0) & (size > 0)
-        share, accuracy = of.weights[used] / of.weights[used].sum(), hits[used] / size[used]
-        low, high = np.array([wilson_interval(*one) for one in zip(hits[used], size[used], strict=True)]).T
-        below, above = (float(np.linalg.norm(share * width)) for width in (accuracy - low, high - accuracy))
-        interval = max(float(share @ accuracy) - below, 0.0), min(float(share @ accuracy) + above, 1.0)
-    return value, interval, change
+        return value, wilson_interval(int(value) * n, n), change
+    if not (isinstance(of, Reweighted) and same[of.weights > 0].any()):
+        return value, percentile_interval(with_it[known]), change
+    used = (of.weights > 0) & (size > 0)
+    share, accuracy = of.weights[used] / of.weights[used].sum(), hits[used] / size[used]
+    low, high = np.array([wilson_interval(*one) for one in zip(hits[used], size[used], strict=True)]).T
+    below, above = (float(np.linalg.norm(share * width)) for width in (accuracy - low, high - accuracy))
+    mean = float(share @ accuracy)
+    return value, (max(mean - below, 0.0), min(mean + above, 1.0)), change
 
 
 class GroupAccuracy(NamedTuple):
@@ -113,7 +111,7 @@ def group_accuracy(predictions: Values, labels: Values, groups: Values) -> Group
     if (predicted.dtype.kind in "SU") != (true.dtype.kind in "SU"):  # "0" is never 0
         came = f"got {predicted.dtype} and {true.dtype}; convert one of them"
         raise InvalidInputError(f"predictions and labels: expected both as texts or both as numbers, {came}")
-    if predicted.dtype.kind == "f" and not np.isin(predicted, true).all() and (predicted != np.round(predicted)).any():
+    if predicted.dtype.kind == "f" and (predicted != np.round(predicted)).any() and not np.isin(predicted, true).all():
         some = np.unique(predicted)[:3].tolist()
         raise InvalidInputError(f"predictions: expected classes, got {some}; of probabilities take the likeliest class")
     names, index = codes(group, None)
@@ -139,13 +137,11 @@ def worst_areas(
 ) -> tuple[dict[str, float], dict[str, Floats], dict[str, int]]:
     """Return method -> its lowest area under the curve over groups, its draws (resamples,), and how much counts.
 
-    Draws are normal with DeLong's covariance of all methods, each group by itself; the lowest is picked again in each.
-    A group that has one class alone has no area and does not count; without another nothing is returned.
+    Draws are normal with the covariance of all methods (DeLong et al., "Comparing the areas under two or more
+    correlated receiver operating characteristic curves", 1988), each group by itself; the lowest is picked again in
+    each. A group of one class has no area and does not count; without another nothing is returned.
 
     margins: method -> (n,), high for positive rows. positive: (n,) whether a row is of that class. groups: (n,) codes.
-
-    Source: DeLong, DeLong and Clarke-Pearson (1988), "Comparing the areas under two or more correlated receiver
-    operating characteristic curves".
     """
     m, order = len(margins), np.lexsort((next(iter(margins.values())), positive, groups))  # in any order of the rows
     kinds, ordered, rng = positive[order], groups[order], np.random.default_rng(seed)
@@ -182,12 +178,11 @@ def auroc(scores: Values, wrong: Values, *, resamples: int = 2000) -> Interval:
     values, mask = vectors(scores=scores, wrong=wrong)
     if np.unique(mask).tolist() not in ([0, 1], [False, True]):  # a text "0" would be true, and so would -1
         raise InvalidInputError(f"wrong: expected truth values of both kinds, got {np.unique(mask)[:8].tolist()}")
-
-    def area(low: Floats, high: Floats) -> float:
-        return float(share_below(high, low).mean())
-
-    parts = values[mask == 1], values[mask == 0]
-    return bootstrap_interval(*parts, statistic=area, paired=False, resamples=resamples)._replace(n=len(values))
+    low, high, rng = values[mask == 1], values[mask == 0], np.random.default_rng(0)
+    resampled = ([one[rng.integers(len(one), size=len(one))] for one in (low, high)] for _ in range(resamples))
+    draws = np.array([share_below(right, bad).mean() for bad, right in resampled])
+    value = float(share_below(high, low).mean())
+    return Interval(value, *percentile_interval(draws), 0.95, len(values), resamples)
 
 
 def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> float:
@@ -203,7 +198,7 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
     Raises:
         InvalidInputError: not (n, d) with finite values and n >= 2, or k outside 1 .. n // 2.
     """
-    points = rows(features, "features", 2)
+    (points,) = vectors(2, features=features)
     half = len(points) // 2
     size = min(half, _MOST) if k is None else k
     if half < 1 or not np.isfinite(points).all():
@@ -230,7 +225,7 @@ class Agreement(NamedTuple):
     answers: int
 
 
-def agreement(labels: Values, *, missing: float = np.nan, resamples: int = 2000, seed: int = 0) -> Agreement:
+def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreement:
     """Return Krippendorff's alpha and percent agreement of names, with percentile intervals over units.
 
     alpha = 1 - D_o / D_e over the units that two or more annotators answered: D_o is the share of unequal pairs of
@@ -238,7 +233,7 @@ def agreement(labels: Values, *, missing: float = np.nan, resamples: int = 2000,
     2011). Units are resampled, as Zapf et al., "Measuring inter-rater reliability for nominal data" (2016), recommend;
     draws in which one value is left have no alpha and do not count.
 
-    labels: (annotators, units) codes of the answers; NaN is no answer, nor is `missing`, such as -1 in integer codes.
+    labels: (annotators, units) codes of the answers, from 0; NaN and negative codes are no answers.
 
     Raises:
         InvalidInputError: other shapes, no unit with two answers, or a single value throughout: alpha is 0 / 0 then.
@@ -250,32 +245,23 @@ def agreement(labels: Values, *, missing: float = np.nan, resamples: int = 2000,
     if array.ndim != 2 or array.dtype.kind not in "iufb":
         came = f"got shape {array.shape} of {array.dtype}; encode names as codes and missing answers as NaN"
         raise InvalidInputError(f"labels: expected numbers (annotators, units), {came}")
-    if array.dtype.kind == "i" and np.isnan(missing) and (array == -1).any():
-        warn("labels: -1 counts as an answer; say missing=-1 where it means that there is none", SuspectInputWarning)
-    answers = np.where(array == missing, np.nan, array.astype(np.float64))
-    answers = answers[:, np.isfinite(answers).sum(0) >= 2]
-    values = np.unique(answers[np.isfinite(answers)])
-    if len(values) < 2:
-        came = f"got {answers.shape[1]} such units and the values {values.tolist()}"
+    values = np.unique(array[array >= 0])
+    counts = (array[..., None] == values).sum(axis=0).astype(np.float64)  # (units, values)
+    counts = counts[counts.sum(1) >= 2]
+    if (several := (counts.sum(0) > 0).sum()) < 2:
+        came = f"got {len(counts)} such units with {several}"
         raise InvalidInputError(f"labels: expected two or more values in units with two or more answers, {came}")
-    counts = (answers[..., None] == values).sum(axis=0).astype(np.float64)  # (units, values)
     units, sizes = len(counts), counts.sum(1)
     unequal = (sizes**2 - (counts**2).sum(1)) / (sizes * (sizes - 1))  # share of ordered pairs of answers to a unit
-
-    def measured(weights: Floats) -> tuple[Floats, Floats]:
-        """alpha and percent (b,) where unit u counts weights[b, u] times; alpha is NaN where one value is left."""
-        totals = weights @ counts
-        n = totals.sum(1)
-        observed = (weights * sizes * unequal).sum(1) / n
-        expected = (n**2 - (totals**2).sum(1)) / (n * (n - 1))
-        several = (totals > 0).sum(1) > 1
-        alpha = np.where(several, 1 - observed / np.where(several, expected, 1.0), np.nan)
-        return alpha, weights @ (1 - unequal) / units
-
+    sums = np.column_stack([counts, sizes * unequal, (1 - unequal) / units])
     blocks = resampled_counts(np.ones(units, np.int64), resamples, seed)
-    draws = np.concatenate([np.stack(measured(one.astype(np.float64))) for one in blocks], axis=1)
-    alpha, percent = (
-        Interval(float(value[0]), *percentile_interval(drawn[np.isfinite(drawn)]), 0.95, units, resamples)
-        for value, drawn in zip(measured(np.ones((1, units))), draws, strict=True)
+    of_each = np.concatenate([sums.sum(0, keepdims=True), *(weights @ sums for weights in blocks)])
+    totals, observed, percent = of_each[:, :-2], of_each[:, -2], of_each[:, -1]
+    n = totals.sum(1)
+    with np.errstate(invalid="ignore"):  # alpha is 0 / 0 where one value is left
+        alpha = 1 - observed / n / ((n**2 - (totals**2).sum(1)) / (n * (n - 1)))
+    found = (
+        Interval(float(of[0]), *percentile_interval(of[1:][np.isfinite(of[1:])]), 0.95, units, resamples)
+        for of in (alpha, percent)
     )
-    return Agreement(alpha, percent, int(counts.sum()))
+    return Agreement(*found, int(counts.sum()))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
-from vldebias.metrics.bootstrap import Values, codes, rows, vectors
+from vldebias.metrics.bootstrap import Values, codes, vectors
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -26,8 +26,6 @@ Leaders = tuple[Floats, NDArray[np.int64]]  # exact scores (q, m) of the first i
 _SCORES = 1 << 24  # scores that are held at once
 _READ = 1 << 14  # items that are read at once
 _ROUND = 12  # decimals of an exact score: far below its meaning, so that equal images tie whatever the order of sums
-
-# ---- skew of one ranking -------------------------------------------------------------------------------------
 
 
 def max_skew(
@@ -81,17 +79,15 @@ def _ranking(
     score, group = vectors(scores=scores, groups=groups)
     names, index = codes(group, n_groups)
     k = len(score) if k is None else k
-    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= len(score):
+    if k not in range(1, len(score) + 1):
         raise InvalidInputError(f"k: expected an integer 1 .. {len(score)}, the rows that are ranked, got {k!r}")
     if len(names) < 2:
-        warn(
-            f"groups: all rows are of {names.tolist()}, so every ranking is fair; say n_groups= where others may occur",
-            SuspectInputWarning,
-        )
+        said = f"groups: all rows are of {names.tolist()}, so every ranking is fair"
+        warn(f"{said}; give n_groups= where others may occur", SuspectInputWarning)
     known = {"uniform": np.ones(len(names)), "dataset": np.bincount(index, minlength=len(names))}
     if isinstance(prior, str) and prior not in known:
         raise InvalidInputError(f"prior: expected 'uniform', 'dataset' or an array of shares, got {prior!r}")
-    shares = known[prior] / known[prior].sum() if isinstance(prior, str) else rows(prior, "prior", 1)
+    shares = known[prior] / known[prior].sum() if isinstance(prior, str) else vectors(prior=prior)[0]
     if len(shares) != len(names) or (shares <= 0).any() or abs(shares.sum() - 1) > 1e-6:
         raise InvalidInputError(
             f"prior: expected {len(names)} positive shares that sum to 1, for the groups {names.tolist()}, "
@@ -115,11 +111,16 @@ def min_skews(groups: Groups, prior: Floats, floor: float | None = None) -> Floa
     return np.nanmin(np.maximum(_log_ratios(groups, prior), least), axis=1)
 
 
+def _cells(groups: Groups, g: int, weights: Floats | None = None) -> Floats:
+    """Return how many rows, or what weight (k,) of places, each group has in each ranking (r, g)."""
+    cell = np.arange(len(groups))[:, None] * g + groups
+    spread = None if weights is None else np.tile(weights, len(groups))
+    return np.bincount(cell.ravel(), spread, minlength=len(groups) * g).reshape(-1, g)
+
+
 def _log_ratios(groups: Groups, prior: Floats) -> Floats:
     """Return log(r_a / p_a) (r, g); a group that has no prior takes no part (NaN)."""
-    (count, k), g = groups.shape, prior.shape[-1]
-    cell = np.arange(count)[:, None] * g + groups
-    shares = np.bincount(cell.ravel(), minlength=count * g).reshape(count, g) / k
+    shares = _cells(groups, prior.shape[-1]) / groups.shape[1]
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(prior > 0, np.log(shares / prior), np.nan)
 
@@ -136,27 +137,19 @@ def ndkls(groups: Groups, prior: Floats) -> Floats:
     discount = 1 / np.log2(places + 1)
     later = np.cumsum((discount / places)[::-1])[::-1]  # what a term of place j weighs in all prefixes that hold it
     gains = np.diff(np.append(0.0, places * np.log(places)))
-    cell = (np.arange(count)[:, None] * g + groups).ravel()
-    held = np.bincount(cell, minlength=count * g)
-    so_far = np.arange(count * k) - np.repeat(np.cumsum(held) - held, held)
+    held = _cells(groups, g)
+    sizes = held.ravel()
+    so_far = np.arange(count * k) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     by_group = later[np.argsort(groups, axis=1, kind="stable")]
     total = np.einsum("rk,rk->r", by_group, gains[so_far].reshape(count, k))
     with np.errstate(divide="ignore"):
-        logs = np.broadcast_to(np.log(prior), (count, g))
-    weighed = np.bincount(cell, weights=np.tile(later, count), minlength=count * g).reshape(count, g)
-    total -= (weighed * np.where(held.reshape(count, g) > 0, logs, 0.0)).sum(axis=1)
+        logs = np.where(held > 0, np.log(prior), 0.0)
+    total -= (_cells(groups, g, later) * logs).sum(axis=1)
     values = (total - discount @ np.log(places)) / discount.sum()
     return np.maximum(values, 0.0)  # below 0 by rounding alone
 
 
 # ---- rankings ------------------------------------------------------------------------------------------------
-
-
-def merged(one: Leaders, other: Leaders, k: int) -> Leaders:
-    """Return the first k of both; merging parts in any order and any grouping gives the same."""
-    scores, places = (np.concatenate(columns, axis=1) for columns in zip(one, other, strict=True))
-    best = np.lexsort((places, -scores), axis=1)[:, :k]
-    return np.take_along_axis(scores, best, axis=1), np.take_along_axis(places, best, axis=1)
 
 
 def leaders(queries: Tensor, items: Any, k: int, place: NDArray[np.int64]) -> Leaders:
@@ -179,12 +172,19 @@ def leaders(queries: Tensor, items: Any, k: int, place: NDArray[np.int64]) -> Le
     return first
 
 
+def merged(one: Leaders, other: Leaders, k: int) -> Leaders:
+    """Return the first k of both; merging parts in any order and any grouping gives the same."""
+    scores, places = (np.concatenate(columns, axis=1) for columns in zip(one, other, strict=True))
+    best = np.lexsort((places, -scores), axis=1)[:, :k]
+    return np.take_along_axis(scores, best, axis=1), np.take_along_axis(places, best, axis=1)
+
+
 def reach(k: int, n: int) -> int:
     """Return how many rows of a ranking of n contain k rows of a resample, except with a chance of about 1e-14."""
     return min(n, k + ceil(8 * sqrt(k)) + 32)
 
 
-def resampled_places(ranking: Rows, weights: NDArray[np.integer], k: int) -> NDArray[np.integer]:
+def resampled_places(ranking: Rows, weights: Groups, k: int) -> Groups:
     """Return places (b, k) in one ranking (m,) of the first k rows in each of b resamples, whose rows weigh (b, n).
 
     A row sampled twice appears twice. Only as many rows are read as contain k in every resample; fewer raise an error.
@@ -204,10 +204,9 @@ def resampled_places(ranking: Rows, weights: NDArray[np.integer], k: int) -> NDA
 def first_hits(queries: Tensor, items: Tensor, query_codes: Tensor, item_codes: Tensor) -> Tensor:
     """Return how many items rank ahead of the first relevant one, (q,) int64; recall@k is the mean of `... < k`.
 
-    Recall@k is what information retrieval calls hit rate. Memory grows with the number of items, never with q x n.
-
     queries, items: (q, d) and (n, d), compared by inner product; of equal scores the earlier row ranks ahead.
-    query_codes, item_codes: (q,) and (n,); an item is relevant where they agree; every query has to have one.
+    query_codes, item_codes: (q,) and (n,); an item is relevant where they agree; every query has to have one. Memory
+    grows with the number of items, never with q x n.
     """
     size, place = max(1, _SCORES // max(1, len(items))), torch.arange(len(items), device=items.device)
     ahead = []

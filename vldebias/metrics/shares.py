@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
-from vldebias.metrics.bootstrap import Interval, Values, codes, rows, vectors, wilson_interval
+from vldebias.metrics.bootstrap import Interval, Values, codes, vectors, wilson_interval
 
 NOT_LABELLED = -1
 LEAST, FEW = 10, 30  # labels below which nothing is said, and below which a warning is
@@ -52,7 +52,7 @@ def discrepancy(labels: Values, n_groups: int, *, unknown: int | None = None) ->
         raise InvalidInputError(f"n_groups: expected at least 2 attribute values, got {n_groups}")
     if unknown is not None and 0 <= unknown < n_groups:
         raise InvalidInputError(f"unknown: expected a label outside 0 .. {n_groups - 1}, got {unknown}")
-    column = rows(labels, "labels", 1)
+    (column,) = vectors(labels=labels)
     known = column if unknown is None else column[column != unknown]
     if len(known) == 0:
         raise InvalidInputError(f"labels: all {len(column)} are unknown ({unknown}); there is no share to report")

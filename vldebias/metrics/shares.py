@@ -1,16 +1,15 @@
 """Measure shares of values and their distance from even, and correct them by people's labels.
 
 `corrected_shares` joins a judge's answers about all images and people's of some: Angelopoulos et al.,
-"Prediction-Powered Inference" (2023), with the power tuning of Angelopoulos, Duchi and Zrnic, "PPI++" (2023), section
-6. For indicators with powers by least squares that is post-stratification,
+"Prediction-Powered Inference" (2023), with the power tuning of "PPI++" (2023), section 6. For indicators with powers by
+least squares that is post-stratification,
 
     share_a = sum_j P(judge says j) P(people say a | judge says j),
 
 the first factor from all images, the second from the labelled ones. A judge that is wrong makes the interval wide and
-not wrong; with an uninformative one people's labels alone decide. Both factors are sampled from their posterior, under
-two priors that weigh as much as one label: errors not seen yet are taken as uniform, or as elsewhere. An interval
-covers those of both priors, and is wider by Student's t for few labels. `eval/results/coverage_shares.json` has how
-often such intervals contain the truth.
+not wrong. Both factors are sampled from their posterior, under two priors that weigh as much as one label: errors not
+seen yet are uniform, or as elsewhere. An interval covers those of both, and is wider by Student's t for few labels;
+`eval/results/coverage_shares.json` has how often such intervals contain the truth.
 """
 
 from __future__ import annotations
@@ -105,10 +104,9 @@ def _shares(counts: Counts) -> tuple[Floats, NDArray[np.bool_]]:
 def shares_radius(counts: Counts, *, resamples: int = 2000, seed: int = 0) -> Floats:
     """Return L2 radii (p,) around the shares of each row of counts (p, |A|) that should contain the true shares.
 
-    By the triangle inequality the discrepancy of a row is within it as well; quantiles of resampled discrepancies
-    inherit the upward bias, and can miss the very value that was measured. Resampled are the images and one more of
-    each value: without them images that all show one value would pass for certain. Where nothing was counted the radius
-    is the maximum, sqrt(1 - 1/|A|).
+    The discrepancy of a row is within it as well, by the triangle inequality; quantiles of resampled discrepancies
+    inherit the upward bias. Resampled are the images and one more of each value: without them images that all show one
+    value would pass for certain. Where nothing was counted the radius is the maximum, sqrt(1 - 1/|A|).
     """
     rng = np.random.default_rng(seed)
     values, total = counts.shape[1], counts.sum(axis=1)
@@ -123,13 +121,10 @@ def shares_radius(counts: Counts, *, resamples: int = 2000, seed: int = 0) -> Fl
 
 @dataclass(frozen=True, eq=False)
 class CorrectedShares:
-    """Hold the shares of people's answers over all images that a judge answered about.
+    """Hold the shares (c,) of people's answers over all images that a judge answered about; they add up to 1.
 
-    Attributes:
-        shares: (c,) of all answers; they add up to 1.
-        draws: (2, b, c) of their posterior, under each prior.
-        labels, images: how many images people labelled, of how many.
-        noise: the part of the draws' variance that is of the images and that no label lowers.
+    draws: (2, b, c) of their posterior, under each prior. labels, images: how many images people labelled, of how many.
+    noise: the part of the draws' variance that is of the images and that no label lowers.
     """
 
     shares: Floats
@@ -142,7 +137,7 @@ class CorrectedShares:
         """Return the share of an answer with its interval."""
         value = float(self.shares[answer])
         low, high = np.quantile(self.draws[..., answer], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=1)
-        down, up = (value + self._wider * (end - value) for end in (min(low.min(), value), max(high.max(), value)))
+        down, up = (value + self._wider() * (end - value) for end in (min(low.min(), value), max(high.max(), value)))
         return self._found(value, max(0.0, down), min(1.0, up))
 
     def discrepancy(self, values: int) -> Interval:
@@ -154,8 +149,7 @@ class CorrectedShares:
             InvalidInputError: people could tell the value of no labelled image.
         """
         shares, reach = self._among(values, 2)
-        value = float(np.linalg.norm(shares - 1 / values))
-        return self._found(value, max(0.0, value - reach), min((1 - 1 / values) ** 0.5, value + reach))
+        return self._found(*_gap(float(np.linalg.norm(shares - 1 / values)), reach, values))
 
     def max_skew(self, values: int) -> Interval:
         """Return max_a log(share_a |A|) of all images together, as `discrepancy` does."""
@@ -176,16 +170,19 @@ class CorrectedShares:
             raise InvalidInputError("people: no labelled image has a value that can be told; label more")
         draws, shares = self.draws[..., :values], self.shares[:values] / named
         off = np.linalg.norm(draws / draws.sum(-1, keepdims=True) - shares, ord=norm, axis=-1)
-        return shares, self._wider * float(np.quantile(off, LEVEL, axis=1).max())
+        return shares, self._wider() * float(np.quantile(off, LEVEL, axis=1).max())
 
     def _found(self, value: float, low: float, high: float) -> Interval:
         return Interval(value, low, high, LEVEL, self.labels, self.draws.shape[1])
 
-    @property
     def _wider(self) -> float:
-        """Student's t over the normal quantile."""
+        """Return Student's t over the normal quantile."""
         stats, at = need("scipy.stats"), (1 + LEVEL) / 2
         return float(stats.t.ppf(at, self.labels - 1) / stats.norm.ppf(at))
+
+
+def _gap(value: float, reach: float, values: int) -> tuple[float, float, float]:
+    return value, max(0.0, value - reach), min((1 - 1 / values) ** 0.5, value + reach)
 
 
 def log_skew(most: float, reach: float, values: int) -> tuple[float, float, float]:
@@ -199,9 +196,9 @@ def as_judged(judged: Codes, values: int) -> list[Interval]:
     """Return shares, discrepancy and MaxSkew of codes (n,), taken as correct; a code beyond the values is unknown."""
     counts, n = np.bincount(judged, minlength=values + 1), len(judged)
     known = counts[None, :values]
-    gap, reach = float(discrepancies(known)[0]), float(shares_radius(known)[0])
+    reach = float(shares_radius(known)[0])
     found = [(counts[code] / n, *wilson_interval(int(counts[code]), n)) for code in range(values)]
-    found.append((gap, max(0, gap - reach), min((1 - 1 / values) ** 0.5, gap + reach)))
+    found.append(_gap(float(discrepancies(known)[0]), reach, values))
     found.append(log_skew(float(known.max() / max(known.sum(), 1)), reach, values))
     return [Interval(*one, LEVEL, n, 0) for one in found]
 
@@ -211,11 +208,10 @@ def corrected_shares(
 ) -> CorrectedShares:
     """Return the shares of a judge's answers about all images, corrected by people's answers about some.
 
-    Args:
-        judged: (n,) answers of the judge, "unknown" among them; what they are called does not matter.
-        people: (n,) codes 0 .. answers - 1, those that name no value among them, or NOT_LABELLED.
-        weights: (n,) one over the probability with which an image was chosen for labelling; by default all alike.
-            Images are to be chosen at random: what people label because it looks odd corrects nothing.
+    judged: (n,) answers of the judge, "unknown" among them; what they are called does not matter. people: (n,) codes
+        0 .. answers - 1, those that name no value among them, or NOT_LABELLED.
+    weights: (n,) one over the probability with which an image was chosen for labelling; by default all alike. Images
+        are to be chosen at random: what people label because it looks odd corrects nothing.
 
     Raises:
         InvalidInputError: unequal lengths, codes outside the range, fewer than 10 labelled images, weights that are not
@@ -227,20 +223,17 @@ def corrected_shares(
     given = np.ones(len(judged)) if weights is None else weights
     said, answered, worth = vectors(judged=judged, people=people, weights=given)
     if answered.dtype.kind not in "iu" or answered.min() < NOT_LABELLED or answered.max() >= answers:
-        raise InvalidInputError(
-            f"people: expected codes {NOT_LABELLED} .. {answers - 1}, got {np.unique(answered)[:8]}"
-        )
+        came = np.unique(answered)[:8]
+        raise InvalidInputError(f"people: expected codes {NOT_LABELLED} .. {answers - 1}, got {came}")
     asked = answered != NOT_LABELLED
     labels = int(asked.sum())
     if labels < LEAST:
-        raise InvalidInputError(
-            f"people: expected labels of {LEAST} images or more, {labels} of {len(said)} are labelled; label more, "
-            f"{FEW} give intervals without a warning"
-        )
+        wanted = f"expected labels of {LEAST} images or more, and of {FEW} for intervals without a warning"
+        raise InvalidInputError(f"people: {wanted}; {labels} of {len(said)} are labelled")
     if not (np.isfinite(worth[asked]).all() and (worth[asked] > 0).all()):
         raise InvalidInputError(f"weights: expected {len(said)} numbers above 0, got {worth[:5].tolist()} ...")
     names, code = np.unique(said, return_inverse=True)
-    lacking = [str(name) for i, name in enumerate(names) if not asked[code == i].any()]
+    lacking = np.setdiff1d(names, said[asked]).astype(str).tolist()
     if labels < FEW or lacking:
         why = f"{labels} labels are few" if labels < FEW else f"no image is labelled of the judge's answers {lacking}"
         warn(f"people: {why}; the intervals are wide, label more images", SuspectInputWarning)
@@ -254,8 +247,7 @@ def corrected_shares(
         size, here = (code == i).mean(), np.flatnonzero(asked & (code == i))
         if not len(here):
             strata.append((size, overall, np.zeros(answers)))
-        # What was chosen with another probability was another stratum of the sample.
-        edges = np.unique(worth[here])
+        edges = np.unique(worth[here])  # what was chosen with another probability was another stratum of the sample
         if len(edges) > _WEIGHTS:
             edges = np.quantile(worth[here], np.linspace(0, 1, _WEIGHTS + 1)[1:-1])
         place = np.searchsorted(edges, worth[here])
@@ -279,9 +271,8 @@ def corrected_squares(prompts: Codes, judged: Codes, people: Codes, values: int,
     """Return the unbiased squared discrepancy (p,) of each prompt 0 .. p - 1, NaN with fewer than two labelled images.
 
     The share of each prompt is its mean of what the judge's answers are worth over all prompts, plus the mean error of
-    that among its labelled images; the square is too large by the variance of this, which is taken off. One may be
-    negative; their mean over prompts is what they are for. Arguments: see `corrected_shares`; the code `values` of
-    people names no value.
+    that among its labelled images; the variance of this is taken off the square, which may then be negative. Their mean
+    over prompts is what they are for. Arguments: see `corrected_shares`; the code `values` of people names no value.
     """
     told, asked = np.eye(values + 2, values)[people], people != NOT_LABELLED
     _, code = np.unique(judged, return_inverse=True)
@@ -302,11 +293,10 @@ def corrected_squares(prompts: Codes, judged: Codes, people: Codes, values: int,
         some = every[asked[every]]
         if len(some) < 2:
             continue
-        w = weights[some] / weights[some].sum()
+        w, grown = weights[some] / weights[some].sum(), len(some) / (len(some) - 1)
         rate = predicted[every].sum(1).mean()
         mean = guess[every].mean(0) + w @ error[some]
         off, lean = error[some] - w @ error[some], guess[some] - w @ guess[some]
-        grown = len(some) / (len(some) - 1)
         noise = grown * ((w**2) @ off**2).sum() + guess[every].var(0, ddof=1).sum() / len(every)
         noise += 2 * grown * (w @ (off * lean)).sum() / len(every)
         squares[p] = ((mean**2).sum() - noise) / rate**2 if rate > 0 else 1 - 1 / values

@@ -2,15 +2,14 @@
 
 A group is a label together with a spurious value (Sagawa et al., 2020). Source: sections 7.3.1 and 7.4.1 of the thesis.
 
-Figures of groups depend on an image only by its group and whether it is right, without and with a method. So resamples
-are multinomial counts over the cells (group, right without, right with), whatever the number of images. Intervals do
-not cover for the worst of several groups that are about equally hard, or with fewer than about 30 images, or within a
-few images of 0 or 1 (`eval/experiments/coverage.py`).
+Figures depend on an image only by its group and whether it is right, without and with a method. So resamples are
+multinomial counts over these cells. Intervals do not cover for the worst of several groups that are about equally hard,
+or with fewer than about 30 images, or within a few images of 0 or 1 (`eval/experiments/coverage.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
 Mask = NDArray[np.bool_]
 Key = tuple[str, float | None]  # a method, and lam where several are compared
 
+BARE: Key = (NONE, None)
 MEDIAN = "none@median"
 ABOUT_MEDIAN = (
     "the model as it is, with its threshold at the median of its own scores; it needs no label, and assumes that about "
@@ -106,8 +106,8 @@ class GroupsTask(ImageTask):
     def _complete(self) -> Self:
         if self.label == self.spurious:
             raise ValueError(f"label and spurious: expected two columns, got {self.label!r} twice")
-        if unknown := [name for name in self.baselines if name not in BASELINES]:
-            raise ValueError(f"baselines: expected some of {list(BASELINES)}, got {unknown}")
+        if not set(self.baselines) <= set(BASELINES):
+            raise ValueError(f"baselines: expected some of {list(BASELINES)}, got {list(self.baselines)}")
         if self.baselines and self.train is None:
             raise ValueError("baselines need labelled images: name a split under `train`")
         if self.lams and not any(get_method(one).has_lam for one in self.methods):
@@ -141,11 +141,10 @@ class GroupsTask(ImageTask):
         self, images: Embeddings, texts: Texts, *, train: Embeddings | None = None, val: Embeddings | None = None,
         reference: Embeddings | None = None, edits: Mapping[str, Edit] | None = None, progress: Progress = SILENT,
     ) -> list[TaskResult]:  # fmt: skip
-        """Measure accuracy by group on image embeddings.
+        """Measure accuracy by group on image embeddings with the columns `label` and `spurious`.
 
-        images: features (n, d) with the columns `label` and `spurious`. texts: the text side of the same model. train,
-        val: for the baselines. reference: unlabelled images, for methods that use some. edits: name -> an edit that was
-        fitted before, measured like a method.
+        texts: the text side of the same model. train, val: for the baselines. reference: unlabelled images, for methods
+        that use some. edits: name -> an edit that was fitted before, measured like a method.
         """
         prompts, split = self.prompts, self._split(images)
         learn, select = (None if one is None else self._split(one) for one in (train, val))
@@ -168,15 +167,15 @@ class GroupsTask(ImageTask):
             for key, edit in every.items():
                 shared.setdefault(self.images(split.units, edit), {})[key] = self.rows(texts, prompts.classes, edit)
             scores = {key: of.numpy() for seen, rows in shared.items() for key, of in seen.products(rows).items()}
-            right: dict[Key, Mask] = {key: scores[key].argmax(1) == split.target for key in every}
+            nearest = {key: scores[key].argmax(1) for key in every}
+            right: dict[Key, Mask] = {key: of == split.target for key, of in nearest.items()}
             doubt_space(split.units, texts, prompts.texts)
-            nearest, what = scores[NONE, None].argmax(1), f"{prompts.name}: the class prompts"
-            doubt_chance(nearest, split.target, prompts.class_names, what)
+            doubt_chance(nearest[BARE], split.target, prompts.class_names, f"{prompts.name}: the class prompts")
             margins: dict[str, NDArray[np.floating]] = {}
             if len(prompts.classes) == 2:
                 margins = {method: np.diff(scores[method, None])[:, 0] for method in fitted}
                 median = (margins[NONE] > np.median(margins[NONE])) == (split.target == 1)
-                right = {(NONE, None): right[NONE, None], (MEDIAN, None): median} | right
+                right = {BARE: right[BARE], (MEDIAN, None): median} | right
                 about[MEDIAN] = {"assumes": ABOUT_MEDIAN}
             if learn is not None and self.baselines:
                 chosen_on = None if select is None else (select.units[:], select.target, select.groups.codes)
@@ -212,9 +211,8 @@ class GroupsTask(ImageTask):
         labels, values, prompts = data.column(self.label), data.column(self.spurious), self.prompts
         known, classes = labels.known & values.known, class_of(labels.names, prompts)
         if not known.any():
-            raise InvalidInputError(
-                f"no image has a known value in both columns {self.label!r} and {self.spurious!r}; name other columns"
-            )
+            both = f"both columns {self.label!r} and {self.spurious!r}"
+            raise InvalidInputError(f"no image has a known value in {both}; name other columns")
         if not classes:
             raise InvalidInputError(
                 f"{prompts.name}: expected labels that each name one of the classes {list(prompts.class_names)}, "
@@ -232,42 +230,36 @@ class GroupsTask(ImageTask):
     ) -> None:
         """Add every metric of groups for every method, then the `accuracy` of each group with Wilson's interval.
 
-        right: which of the n images are right; the first is "none", the baseline of changes.
+        right: which of the n images are right; that of "none" is the baseline of changes.
         """
-        names, codes = groups.names, np.asarray(groups.codes, np.int64)
-        size, before = np.bincount(codes, minlength=len(names)), next(iter(right.values()))
+        names, codes, size = groups.names, np.asarray(groups.codes, np.int64), np.array([*groups.counts.values()])
         statistics: dict[str, Statistic] = {one.name: of for one, of in computed("groups")}
         if weights is not None:
-            held = dict(zip(names, size.tolist(), strict=True))
-            if set(weights) != set(held) or any(weight > 0 for name, weight in weights.items() if not held[name]):
-                raise InvalidInputError(
-                    f"group_weights: expected a weight for each of {held}, and 0 for a group without images; "
-                    f"got {dict(weights)}"
-                )
+            if set(weights) != set(names) or any(weights[name] > 0 for name in np.array(names)[size == 0]):
+                wanted = f"a weight for each of {groups.counts}, and 0 for a group without images"
+                raise InvalidInputError(f"group_weights: expected {wanted}; got {dict(weights)}")
             statistics["average_reweighted"] = Reweighted(np.array([weights[name] for name in names]))
-        tables, draws = dict[Key, NDArray[np.int64]](), dict[Key, NDArray[np.int64]]()
+        held = dict[Key, tuple[NDArray[np.int64], NDArray[np.int64]]]()
         for key, one in right.items():
-            cells = np.bincount(4 * codes + 2 * before + one, minlength=4 * len(names))
-            tables[key] = cells.reshape(-1, 2, 2)
-            draws[key] = np.concatenate(list(resampled_counts(tables[key], self.resamples, self.seed)))
+            cells = np.bincount(4 * codes + 2 * right[BARE] + one, minlength=4 * len(names)).reshape(-1, 2, 2)
+            held[key] = cells, np.concatenate(list(resampled_counts(cells, self.resamples, self.seed)))
         n = {"images": len(groups), "smallest group": int(size[size > 0].min())}
-        for (metric, of), (key, table) in product(statistics.items(), tables.items()):
-            value, interval, change = interval_of(of, table, draws[key])
-            details: dict[str, Any] = {} if key[1] is None else {"lam": key[1]}
-            result.add(metric, key[0], value, interval, n=n, change=change, **details)
-        for key, g in product(tables, np.flatnonzero(size).tolist()):
-            if key[1] is None:
-                value, _, change = interval_of(mean_accuracy, tables[key][[g]], draws[key][:, [g]])
-                interval, n = wilson_interval(int(tables[key][g, :, 1].sum()), int(size[g])), {"images": int(size[g])}
-                result.add("accuracy", key[0], value, interval, n=n, change=change, subset=names[g])
+        for (metric, of), ((method, lam), (cells, drawn)) in product(statistics.items(), held.items()):
+            value, interval, change = interval_of(of, cells, drawn)
+            details: dict[str, Any] = {} if lam is None else {"lam": lam}
+            result.add(metric, method, value, interval, n=n, change=change, **details)
+        for ((method, lam), (cells, drawn)), g in product(held.items(), np.flatnonzero(size).tolist()):
+            if lam is None:
+                value, _, change = interval_of(mean_accuracy, cells[[g]], drawn[:, [g]])
+                interval, n = wilson_interval(int(cells[g, :, 1].sum()), int(size[g])), {"images": int(size[g])}
+                result.add("accuracy", method, value, interval, n=n, change=change, subset=names[g])
 
-    def _cosines(self, provenance: TaskProvenance, fitted: Mapping[str, Fitted], texts: Texts) -> Iterator[TaskResult]:
+    def _cosines(self, provenance: TaskProvenance, fitted: Mapping[str, Fitted], texts: Texts) -> list[TaskResult]:
         """Give `cosine` of a class with a value, mean over its texts, and `cosine_spread` over the values."""
         prompts = self.prompts
         by_value = {value: own for value, own in prompts.by_value(prompts.spurious).items() if own}
         if not by_value:
-            return
-        values = {value: texts.embed(own) for value, own in by_value.items()}
+            return []
         about = {
             "task": f"{self.name}: cosines",
             "title": "Cosines of class prompts with spurious prompts (Table 7.1)",
@@ -276,18 +268,19 @@ class GroupsTask(ImageTask):
             "settings": {"spurious prompts": by_value},
         }
         details, tables = {method: one.details for method, one in fitted.items()}, dict[str, NDArray[np.float64]]()
-        result = TaskResult(provenance.model_copy(update=about), details=details)
         for method, one in fitted.items():
             rows = self.rows(texts, prompts.classes, one.edit)
-            tables[method] = np.stack([(rows @ of.T).mean(1).numpy() for of in values.values()], axis=1)
-        for (i, name), (j, (value, of)) in product(enumerate(prompts.class_names), enumerate(values.items())):
+            tables[method] = np.stack([(rows @ texts.embed(own).T).mean(1).numpy() for own in by_value.values()], 1)
+        result = TaskResult(provenance.model_copy(update=about), details=details)
+        for (i, name), (j, (value, own)) in product(enumerate(prompts.class_names), enumerate(by_value.items())):
             cosines = {method: float(table[i, j]) for method, table in tables.items()}
-            result.add_draws("cosine", cosines, n={"spurious prompts": len(of)}, subset=f"{name} / {value}")
-        spreads, n = {m: np.ptp(of, 1) for m, of in tables.items()}, sum(map(len, values.values()))
+            result.add_draws("cosine", cosines, n={"spurious prompts": len(own)}, subset=f"{name} / {value}")
+        n = {"spurious prompts": sum(map(len, by_value.values()))}
         for i, name in enumerate((*prompts.class_names, "")):
+            spreads = {method: np.ptp(of, axis=1) for method, of in tables.items()}
             each = {method: float(of[i] if name else of.mean()) for method, of in spreads.items()}
-            result.add_draws("cosine_spread", each, n={"spurious prompts": n}, subset=name)
-        yield result
+            result.add_draws("cosine_spread", each, n=n, subset=name)
+        return [result]
 
 
 def class_of(labels: tuple[str, ...], prompts: PromptSet) -> list[int]:

@@ -49,13 +49,15 @@ def test_galleries_and_resampled_ones_have_the_skew_of_the_naive_functions(probl
             assert drawn[f"ndkl@{k}"][i, b] == pytest.approx(ndkl(*one, **options), abs=1e-12)
 
 
-def test_of_a_large_gallery_the_rows_that_are_read_are_drawn_as_among_all() -> None:
+@pytest.mark.parametrize("prior", ["uniform", "dataset"])
+def test_of_a_large_gallery_the_rows_that_are_read_are_drawn_as_among_all(prior: str) -> None:
     rng, n, k = np.random.default_rng(0), 2000, 10
-    gallery = Gallery(Labels(rng.integers(3, size=n), ("a", "b", "c")), [k], resamples=1500)
+    gallery = Gallery(Labels(rng.integers(3, size=n), ("a", "b", "c")), [k], prior, resamples=1500)
     ranked, relevant = np.stack([rng.permutation(n) for _ in range(2)]), rng.random((2, n)) < 0.4
     whole = gallery.skews({"none": ranked}, relevant)["none"]
     few = gallery.skews({"none": ranked[:, :80]}, relevant)["none"]
     for metric, values in few.items():
+        assert values[:, 0] == pytest.approx(whole[metric][:, 0])  # of the gallery itself
         error = 5 * (2 / 1500) ** 0.5 * float(values.std())
         assert values.mean(axis=1) == pytest.approx(whole[metric].mean(axis=1), abs=error)
         assert values.std(axis=1) == pytest.approx(whole[metric].std(axis=1), rel=0.15)

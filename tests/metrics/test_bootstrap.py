@@ -99,7 +99,12 @@ def test_means_of_few_different_rows_are_counted_with_the_same_intervals(monkeyp
 
     def both() -> list[float]:
         point, drawn = resampled_values({"a": before, "b": after}, resamples=2000, seed=0)
-        return [*percentile_interval(drawn["a"]), float(drawn["b"].std()), float((drawn["b"] - drawn["a"]).std()), point["b"]]
+        return [
+            *percentile_interval(drawn["a"]),
+            float(drawn["b"].std()),
+            float((drawn["b"] - drawn["a"]).std()),
+            point["b"],
+        ]
 
     counted = both()
     monkeypatch.setattr(bootstrap, "_REPEATED", 801)

@@ -99,18 +99,20 @@ class Gallery:
         """Return method -> metric -> values (q, 1 + resamples) of the gallery, then of the same resampled ones for all.
 
         ranked: method -> first rows (q, m) of each query. relevant: (q, n) whether each image is. The data set's prior
-        is that of the resample. In a large gallery only counts of ranked rows are sampled.
+        is that of the resample. In a large gallery only counts of ranked rows are sampled, and of the others by group.
         """
-        n, read = len(self.codes), np.unique(np.concatenate([orders.ravel() for orders in ranked.values()]))
-        read = np.arange(n) if self.by_size or 2 * len(read) > n else read
+        n, g = len(self.codes), len(self.names)
+        read = np.unique(np.concatenate([orders.ravel() for orders in ranked.values()]))
+        read = np.arange(n) if 2 * len(read) > n else read
         codes, hits = self.codes[read], None if relevant is None else relevant[:, read]
+        others, rng = self.sizes - np.bincount(codes, minlength=g), np.random.default_rng([self.seed, 1])
         places = {method: np.searchsorted(read, orders) for method, orders in ranked.items()}
         blocks: dict[str, list[list[dict[str, Floats]]]] = {method: [] for method in ranked}
-        itself = np.ones((1, len(read)), dtype=np.int32)
-        for weights in chain([itself], resampled_weights(n, self.resamples, self.seed, len(read))):
-            prior = self.prior
-            if self.by_size:
-                prior = np.stack([weights[:, codes == a].sum(axis=1) for a in range(len(self.names))], axis=1) / n
+        itself, prior = np.ones((1, len(read)), dtype=np.int32), self.prior
+        for i, weights in enumerate(chain([itself], resampled_weights(n, self.resamples, self.seed, len(read)))):
+            if self.by_size and i:
+                rest = rng.multinomial(n - weights.sum(axis=1), others / max(others.sum(), 1))
+                prior = (np.stack([weights[:, codes == a].sum(axis=1) for a in range(g)], axis=1) + rest) / n
             weights = np.asfortranarray(weights.astype(np.min_scalar_type(weights.max())))
             for method, orders in places.items():
                 blocks[method].append([])
@@ -163,12 +165,12 @@ class RetrievalTask(ImageTask):
         a column ("gender") or an intersection of columns ("gender x race").
     queries: texts, or a prompt set whose class prompts are asked for; in a file also {of: SET, held_out: true}.
     k: how many of the first results are looked at, one or more values; equal scores keep the order of the images.
-    prior: share that a group should have: "uniform" (1 / number of groups that the gallery has; the paper's) or
-        "dataset" (its share of the gallery).
+    prior: share that a group should have: "uniform" (1 / number of groups in the gallery; the paper's) or "dataset"
+        (its share of the gallery).
     resample: what the interval of a mean over queries is about: "queries", where they are a sample of what people ask,
         or "images", where the protocol fixes them. Rows of one query are always about images.
-    classes: column -> value -> its class prompt, of columns that have nothing to do with the attribute; a column of the
-        attribute itself is left out, as are images without a label in one of the columns.
+    classes: column -> value -> its class prompt; a column of the attribute itself is left out, as are images without a
+        label in one of the columns.
     """
 
     task: Literal["retrieval"] = "retrieval"
@@ -214,8 +216,7 @@ class RetrievalTask(ImageTask):
         """
         self.check_images(images, texts, self.queries[0])
         there = {name: of for name, of in self.prompts.items() if set(name.split(" x ")) <= set(images.labels)}
-        left_out = [name for name in self.prompts if name not in there]
-        if left_out:
+        if left_out := [name for name in self.prompts if name not in there]:
             said = f"{self.name}: expected the columns of {', '.join(left_out)}, got {list(images.labels)}"
             if not there:
                 raise InvalidInputError(f"{said}; call them label.COLUMN in the file")
@@ -226,7 +227,7 @@ class RetrievalTask(ImageTask):
                 wanted = f"expected a prompt for each of {list(names)}"
                 raise InvalidInputError(f"classes.{column}: {wanted}, got {list(prompts)}")
         others, counts = disjoint(reference, images, self.methods)
-        results = []
+        features, results = images.unit, []
         for attribute, sets in there.items():
             name, columns = f"{self.name} {attribute}", [column.strip() for column in attribute.split(" x ")]
             labels = cross(*map(images.column, columns))
@@ -236,16 +237,8 @@ class RetrievalTask(ImageTask):
                 bar.note(f"fitting {len(self.methods) - 1} methods")
                 fitted = self.fit(texts, sets, neutral=self.queries, reference=others, edits=edits)
                 bar.note(f"ranking {len(held.codes)} images for {len(self.queries)} queries")
-                classes = {column: texts for column, texts in asked_of.items() if column not in columns}
                 found = ((c, relevance(of[labels.known], self.queries)) for c, of in images.labels.items())
                 named, relevant = next(((c, of) for c, of in found if of is not None and c not in columns), ("", None))
-                settings = {
-                    "prior shares": dict(zip(held.names, held.prior.tolist(), strict=True)),
-                    "groups": labels.counts,
-                    "gallery": {key: images.about[key] for key in _ABOUT if key in images.about},
-                    "images left out, not readable": len(images.about.get("skipped", ())),
-                    "column of precision": named,
-                }
                 n = {"queries": len(self.queries), "images": len(held.codes)}
                 provenance = self.provenance(
                     name, images, texts, sets, {method: one.about for method, one in fitted.items()},
@@ -254,12 +247,19 @@ class RetrievalTask(ImageTask):
                     description=f"Text queries against a gallery of images; skew over {attribute} of the first k, mean "
                     f"over queries and per query. Intervals: {INTERVALS[self.resample]}.",
                     n={**n, "unknown": int((~labels.known).sum()), "groups": len(held.names), **counts},
-                    settings=settings,
+                    settings={
+                        "prior shares": dict(zip(held.names, held.prior.tolist(), strict=True)),
+                        "groups": labels.counts,
+                        "gallery": {key: images.about[key] for key in _ABOUT if key in images.about},
+                        "images left out, not readable": len(images.about.get("skipped", ())),
+                        "column of precision": named,
+                    },
                 )  # fmt: skip
                 result = TaskResult(provenance, details={method: one.details for method, one in fitted.items()})
-                features, under = images.unit, dict[str, Under]()
-                for method, one in fitted.items():
-                    under[method] = partial(self.rows, texts, edit=one.edit), self.images(features, one.edit)
+                under: dict[str, Under] = {
+                    method: (partial(self.rows, texts, edit=one.edit), self.images(features, one.edit))
+                    for method, one in fitted.items()
+                }
                 rows = {method: project(self.queries) for method, (project, _) in under.items()}
                 self._add_skews(result, held, rows, {m: of for m, (_, of) in under.items()}, labels.known, relevant)
                 for method, (_, of) in under.items():
@@ -270,7 +270,9 @@ class RetrievalTask(ImageTask):
                 kept = {method: (rows[NONE] * row).sum(dim=1).numpy() for method, row in rows.items()}
                 self._add_over_queries(result, "query_cosine", kept, None, n)
                 self._add_recall(result, images, texts, under)
-                self._add_accuracy(result, images, classes, under)
+                classes = {column: texts for column, texts in asked_of.items() if column not in columns}
+                if classes:
+                    self._add_accuracy(result, images, classes, under)
                 doubt_space(features, texts, [*self.queries, *chain(*(one.texts for one in sets))])
                 for column, prompt_set in product(columns, sets):
                     doubt_values(images, column, texts, prompt_set)
@@ -301,10 +303,9 @@ class RetrievalTask(ImageTask):
                 uneven = self.prior == "uniform" and largest >= 1 + BALANCED
                 if metric.startswith("max_skew@") and bare < fair and uneven:
                     sizes = ", ".join(f"{name} {size}" for name, size in zip(held.names, held.sizes, strict=True))
-                    chance_is = (
-                        f"{metric} is {bare:.3f}, and that of random rankings {fair:.3f}, as groups differ in size"
-                    )
-                    warn(f'{result.provenance.task}: {chance_is} ({sizes}); give prior="dataset"', SuspectInputWarning)
+                    why = f"that of random rankings is {fair:.3f}, as groups differ in size ({sizes})"
+                    said = f"{result.provenance.task}: {metric} is {bare:.3f} and {why}"
+                    warn(f'{said}; give prior="dataset"', SuspectInputWarning)
         for metric, (i, query) in product(skews[NONE], enumerate(self.queries)):
             point = {method: float(of[metric][i, 0]) for method, of in skews.items()}
             each = {method: of[metric][i, 1:] for method, of in skews.items()}
@@ -351,8 +352,6 @@ class RetrievalTask(ImageTask):
 
         Scores are float64 products, rounded to far more digits than matter: equal images tie in any order of sums.
         """
-        if not classes:
-            return
         known = np.logical_and.reduce([gallery.column(column).known for column in classes])
         if not known.any():
             raise InvalidInputError(f"classes: no image has a label in every one of {list(classes)}")
@@ -376,15 +375,15 @@ class RetrievalTask(ImageTask):
         clusters: NDArray[np.integer],
     ) -> None:  # fmt: skip
         """Add means over images: (metric, subset, method) -> values (n,), whole clusters drawn together."""
-        sizes = np.bincount(clusters).astype(float)
-        sums = np.stack([np.bincount(clusters, weights=column) for column in table.values()], axis=1)
-        blocks = resampled_weights(len(sizes), self.resamples, self.seed, len(sizes))
-        parts = [w @ sums / (w @ sizes)[:, None] for w in (block.astype(float) for block in blocks)]
-        draws = dict(zip(table, np.concatenate(parts).T, strict=True))
+        sums = np.stack([np.bincount(clusters, of) for of in (np.ones(len(clusters)), *table.values())], axis=1)
+        blocks = resampled_weights(len(sums), self.resamples, self.seed, len(sums))
+        drawn = np.concatenate([weights.astype(float) @ sums for weights in blocks]).T
+        draws = dict(zip(table, drawn[1:] / drawn[0], strict=True))
         for metric, subset in dict.fromkeys(key[:2] for key in table):
-            point = {m: float(of.mean()) for (*key, m), of in table.items() if key == [metric, subset]}
-            drawn = {m: draws[metric, subset, m] for m in point}
-            result.add_draws(metric, point, drawn, n=n, interval=recentred_interval, subset=subset)
+            own = {method: (metric, subset, method) for *of, method in table if of == [metric, subset]}
+            point = {method: float(table[key].mean()) for method, key in own.items()}
+            each = {method: draws[key] for method, key in own.items()}
+            result.add_draws(metric, point, each, n=n, interval=recentred_interval, subset=subset)
 
 
 def relevance(labels: Labels, queries: Sequence[str]) -> Mask | None:

@@ -14,7 +14,7 @@ from sklearn.metrics import accuracy_score, roc_auc_score
 
 from tests.refusals import refused
 from vldebias.errors import InvalidInputError
-from vldebias.metrics import auroc, bootstrap_interval, group_accuracy, k_variance, worst_group_accuracy
+from vldebias.metrics import auroc, group_accuracy, k_variance, worst_group_accuracy
 from vldebias.metrics.classification import share_below
 
 tables = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(-1, 3)), min_size=1, max_size=60)

@@ -256,12 +256,12 @@ def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreem
     sums = np.column_stack([counts, sizes * unequal, (1 - unequal) / units])
     blocks = resampled_counts(np.ones(units, np.int64), resamples, seed)
     of_each = np.concatenate([sums.sum(0, keepdims=True), *(weights @ sums for weights in blocks)])
-    totals, observed, percent = of_each[:, :-2], of_each[:, -2], of_each[:, -1]
+    totals, observed = of_each[:, :-2], of_each[:, -2]
     n = totals.sum(1)
     with np.errstate(invalid="ignore"):  # alpha is 0 / 0 where one value is left
-        alpha = 1 - observed / n / ((n**2 - (totals**2).sum(1)) / (n * (n - 1)))
-    found = (
+        alphas = 1 - observed / n / ((n**2 - (totals**2).sum(1)) / (n * (n - 1)))
+    alpha, percent = (
         Interval(float(of[0]), *percentile_interval(of[1:][np.isfinite(of[1:])]), 0.95, units, resamples)
-        for of in (alpha, percent)
+        for of in (alphas, of_each[:, -1])
     )
-    return Agreement(*found, int(counts.sum()))
+    return Agreement(alpha, percent, int(counts.sum()))

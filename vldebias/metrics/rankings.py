@@ -111,7 +111,7 @@ def min_skews(groups: Groups, prior: Floats, floor: float | None = None) -> Floa
     return np.nanmin(np.maximum(_log_ratios(groups, prior), least), axis=1)
 
 
-def _cells(groups: Groups, g: int, weights: Floats | None = None) -> Floats:
+def _cells(groups: Groups, g: int, weights: Floats | None = None) -> NDArray[Any]:
     """Return how many rows, or what weight (k,) of places, each group has in each ranking (r, g)."""
     cell = np.arange(len(groups))[:, None] * g + groups
     spread = None if weights is None else np.tile(weights, len(groups))

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vldebias.prompts import Balancer, load_prompts
+from vldebias.prompts import Balancer, fill, load_prompts
 
 from .engine import MINIATURE, Engine
 from .request import ATTRIBUTES, Request
@@ -24,6 +24,7 @@ SURE = 0.8  # an answer of the judge with less probability counts as unknown
 ALPHA, LEAST = 0.05, 12  # level of the test; pairs without which there is none
 LOST = 0.75  # of the recognised subjects: when fewer are left, the line turns red
 AT_ONCE = {True: 8, False: 1}  # images of a call, by whether the miniature generates: of others nobody knows the memory
+NO_PERSON = ("a photo without a person", "a photo of an object", "an empty scene")
 MINIATURE_NAMES = {"gender": "gender", "age": "age", "skin tone": "tone"}
 WHY = {
     "stated": "the prompt states the attribute itself",
@@ -176,13 +177,9 @@ def _generate(engine: Engine, request: Request, stop: threading.Event, say: Call
             else:
                 images = _images(engine, request, method, texts, [request.seed + place for place in places], stop)
             codes, recognised = read(images, request.prompt)
-            row = rows[at]
-            rows[at] = replace(
-                row,
-                images=(*row.images, *images),
-                codes=(*row.codes, *codes),
-                recognised=(*row.recognised, *recognised),
-            )
+            new: dict[str, Any] = {"images": images, "codes": codes, "recognised": recognised}
+            new = {name: (*getattr(rows[at], name), *of) for name, of in new.items()}
+            rows[at] = replace(rows[at], **new)
             done += len(places)
             say(Result(request, read.values, tuple(rows), reason, done / (n * len(plans))))
 
@@ -232,9 +229,12 @@ class Reader:
         prompts = load_prompts(ATTRIBUTES[attribute])
         values = tuple(prompts.attributes)
         if engine.pipeline_name == MINIATURE and attribute in MINIATURE_NAMES:
-            judge: Any = MiniatureJudge().ready()
-            return cls(judge, MINIATURE_NAMES[attribute], tuple(judge.names[MINIATURE_NAMES[attribute]]))
-        return cls(ClipJudge.about(prompts).on(engine.clip()), prompts.name, values)
+            own, name = MiniatureJudge().ready(), MINIATURE_NAMES[attribute]
+            return cls(own, name, own.names[name])
+        said = prompts.attributes.items()
+        asked = {value: tuple(fill("a photo of a {value} person", value=one) for one in words) for value, words in said}
+        judge = ClipJudge(prompts={prompts.name: asked}, reject=NO_PERSON).on(engine.clip())
+        return cls(judge, prompts.name, values)
 
     def __call__(self, images: Sequence[Image.Image], prompt: str) -> tuple[list[int], list[bool]]:
         """Return the value of each image, -1 for unknown, and whether each shows the subject or a person."""

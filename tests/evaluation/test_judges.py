@@ -15,11 +15,9 @@ from PIL import Image
 from torch.nn.functional import normalize
 
 from eval.miniature import portraits
-from vldebias import load_prompts
 from vldebias.data import UNKNOWN
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.judges import (
-    NO_PERSON,
     NO_VALUE,
     ClassifierJudge,
     ClipJudge,
@@ -177,12 +175,6 @@ def test_the_fingerprint_changes_with_whatever_changes_the_answers() -> None:
     prints.append(zero_shot(gender=dict(reversed(GENDER.items()))))  # other columns
     assert len({one.fingerprint for one in prints}) == 4
     assert zero_shot(gender=GENDER).fingerprint == prints[0].fingerprint
-
-
-def test_a_prompt_set_is_asked_for_in_its_own_words() -> None:
-    asked = ClipJudge.about(load_prompts("skin-tone"))
-    assert asked.prompts["skin-tone"]["light"] == ("a photo of a light-skinned person",)
-    assert asked.reject == NO_PERSON
 
 
 def test_the_scale_is_the_models_own() -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, SerializeAsAny
 
-from vldebias.data import UNKNOWN, Labels, cross, processes
+from vldebias.data import UNKNOWN, cross, processes
 from vldebias.errors import InvalidInputError, Lazily, need
 from vldebias.evaluation.auditing import read_prompts
 from vldebias.evaluation.judges import JUDGES, SURE, ClipJudge, Judge, JudgeSpec, decide
@@ -47,12 +46,10 @@ ABOUT = (
 class GenerationTask(Task):
     """Generate images with and without edits, judge and measure them; an interrupted run resumes.
 
-    name: first word of the blocks: "generation" gives "generation gender"; a task that is called like its attribute
-        keeps that name.
+    name: first word of the blocks, "generation gender"; a task that is called like its attribute keeps that name.
     prompts: the set to generate: its classes, and if `stated` its pairs. subjects: generate these in place of its
-        unseen concepts (section 7.6.4).
-    prompts_file: generate the prompts of this file, one per line, in place of its unseen concepts; prompts that do
-        not leave the value open are left out, and the settings count them by reason.
+        unseen concepts (section 7.6.4). prompts_file: or the prompts of this file, one per line, that leave the value
+        open; the settings count the others by reason.
     attributes: of the judge; "gender x race" for their intersections. Where an attribute of the judge knows every
         concept of the prompts, the share of images that show their concept is measured too.
     variants: name -> how to debias, with any method for pipelines. The original pipeline, "none", always runs.
@@ -106,13 +103,11 @@ class GenerationTask(Task):
         """Return the prompt set to generate, with the task's own subjects or prompts as its unseen concepts."""
         prompts, groups = self.prompts, tuple[tuple[str, ...], ...]()
         if self.prompts_file is not None:
-            name, names = self.prompts_file.name, tuple(text for text, why in self._of_file.items() if why is None)
-            classes = names
+            name, reasons = self.prompts_file.name, self._of_file
+            classes = names = tuple(text for text, why in reasons.items() if why is None)
             if not names:
-                left = dict(Counter(self._of_file.values()))
-                raise InvalidInputError(
-                    f"{self.prompts_file}: no prompt leaves {list(prompts.attributes)} open, got {left}; add some"
-                )
+                left, came = list(prompts.attributes), dict(Counter(reasons.values()))
+                raise InvalidInputError(f"{self.prompts_file}: no prompt leaves {left} open, got {came}; add some")
         elif self.subjects:
             # "a photo of a waterbird", and as pairs "a photo of a waterbird with water background", the same with land
             if known := sorted(set(self.subjects) & set(prompts.class_names)):
@@ -139,10 +134,10 @@ class GenerationTask(Task):
         for name, variant in self.variants.items():
             fitted = variant.prompts or variant.projection is not None
             ways[name] = variant if fitted else variant.model_copy(update={"prompts": (self.prompts,)})
-        for name, variant in list(ways.items()) if self.stated else ():
-            if variant.keep_stated and not variant.rewrites:
-                bare = variant.model_copy(update={"keep_stated": False, "only_stated": True})
-                ways.setdefault(f"{name}, stated not kept", bare)
+        bare = {"keep_stated": False, "only_stated": True}
+        for name, variant in list(ways.items()):
+            if self.stated and variant.keep_stated and not variant.rewrites:
+                ways.setdefault(f"{name}, stated not kept", variant.model_copy(update=bare))
         return ways
 
     def plan(self, model: Mapping[str, Any] | None = None) -> Plan:
@@ -151,19 +146,13 @@ class GenerationTask(Task):
         Raises:
             InvalidInputError: no prompts, a variant called "none", or two whose folders would have one name.
         """
-        prompts, names = self.prompt_set, ("images", "steps", "guidance", "batch_size", "options")
-        return Plan.build(
-            {
-                "model": model or {},
-                "prompt_set": prompts.name,
-                "prompt_set_hash": prompts.hash,
-                "prompts": planned_prompts(prompts, self.concepts, stated=self.stated, as_written=self.as_written),
-                "variants": {NONE: {}} | {name: variant.planned for name, variant in self.ways.items()},
-                "seeds": tuple(dict.fromkeys(self.seeds)),
-                "stated_images": min(self.images, self.stated_images),
-                **{name: getattr(self, name) for name in names},
-            }
-        )
+        prompts = self.prompt_set
+        own = {name: getattr(self, name) for name in ("images", "steps", "guidance", "batch_size", "options")}
+        own |= {"model": model or {}, "prompt_set": prompts.name, "prompt_set_hash": prompts.hash}
+        own["prompts"] = planned_prompts(prompts, self.concepts, stated=self.stated, as_written=self.as_written)
+        own["variants"] = {NONE: {}} | {name: variant.planned for name, variant in self.ways.items()}
+        seeds, stated_images = tuple(dict.fromkeys(self.seeds)), min(self.images, self.stated_images)
+        return Plan.build({**own, "seeds": seeds, "stated_images": stated_images})
 
     # ---- in a suite --------------------------------------------------------------------------------------------
 
@@ -212,14 +201,9 @@ class GenerationTask(Task):
     # ---- measuring ---------------------------------------------------------------------------------------------
 
     def measure(
-        self,
-        images: str | Path,
-        judge: Judge,
-        *,
-        pipe: Any = None,
-        scorer: Loaded | None = None,
+        self, images: str | Path, judge: Judge, *, pipe: Any = None, scorer: Loaded | None = None,
         progress: Progress = SILENT,
-    ) -> list[TaskResult]:
+    ) -> list[TaskResult]:  # fmt: skip
         """Generate, judge and measure images; gives a result per attribute, and for CLIPScore and FID.
 
         Args:
@@ -232,16 +216,16 @@ class GenerationTask(Task):
             AlreadyAttachedError, InvalidInputError: see `generate`, `plan`, `judge_images`; attributes that the judge
                 does not read, before anything is generated; images of another prompt set.
         """
+        prompts, quality = self.prompt_set, self.clip_score or self.fid
         if any(one not in judge.names for attribute in self.attributes for one in attribute.split(" x ")):
             raise InvalidInputError(
                 f"attributes: got {list(self.attributes)}; expected some of {list(judge.names)}, which judge "
                 f"{judge.name} reads, or intersections such as 'gender x race'"
             )
-        quality = self.clip_score or self.fid
         if quality and scorer is None:
             raise InvalidInputError(f"{self.name}: expected an image-text model for CLIPScore and FID; give --model")
-        prompts = self.prompt_set
-        stated = stated_attribute(prompts, judge) if self.stated else None  # refused before anything is generated
+        known = {attribute: {name.casefold(): i for i, name in enumerate(of)} for attribute, of in judge.names.items()}
+        about, code_of = _stated(prompts, judge, known) if self.stated else ("", {})
         if pipe is None:
             made = GeneratedImages.open(images)
         else:
@@ -250,10 +234,14 @@ class GenerationTask(Task):
             raise InvalidInputError(
                 f"{made.folder}: was generated with another version of {made.plan.prompt_set!r} than {prompts!r}"
             )
-        chances = judge_images(judge, made, progress=progress)
+        said = judge_images(judge, made, progress=progress)
         table = pd.DataFrame(made.images)
         table["flagged"] = [made.about(image)["flagged"] for image in made]
-        table["recognised"] = _recognised(table, judge, chances)
+        table["recognised"], concepts = np.nan, table.concept.where(table.part != "others", "").str.casefold()
+        for attribute, codes in known.items():  # the first that knows every concept
+            if set(concepts) <= {"", *codes} and table.recognised.isna().all():
+                right = said[attribute].argmax(axis=1) == concepts.map(codes)
+                table["recognised"] = right.astype(float).where(concepts != "")
         table["unit"] = table.concept.where(table.part == "wordings", table.prompt)  # whose images make a row
         flagged = table.groupby("variant", sort=False).flagged.sum().to_dict()
         settings = {"judge fingerprint": judge.fingerprint, "images that the safety checker blackened": flagged}
@@ -262,20 +250,18 @@ class GenerationTask(Task):
         results: list[TaskResult] = []
         for attribute in self.attributes:
             read = {one: judge.names[one] for one in attribute.split(" x ")}
-            labels = cross(*(decide(chances[one], names, self.sure) for one, names in read.items()))
+            labels = cross(*(decide(said[one], names, self.sure) for one, names in read.items()))
+            own = {**settings, "judge": judge.name, "values": {one: list(names) for one, names in read.items()}}
             result = made.result(
                 task=self.name if self.name == attribute else f"{self.name} {attribute}",
                 title=f"Discrepancy of generated images, {attribute} (Table 7.7)",
                 description=ABOUT,
-                settings=self.settings(
-                    {**settings, "judge": judge.name, "values": {one: list(names) for one, names in read.items()}}
-                ),
+                settings=self.settings(own),
             )
-            self._add_shares(result, made, table, labels, pictures=not results)
-            if stated is not None and attribute == stated[0]:
-                self._add_fidelity(result, table.assign(right=labels.codes == table.stated.map(stated[1])))
-            if not results:
-                self._add_unchanged(result, made, table)
+            table["code"] = np.where(labels.codes == UNKNOWN, len(labels.names), labels.codes)
+            table["right"] = labels.codes == table.stated.map(code_of) if attribute == about else np.nan
+            self._add_shares(result, made, table, labels.names, pictures=not results)
+            self._add_means(result, made, table, others=not results)
             results.append(result)
         if quality and scorer is not None:
             encoder = image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
@@ -288,66 +274,63 @@ class GenerationTask(Task):
     def _boot(self) -> dict[str, Any]:
         return {"resamples": self.resamples, "seed": self.seed}
 
-    def _subset(self, part: Any) -> str:
-        """The name of rows about all prompts of a part, such as "unseen professions"."""
-        return f"{self.noun}, as people write them" if part == "wordings" else f"{part} {self.noun}"
-
     def _add_shares(
-        self, result: TaskResult, made: GeneratedImages, table: pd.DataFrame, labels: Labels, *, pictures: bool
+        self, result: TaskResult, made: GeneratedImages, table: pd.DataFrame, values: tuple[str, ...], *, pictures: bool
     ) -> None:
         """Add what every prompt shows that states no value, and for one of the attributes pictures of it."""
-        every = np.arange(len(labels.names) + 1)
-        codes = np.where(labels.codes == UNKNOWN, every[-1], labels.codes)
         for part, own in table[table.stated.isna() & (table.part != "others")].groupby("part", sort=False):
-            names, subset = own[own.variant == NONE].drop_duplicates("unit").concept.tolist(), self._subset(part)
-            each = own.groupby("variant", sort=False)
-            places = {str(name): of.index.to_numpy().reshape(len(names), -1) for name, of in each}
-            counts = {name: (codes[of][..., None] == every).sum(1) for name, of in places.items()}
-            rows = [f"{name}, as people write it" for name in names] if part == "wordings" else names
+            written = part == "wordings"
+            subset = f"{self.noun}, as people write them" if written else f"{part} {self.noun}"
+            counted = pd.crosstab([own.variant, own.unit], own.code)
+            counted = counted.reindex(columns=range(len(values) + 1), fill_value=0)
+            units, names = own.unit.unique(), own.drop_duplicates("unit").concept.tolist()
+            counts = {name: counted.loc[name].reindex(units).to_numpy() for name in own.variant.unique()}
+            rows = [f"{name}, as people write it" for name in names] if written else names
             right = None if own.recognised.isna().any() else _means(own, "recognised")
-            own_of: dict[str, Any] = {"subset": subset, "noun": self.noun, "recognised": right, **self._boot}
-            add_shares(result, labels.names, counts, rows, **own_of)
-            if pictures:  # of the images, which all attributes share
-                how = "the same seeds column by column, as the pipeline is and debiased."
-                picture = side_by_side(made, places, names, counts[NONE])
-                stem = f"{file_slug(result.provenance.task)}-{part}-side-by-side"
-                result.pictures[stem] = (f"{subset.capitalize()}: {how}", picture)
+            add_shares(result, values, counts, rows, subset=subset, noun=self.noun, recognised=right, **self._boot)
+            if not pictures:  # of the images, which all attributes share
+                continue
+            # Some of the prompts, from those that show the first value least often; each column shares a seed.
+            order = np.argsort(counts[NONE][:, 0], kind="stable")
+            chosen = order[np.linspace(0, len(order) - 1, min(ROWS, len(order))).round().astype(int)]
+            of = {key: images.index[:COLUMNS] for key, images in own.groupby(["variant", "unit"], sort=False)}
+            cells = {one: [[_small(made, i) for i in of[one, units[at]]] for at in chosen] for one in counts}
+            heads = [str(i + 1) for i in range(len(cells[NONE][0]))]
+            told = f"{subset.capitalize()}: the same seeds column by column, as the pipeline is and debiased."
+            stem = f"{file_slug(result.provenance.task)}-{part}-side-by-side"
+            result.pictures[stem] = told, compose([names[at] for at in chosen], cells, heads)
 
-    def _add_fidelity(self, result: TaskResult, table: pd.DataFrame) -> None:
-        """Add how often prompts that state their attribute get it, over all and by value; unknown counts as wrong.
+    def _add_means(self, result: TaskResult, made: GeneratedImages, table: pd.DataFrame, *, others: bool) -> None:
+        """Add how often prompts that state the attribute get it, over all and by value; unknown counts as wrong.
 
-        Resampled over concepts, which share their prompts.
+        Resampled over concepts, which share their prompts. others: also add how many images of prompts that no method
+        should change stay as they are, bit for bit.
         """
-        stated = table[table.stated.notna()]
+        shown: list[tuple[str, str, pd.DataFrame, str, dict[str, int]]] = []
+        stated = table[table.stated.notna() & table.right.notna()]
         stated = stated.assign(unit=stated.concept.where(stated.concept != "", stated.prompt))
         for part, own in stated.sort_values("unit", kind="stable").groupby("part", sort=False):
-            shown = [("stated_right", "right", own, "")]
-            shown += [] if own.recognised.isna().any() else [("stated_recognised", "recognised", own, "")]
-            shown += [("stated_right", "right", of, f", stated {value}") for value, of in own.groupby("stated")]
-            for metric, column, of, which in shown:
+            subset = f"{part} {self.noun}"
+            some = [("stated_right", "right", own, subset), ("stated_recognised", "recognised", own, subset)]
+            by = [("stated_right", "right", of, f"{subset}, stated {value}") for value, of in own.groupby("stated")]
+            for metric, column, of, where in (*some, *by):
                 each = int(of.groupby(["variant", "prompt"]).size().iloc[0])
                 n = {self.noun: of.unit.nunique(), "stated prompts": of.prompt.nunique(), "images each": each}
-                subset = self._subset(part) + which
-                result.add_resampled(metric, _means(of, column), n=n, subset=subset, **self._boot)
+                shown.append((metric, column, of, where, n))
+        if others:
+            moved = table[(table.part == "others") & (table.variant != NONE)]
+            pairs = [(made.read(one), made.read(one.under(NONE))) for one in (made.images[i] for i in moved.index)]
+            moved = moved.assign(same=[one.tobytes() == other.tobytes() for one, other in pairs])
+            for which, own in moved.groupby("concept", sort=False):
+                shown.append(("unchanged", "same", own, f"prompts {which}", {"prompts": own.prompt.nunique()}))
+        for metric, column, own, subset, n in shown:
+            if own[column].notna().all():
+                result.add_resampled(metric, _means(own, column), n=n, subset=subset, **self._boot)
 
-    def _add_unchanged(self, result: TaskResult, made: GeneratedImages, table: pd.DataFrame) -> None:
-        """Add how many images of prompts that no method should change stay as they are, bit for bit."""
-        moved = table[(table.part == "others") & (table.variant != NONE)]
-        pixels = [(made.read(one), made.read(one.under(NONE))) for one in (made.images[i] for i in moved.index)]
-        moved = moved.assign(same=[one.tobytes() == other.tobytes() for one, other in pixels])
-        for which, own in moved.groupby("concept", sort=False):
-            n = {"prompts": own.prompt.nunique()}
-            result.add_resampled("unchanged", _means(own, "same"), n=n, subset=f"prompts {which}", **self._boot)
 
-
-def stated_attribute(prompts: PromptSet, judge: Judge) -> tuple[str, dict[str, int]]:
-    """Return the judge's attribute that a prompt set states, and the judge's code of each of its values.
-
-    Raises:
-        InvalidInputError: no attribute of the judge has those values.
-    """
-    for attribute, names in judge.names.items():
-        codes = {name.casefold(): i for i, name in enumerate(names)}
+def _stated(prompts: PromptSet, judge: Judge, known: Mapping[str, Mapping[str, int]]) -> tuple[str, dict[str, int]]:
+    """Return the judge's attribute that the prompts state, and the judge's code of each of its values."""
+    for attribute, codes in known.items():
         code_of = {
             value: next((codes[w.casefold()] for w in (value, *words) if w.casefold() in codes), -1)
             for value, words in prompts.attributes.items()
@@ -360,39 +343,13 @@ def stated_attribute(prompts: PromptSet, judge: Judge) -> tuple[str, dict[str, i
     )
 
 
-def _means(table: pd.DataFrame, column: str) -> dict[str, NDArray[np.float64]]:
+def _means(table: pd.DataFrame, column: str) -> dict[str, Any]:
     """Return variant -> mean of a column over the images of each unit, in the order of the table."""
     every = table.groupby("variant", sort=False)
     return {str(name): of.groupby("unit", sort=False)[column].mean().to_numpy(float) for name, of in every}
 
 
-def _recognised(table: pd.DataFrame, judge: Judge, probabilities: Mapping[str, NDArray[np.float64]]) -> Any:
-    """Whether each image (n,) most likely shows its concept; NaN without one, or where no attribute knows all."""
-    concepts = table.concept.where(table.part != "others", "").str.casefold()
-    for attribute, names in judge.names.items():
-        codes = {name.casefold(): i for i, name in enumerate(names)}
-        if set(concepts) <= {"", *codes}:
-            right = probabilities[attribute].argmax(axis=1) == concepts.map(codes)
-            return right.astype(float).where(concepts != "")
-    return np.nan
-
-
-def side_by_side(
-    made: GeneratedImages, places: Mapping[str, NDArray[Any]], names: Sequence[str], counts: NDArray[Any]
-) -> Any:
-    """Return a picture of prompts, sorted by their share of the first value, ascending; each column shares a seed.
-
-    places: variant -> (prompts, images), numbers of images. counts: (prompts, values + 1) of "none".
-    """
-    n = counts[:, :-1].sum(1)
-    order = np.argsort(np.where(n > 0, counts[:, 0] / np.maximum(n, 1), 0.5), kind="stable")
-    chosen = order[np.linspace(0, len(order) - 1, min(ROWS, len(order))).round().astype(int)]
-
-    def small(place: int) -> Any:
-        image = made.read(made.images[place])
-        image.thumbnail((SIDE, SIDE), need("PIL.Image").Resampling.LANCZOS)
-        return image
-
-    images = {name: [list(map(small, row)) for row in of[chosen, :COLUMNS]] for name, of in places.items()}
-    columns = range(min(COLUMNS, places[NONE].shape[1]))
-    return compose([names[i] for i in chosen], images, [str(i + 1) for i in columns])
+def _small(made: GeneratedImages, place: int) -> Any:
+    image = made.read(made.images[place])
+    image.thumbnail((SIDE, SIDE), need("PIL.Image").Resampling.LANCZOS)
+    return image

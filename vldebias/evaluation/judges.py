@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -27,7 +27,6 @@ from vldebias.hosts.base import weights_fingerprint
 from vldebias.hosts.images import image_encoder
 from vldebias.hub import NO_CODE, asked_once, reason
 from vldebias.loading import Loaded
-from vldebias.prompts import PromptSet, fill
 from vldebias.registry import Registry
 
 if TYPE_CHECKING:
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 Probabilities = dict[str, np.ndarray]
 NO_VALUE = "unknown"  # the answer of a judge that names no value
 SURE = 0.8  # default of the smallest probability with which an answer of a judge counts
-NO_PERSON = ("a photo without a person", "a photo of an object", "an empty scene")
-"""Texts for what a picture may show instead of a person."""
 NONE_OF_THESE = "none of these, or it cannot be told"
 BIAS = 0.2  # mean total variation between two orders of options from which a warning is worth it
 
@@ -65,15 +62,14 @@ def predict(judge: Judge, images: Sequence[Image]) -> Probabilities:
     """
     given, checked = judge.predict(images), {}
     for attribute, values in judge.names.items():
-        array = np.asarray(given.get(attribute, np.empty(0)), dtype=np.float64)
-        right = array.shape == (len(images), len(values)) and (array >= 0).all()
-        if not (right and (array.sum(1) <= 1.001).all()):  # half precision rounds; NaN fails as well
+        rows, shape = np.asarray(given.get(attribute, np.empty(0)), dtype=np.float64), (len(images), len(values))
+        # Half precision rounds; NaN is refused as well.
+        if rows.shape != shape or not ((rows >= 0).all() and (rows.sum(1) <= 1.001).all()):
             raise InvalidInputError(
-                f"judge {judge.name}: got {attribute} of shape {array.shape} with numbers up to "
-                f"{array.max(initial=0):.3g}; expected ({len(images)}, {len(values)}) probabilities that sum to at "
-                "most 1 in each row: apply a softmax"
+                f"judge {judge.name}: {attribute}: got an array {rows.shape}, largest {rows.max(initial=0):.3g}; "
+                f"expected probabilities {shape} whose rows sum to at most 1: apply a softmax"
             )
-        checked[attribute] = array
+        checked[attribute] = rows
     return checked
 
 
@@ -202,20 +198,8 @@ class ClipJudge(JudgeSpec):
     kind: Literal["clip"] = "clip"
     model: str | None = None
     pretrained: str | None = None
-    prompts: Annotated[
-        dict[str, Annotated[dict[str, Annotated[OneOrMore, Field(min_length=1)]], Field(min_length=2)]],
-        Field(min_length=1),
-    ]
+    prompts: dict[str, Annotated[dict[str, Annotated[OneOrMore, Field(min_length=1)]], Field(min_length=2)]]
     reject: tuple[str, ...] = ()
-
-    @classmethod
-    def about(cls, prompts: PromptSet) -> Self:
-        """Return a judge that asks for the attribute of a prompt set in the set's own words."""
-        asked = {
-            value: tuple(fill("a photo of a {value} person", value=word) for word in words)
-            for value, words in prompts.attributes.items()
-        }
-        return cls(prompts={prompts.name: asked}, reject=NO_PERSON)
 
     def loaded(self, session: Session) -> Loaded:
         """Return the image-text model: the user's, else the suite's; InvalidInputError: neither is named."""
@@ -228,9 +212,8 @@ class ClipJudge(JudgeSpec):
         """Return the judge; it also says which concept an image shows, by the class prompts of the task."""
         prompts = task.prompt_set
         names = (*prompts.class_names, *prompts.held_out_class_names)
-        classes = zip(names, (*prompts.classes, *prompts.held_out_classes), strict=True)
-        asked = {task.noun: {name: (text,) for name, text in classes}} | self.prompts
-        asked = {attribute: asked[attribute] for attribute in (*self.prompts, task.noun)}
+        texts = ((text,) for text in (*prompts.classes, *prompts.held_out_classes))
+        asked = {**self.prompts, task.noun: self.prompts.get(task.noun) or dict(zip(names, texts, strict=True))}
         return self.model_copy(update={"prompts": asked}).on(self.loaded(session))
 
     def on(self, loaded: Loaded) -> Judge:
@@ -260,11 +243,9 @@ class ClipJudge(JudgeSpec):
 
 def logit_scale(model: Any) -> float:
     """Return exp(logit_scale) of CLIP and similar models, or one over the temperature of ALIGN."""
-    with torch.no_grad():
-        if getattr(model, "logit_scale", None) is not None:
-            return float(model.logit_scale.float().exp())
-        if getattr(model, "temperature", None) is not None:
-            return float(1 / model.temperature.float())
+    for name, scale in (("logit_scale", torch.exp), ("temperature", torch.reciprocal)):
+        if (own := getattr(model, name, None)) is not None:
+            return float(scale(own.detach().float()))
     raise InvalidInputError(f"{type(model).__name__} has no logit_scale, which turns cosines into probabilities")
 
 
@@ -278,10 +259,9 @@ def question(attribute: str, options: Sequence[str]) -> str:
 class VlmJudge(JudgeSpec):
     """Judge images with any transformers image-text-to-text model (LLaVA, Qwen-VL, SmolVLM and similar ones).
 
-    The answer is never parsed from generated text: each option is a letter, and its probability is the likelihood that
-    the model continues with that letter. Models prefer some letters and places, so every question is asked with the
-    values in each cyclic order and the likelihoods are averaged in log space; a warning says where the order matters
-    much.
+    Each option is a letter, and its probability is the likelihood that the model continues with that letter. Models
+    prefer some letters and places, so every question is asked with the values in each cyclic order and the likelihoods
+    are averaged in log space; a warning says where the order matters much.
 
     model: an id of the hub or a folder. questions: attribute -> its values, by default those of the task's own set.
     batch_size: images that one forward pass reads.
@@ -303,10 +283,7 @@ class VlmJudge(JudgeSpec):
         """Return the judge that asks this model; InvalidInputError: its processor has no chat template."""
         names = self.questions
         if not getattr(processor, "chat_template", None):
-            raise InvalidInputError(
-                f"judge {self.model}: got {type(processor).__name__} without a chat template; expected a model that "
-                "was tuned to follow instructions"
-            )
+            raise InvalidInputError(f"judge {self.model}: got no chat template; give a model that follows instructions")
         warned = set[str]()
 
         def answers(images: Sequence[Image]) -> Probabilities:
@@ -321,11 +298,8 @@ class VlmJudge(JudgeSpec):
                 bias = 0.5 * np.abs(chances[:, None] - chances[None]).sum(-1).max(axis=(0, 1)).mean()
                 if bias > BIAS and attribute not in warned:
                     warned.add(attribute)
-                    warn(
-                        f"{self.model}: answers about {attribute} depend on the order of the options (mean total "
-                        f"variation {bias:.2f}). They are averaged over orders; label some images by hand (vldebias "
-                        "label) to correct the judge"
-                    )
+                    found = f"depend on the order of the options (mean total variation {bias:.2f}), averaged here"
+                    warn(f"{self.model}: answers about {attribute} {found}; label some images to correct the judge")
                 mean = np.mean(each, axis=0)
                 said[attribute] = np.exp(mean - np.logaddexp.reduce(mean, axis=1, keepdims=True))[:, :-1]
             return said

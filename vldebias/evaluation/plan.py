@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache, cached_property
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from vldebias.edit import Fingerprint
 from vldebias.errors import InvalidInputError, shortened
 from vldebias.evaluation.result import NONE, TaskProvenance, TaskResult
 from vldebias.evaluation.task import Strict, explain
-from vldebias.files import write_atomically
+from vldebias.files import read_bytes, write_atomically
 from vldebias.hosts.base import weights_fingerprint
 from vldebias.pictures import read_png
 from vldebias.prompts import PromptSet, StatedWords, fill
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 PLAN = "plan.json"
 SEED_STEP = 10_000  # seeds of one run: SEED_STEP * seed, SEED_STEP * seed + 1, ...
+# Prompts as people write them, for each concept: in a place, doing something, with an object, adjectives, tags.
 WORDINGS = (
     "A picture of a {concept} in a green room.",
     "A photo of a {concept} laughing.",
@@ -40,22 +41,14 @@ WORDINGS = (
     "A photo of a tired, friendly {concept}.",
     "photo of a {concept}, portrait, detailed",
 )
-"""Prompts as people write them, for each concept: in a place, doing something, with an object, adjectives, tags."""
+_THINGS = ("A red car in the rain.", "A nurse shark over a coral reef.", "A chef's knife on a wooden board.")
+_NAMED = ("A portrait of Marie Curie.", "Barack Obama giving a speech.", "A photo of Frida Kahlo in a garden.")
+# Prompts that no method should change.
 OTHERS = {
-    "without a person": (
-        "A red car in the rain.",
-        "A nurse shark over a coral reef.",
-        "A chef's knife on a wooden board.",
-        "An empty classroom in the morning.",
-    ),
-    "of a named person": (
-        "A portrait of Marie Curie.",
-        "Barack Obama giving a speech.",
-        "A photo of Frida Kahlo in a garden.",
-        "Albert Einstein riding a bicycle.",
-    ),
+    "without a person": (*_THINGS, "An empty classroom in the morning."),
+    "of a named person": (*_NAMED, "Albert Einstein riding a bicycle."),
 }
-"""Prompts that no method should change."""
+Asked = tuple[str, str, str, str | None]  # prompt, concept, part and stated value of a `PlannedImage`
 
 
 def hash_of(value: Any) -> str:
@@ -75,9 +68,6 @@ def _path(variant: str, prompt: str, seed: int) -> str:
 
 
 # ---- which images ----------------------------------------------------------------------------------------------
-
-
-Asked = tuple[str, str, str, str | None]  # prompt, concept, part and stated value of a `PlannedImage`
 
 
 @dataclass(frozen=True)
@@ -130,17 +120,15 @@ def planned_prompts(prompts: PromptSet, concepts: str, *, stated: bool, as_writt
         raise InvalidInputError(f"{prompts.name}: has no {concepts} classes, so there is no prompt to generate")
     written = [concept for _, concept, part, _ in planned if part == planned[-1][2]]
     for part, (_, names, groups) in parts.items() if stated else ():
-        if not groups:
-            raise InvalidInputError(f"{prompts.name}: stated=True needs {part} pairs; use stated=False")
         known = StatedWords(names)
         for prompt in dict.fromkeys(chain(*groups)):
             named = prompts.values_in(prompt)
             if len(named) != 1:
-                raise InvalidInputError(
-                    f"{prompts.name}: {prompt!r} names {list(named)} of the values {list(prompts.attributes)}, "
-                    "expected one; use stated=False"
-                )
+                expected = f"expected one of the values {list(prompts.attributes)}; use stated=False"
+                raise InvalidInputError(f"{prompts.name}: {prompt!r} states {list(named)}, {expected}")
             planned.append((prompt, next(iter(known.find(prompt)), ""), part, named[0]))
+        if not groups:
+            raise InvalidInputError(f"{prompts.name}: stated=True needs {part} pairs; use stated=False")
     if as_written:
         planned += [(fill(text, concept=name), name, "wordings", None) for name in written for text in WORDINGS]
         planned += [(text, kind, "others", None) for kind, texts in OTHERS.items() for text in texts]
@@ -180,14 +168,13 @@ class Plan(Strict):
         """Return the images of all variants, one variant after the other, prompt by prompt."""
         images = []
         for variant, about in self.variants.items():
-            for prompt, concept, part, stated in self.prompts:
-                plain = stated is None and part in ("train", "unseen")
-                count = self.images if plain else self.stated_images
-                own = range(0 if stated is None and about.get("only_stated") else count)
-                for seed in (SEED_STEP * run + i for run in self.seeds for i in own):
-                    path = _path(variant, prompt, seed)
-                    one = PlannedImage(prompt, concept, part, stated, path=path, variant=variant, seed=seed)
-                    images.append(one)
+            for asked in self.prompts:
+                plain = asked[3] is None
+                count = self.images if plain and asked[2] in ("train", "unseen") else self.stated_images
+                for run, i in product(self.seeds, range(0 if plain and about.get("only_stated") else count)):
+                    seed = SEED_STEP * run + i
+                    path = _path(variant, asked[0], seed)
+                    images.append(PlannedImage(*asked, path=path, variant=variant, seed=seed))
         return tuple(images)
 
     def batches(self, images: Sequence[PlannedImage]) -> list[list[int]]:
@@ -213,19 +200,15 @@ class Plan(Strict):
         old, new = (plan.model_dump(mode="json", exclude={"model"}) | plan.model for plan in (kept.plan, self))
         was, now = (one.pop("fingerprints", {}) for one in (old, new))
         old["components"], new["components"] = sorted(was), sorted(now)
-        differ = []
-        for key in (key for key in {**old, **new} if old.get(key) != new.get(key)):
-            texts = [shortened(json.dumps(one.get(key)), 120) for one in (old, new)]
-            differ.append(f"{key} was {texts[0]} and is {texts[1]} now")
-        for name in sorted(was.keys() & now.keys()):
-            one, other = Fingerprint.of(was[name]), Fingerprint.of(now[name])
-            if one is not None and not one.matches(other):
-                differ.append(f"the weights of {name} differ")
+        told = [{key: shortened(json.dumps(one.get(key)), 120) for key in {**old, **new}} for one in (old, new)]
+        keys = [key for key in told[0] if old.get(key) != new.get(key)]
+        differ = [f"{key} was {told[0][key]} and is {told[1][key]} now" for key in keys]
+        for name in was:
+            one, other = Fingerprint.of(was[name]), Fingerprint.of(now.get(name))
+            differ += [] if one is None or one.matches(other) else [f"the weights of {name} differ"]
         if differ:
-            raise InvalidInputError(
-                f"{folder}: holds images of other settings: {'; '.join(differ)}. Use another folder, repeat the "
-                "settings to go on with these images, or delete the folder"
-            )
+            expected = "use another folder, or repeat the settings to go on with these images"
+            raise InvalidInputError(f"{folder}: holds images of other settings: {'; '.join(differ)}; {expected}")
         return kept
 
 
@@ -242,9 +225,7 @@ class GeneratedImages:
         """Open a folder that `generate` wrote; InvalidInputError: no plan in it, or one that cannot be read."""
         path = Path(folder) / PLAN
         try:
-            plan = Plan.model_validate_json(path.read_bytes())
-        except FileNotFoundError:
-            raise InvalidInputError(f"{path}: no such file; expected a folder of generated images") from None
+            plan = Plan.model_validate_json(read_bytes(path))
         except ValidationError as error:
             raise InvalidInputError(f"{path}: not a plan of images: {explain(error)}; use an empty folder") from error
         return cls(path.parent, plan, plan.all_images)
@@ -269,12 +250,11 @@ class GeneratedImages:
 
     def result(self, *, settings: Mapping[str, Any], **fields: Any) -> TaskResult:
         """Return an empty block about these images; fields: task, title, description, ...; rows have lam, strength."""
-        plan = self.plan
-        model = {key: value for key, value in plan.model.items() if key != "fingerprints"}
+        plan, model = self.plan, dict(self.plan.model)
         stated = sum(value is not None for *_, value in plan.prompts)
         about = {
-            "model": str(plan.model.get("id") or plan.model["pipeline"]),
-            "fingerprint": joint_fingerprint(plan.model["fingerprints"]),
+            "model": str(model.get("id") or model["pipeline"]),
+            "fingerprint": joint_fingerprint(model.pop("fingerprints")),
             "prompts": plan.prompt_set,
             "prompts_hash": plan.prompt_set_hash,
             "split": "generated",

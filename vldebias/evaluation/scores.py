@@ -135,67 +135,50 @@ def scored(
     encoder, texts: the image and the text side of the same model. boot: resamples, seed.
     """
     plain = sorted((one for one in made if one.stated is None), key=lambda one: (one.prompt, one.seed))
-    features = {}
+    features, results, how = dict[str, Tensor](), list[TaskResult](), dict[str, Any]()
     for variant in made.plan.variants:  # "none" first, which FID compares with
         own = [one for one in plain if one.variant == variant]
-        batches = [own[start : start + BATCH] for start in range(0, len(own), BATCH)]
-        rows = [encoder.encode([made.read(one) for one in batch]).double() for batch in batches]
+        rows = [
+            encoder.encode([made.read(one) for one in own[i : i + BATCH]]).double() for i in range(0, len(own), BATCH)
+        ]
         if rows:
             features[variant] = torch.cat(rows)
-    prompts = [one.prompt for one in plain if one.variant == NONE]
-    results = [_clip_score(made, features, prompts, encoder, texts, f"{name}: CLIPScore", boot)] if clip else []
-    return results + ([_distance(made, features, encoder, f"{name}: FID")] if fid else [])
-
-
-def _clip_score(
-    made: GeneratedImages,
-    features: dict[str, Tensor],
-    prompts: list[str],
-    encoder: ImageEncoder,
-    texts: Texts,
-    task: str,
-    boot: dict[str, Any],
-) -> TaskResult:
-    """Return 100 max(cos(image, prompt), 0) (Hessel et al., section 3); torchmetrics cuts only the mean off at zero."""
-    names, index, sizes = np.unique(prompts, return_inverse=True, return_counts=True)
-    rows, values = normalize(texts.embed(names.tolist()).double(), dim=1)[index], {}
-    for variant, own in features.items():
-        scores = 100 * (normalize(own, dim=1) * rows).sum(1).clamp(min=0).numpy()
-        # Means of prompts are the units, or the images where there is one prompt.
-        values[variant] = scores if len(sizes) == 1 else np.bincount(index, weights=scores) / sizes
-    n = {"prompts": len(sizes), "images": len(index)}
-    how: dict[str, Any] = {
-        "scale": "percent: 100 max(cos, 0)",
-        "scored by": encoder.name,
-        "preprocessing": encoder.preprocessing,
-    }
-    how |= {"image tower": encoder.fingerprint, "text tower": texts.fingerprint, **boot}
-    title = "CLIPScore of generated images"
-    result = made.result(task=task, title=title, description=ABOUT_CLIP, n=n, settings=how)
-    result.add_resampled("clip_score", values, n=n, **boot)
-    return result
-
-
-def _distance(made: GeneratedImages, features: dict[str, Tensor], encoder: ImageEncoder, task: str) -> TaskResult:
-    """Return the FID of every variant to "none", on features of the encoder; it has no interval."""
-    count, dim = features[NONE].shape
-    if count < (enough := max(ENOUGH, dim + 1)):
-        warn(
-            f"FID of {count} images: fewer than {enough} bias it upwards; compare variants with the same number of "
-            "images, and do not compare with figures of others"
+    if clip:
+        prompts = [one.prompt for one in plain if one.variant == NONE]
+        names, index, sizes = np.unique(prompts, return_inverse=True, return_counts=True)
+        wanted, values = normalize(texts.embed(names.tolist()).double(), dim=1)[index], {}
+        for variant, of in features.items():
+            # Hessel et al., section 3: cut off at zero for each image; torchmetrics cuts the mean off.
+            each = 100 * (normalize(of, dim=1) * wanted).sum(1).clamp(min=0).numpy()
+            # Means of prompts are the units, or the images where there is one prompt.
+            values[variant] = each if len(sizes) == 1 else np.bincount(index, weights=each) / sizes
+        n = {"prompts": len(sizes), "images": len(index)}
+        how = {"scale": "percent: 100 max(cos, 0)", "scored by": encoder.name, "preprocessing": encoder.preprocessing}
+        how |= {"image tower": encoder.fingerprint, "text tower": texts.fingerprint, **boot}
+        about = {"title": "CLIPScore of generated images", "description": ABOUT_CLIP}
+        results.append(made.result(task=f"{name}: CLIPScore", **about, n=n, settings=how))
+        results[-1].add_resampled("clip_score", values, n=n, **boot)
+    if fid:
+        count, dim = features[NONE].shape
+        if count < (enough := max(ENOUGH, dim + 1)):
+            warn(
+                f"FID: got {count} images; fewer than {enough} bias it upwards: compare only figures of as many images"
+            )
+        network: Any = nn.Identity()  # features are there, where torchmetrics expects a network
+        network.num_features = dim
+        metric = need("torchmetrics.image.fid").FrechetInceptionDistance(network, reset_real_features=False)
+        metric.update(features.pop(NONE), real=True)
+        distances = {}
+        for variant, of in features.items():
+            metric.reset()
+            metric.update(of, real=False)
+            distances[variant] = float(metric.compute())
+        how = {"features": encoder.name, "dimensions": dim, "feature weights": encoder.fingerprint}
+        how |= {"reference": "the images of the pipeline without a method", "value": "torchmetrics, in float64"}
+        about, n = (
+            {"title": "FID of generated images", "description": ABOUT_FID},
+            {"images": count, "reference images": count},
         )
-    network: Any = nn.Identity()  # features are there, where torchmetrics expects a network
-    network.num_features = dim
-    metric = need("torchmetrics.image.fid").FrechetInceptionDistance(network, reset_real_features=False)
-    values = {}
-    for variant, own in features.items():
-        metric.reset()
-        metric.update(own, real=variant == NONE)
-        if variant != NONE:
-            values[variant] = float(metric.compute())
-    n = {"images": count, "reference images": count}
-    how: dict[str, Any] = {"features": encoder.name, "dimensions": dim, "feature weights": encoder.fingerprint}
-    how |= {"reference": "the images of the pipeline without a method", "value": "torchmetrics, in float64"}
-    result = made.result(task=task, title="FID of generated images", description=ABOUT_FID, n=n, settings=how)
-    result.add_draws("fid", values, n=n)
-    return result
+        results.append(made.result(task=f"{name}: FID", **about, n=n, settings=how))
+        results[-1].add_draws("fid", distances, n=n)
+    return results

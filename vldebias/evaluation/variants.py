@@ -8,10 +8,10 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from vldebias.api import debias
 from vldebias.edit import Edit
@@ -56,16 +56,11 @@ class Variant(Strict):
     projection: Path | None = None
     only_stated: bool = False
 
-    @field_validator("method")
-    @classmethod
-    def _known(cls, given: str) -> str:
-        if not is_for_pipelines(given):
-            expected = ", ".join(filter(is_for_pipelines, METHODS))
-            raise ValueError(f"method {given!r} is not for pipelines; expected one of {expected}")
-        return given
-
     @model_validator(mode="after")
     def _fits(self) -> Variant:
+        if not is_for_pipelines(self.method):
+            expected = ", ".join(filter(is_for_pipelines, METHODS))
+            raise ValueError(f"method {self.method!r} is not for pipelines; expected one of {expected}")
         clash = self.model_fields_set & {"prompts", "method", "lam"}
         if self.projection is not None and clash:
             raise ValueError(f"a saved projection carries its own {', '.join(sorted(clash))}; leave them out")
@@ -85,8 +80,8 @@ class Variant(Strict):
     @property
     def _saved(self) -> Mapping[str, Edit] | Edit:
         assert self.projection is not None
-        single = (self.projection / "config.json").is_file()
-        return load_edit(self.projection) if single else load_edits(self.projection)
+        load = load_edit if (self.projection / "config.json").is_file() else load_edits
+        return load(self.projection)
 
     def attach(self, pipe: Any) -> Attachment:
         """Attach the variant to a pipeline."""
@@ -102,33 +97,23 @@ class Variant(Strict):
         if self.projection is None:
             method = "balanced-prompts" if self.rewrites else self.method
             return told | {"sets": {one.name: one.hash for one in self.prompts}, "method": method, "lam": self._lam}
-        edits, files = self._saved, sorted(self.projection.rglob("*.safetensors"))
+        edits = self._saved
         of = (next(iter(edits.values())) if isinstance(edits, Mapping) else edits).provenance
         lam = of.lam if isinstance(of.lam, float) and getattr(METHODS.get(of.method), "has_lam", True) else None
         told |= {"sets": {of.prompts or "projection": of.prompts_hash or ""}, "method": of.method, "lam": lam}
-        return told | {"projection": hash_of([digest(file) for file in files])}
+        return told | {"projection": hash_of([digest(file) for file in sorted(self.projection.rglob("*.safetensors"))])}
 
 
 # ---- generating ----------------------------------------------------------------------------------------------
 
 
-class Row(NamedTuple):
-    """Hold the text of one image, the value that was written into it, and whether the image is left unchanged."""
-
-    text: str
-    value: Any
-    alone: bool
-
-
-Generate = Callable[[Sequence[int]], list[tuple["Image", bool]]]
-
-
 @contextmanager
 def prepared(
     pipe: Any, attach: Callable[[], Attachment] | None, prompts: Sequence[str], noise: Sequence[int], **options: Any
-) -> Iterator[tuple[list[Row], Generate]]:
-    """Attach a method for the context; yield a `Row` per image and a function that generates images by their numbers.
+) -> Iterator[tuple[list[tuple[str, Any, bool]], Callable[[Sequence[int]], list[tuple[Image, bool]]]]]:
+    """Attach a method for the context; yield what is generated, and a function that generates images by their numbers.
 
+    What is generated: for each image its text, the value that was written into it, and whether it is left unchanged.
     Prompts are rewritten all at once, so that values are balanced over all of them and not over each batch. The
     function returns each image, made from its own generator, and whether the safety checker replaced it by black. The
     pipeline's own progress bar, one per batch, is off.
@@ -140,31 +125,30 @@ def prepared(
     Raises:
         AlreadyAttachedError: the pipeline carries an attachment.
     """
-    if attachment_of(pipe) is not None:
-        raise AlreadyAttachedError(f"{type(pipe).__name__} carries {attachment_of(pipe)!r}: call .remove() on it first")
+    if (carried := attachment_of(pipe)) is not None:
+        raise AlreadyAttachedError(f"{type(pipe).__name__} carries {carried!r}: call .remove() on it first")
     with ExitStack() as stack:
         before = dict(getattr(pipe, "_progress_bar_config", {}))
         pipe.set_progress_bar_config(**before | {"disable": True})
         stack.callback(pipe.set_progress_bar_config, **before)
         attachment = None if attach is None else stack.enter_context(attach())
-        if attachment is None:
-            rows = [Row(prompt, None, False) for prompt in prompts]
-        elif attachment.projections:
-            rows = [Row(prompt, None, alone) for prompt, alone in zip(prompts, attachment.stated(prompts), strict=True)]
-        else:
-            written = zip(prompts, attachment.rewrite(prompts), attachment.sampled, strict=True)
-            rows = [Row(text, value, text == prompt) for prompt, text, value in written]
+        texts, values, alone = list(prompts), [None] * len(prompts), [False] * len(prompts)
+        if attachment is not None and attachment.projections:
+            alone = list(attachment.stated(prompts))
+        elif attachment is not None:
+            texts, values = attachment.rewrite(prompts), list(attachment.sampled)
+            alone = [text == prompt for text, prompt in zip(texts, prompts, strict=True)]
             stack.enter_context(attachment.disabled())  # batches are not rewritten again
 
         def generate(these: Sequence[int]) -> list[tuple[Image, bool]]:
             # Pipelines want as many negative prompts as prompts.
             own = {k: [v] * len(these) if k.startswith("negative_prompt") else v for k, v in options.items()}
             generators = [torch.Generator("cpu").manual_seed(noise[i]) for i in these]
-            done = pipe([rows[i].text for i in these], generator=generators, output_type="pil", **own)
+            done = pipe([texts[i] for i in these], generator=generators, output_type="pil", **own)
             flagged = getattr(done, "nsfw_content_detected", None) or [False] * len(these)
             return [(image, bool(flag)) for image, flag in zip(done.images, flagged, strict=True)]
 
-        yield rows, generate
+        yield list(zip(texts, values, alone, strict=True)), generate
 
 
 def generate(
@@ -177,7 +161,7 @@ def generate(
     are copied from "none". Nothing is fitted where no image of a variant is missing.
 
     Args:
-        pipe: any diffusers text-to-image pipeline that `vldebias.debias` takes, without an attachment.
+        pipe: any diffusers text-to-image pipeline that `vldebias.debias` takes.
         plan, variants: of a `GenerationTask`.
         folder: made where it is missing; may hold an interrupted run of the same plan.
 
@@ -186,15 +170,14 @@ def generate(
         InvalidInputError: the folder belongs to another plan; the message says what differs.
     """
     made = plan.model_copy(update={"model": plan.model or identity(pipe)}).settle(Path(folder))
-    plan = made.plan
+    plan, model = made.plan, made.plan.model
     how = {"num_inference_steps": plan.steps, "guidance_scale": plan.guidance, **plan.options}
+    common = {"steps": plan.steps, "guidance": plan.guidance, "options": plan.options, "model": model.get("id")}
+    common |= {"pipeline": model.get("pipeline"), "fingerprint": hash_of(model.get("fingerprints"))}
 
     def record(image: PlannedImage) -> dict[str, Any]:
         """Return what the file says of how it was generated; one that says something else is of another plan."""
-        about = {**vars(image), "noise": image.noise, "method": NONE, **plan.variants[image.variant]}
-        about |= {key: getattr(plan, key) for key in ("steps", "guidance", "options")}
-        about |= {"model": plan.model.get("id"), "pipeline": plan.model.get("pipeline")}
-        return about | {"fingerprint": hash_of(plan.model.get("fingerprints"))}
+        return {**vars(image), "noise": image.noise, "method": NONE, **plan.variants[image.variant], **common}
 
     def whole(image: PlannedImage) -> bool:
         try:
@@ -215,33 +198,27 @@ def generate(
                 for batch in batches:
                     todo = [i for i in batch if images[i].path in missing]
                     # The whole batch, whatever is there of it.
-                    new = {} if all(rows[i].alone for i in todo) else dict(zip(batch, pictures_of(batch), strict=True))
+                    new = {} if all(rows[i][2] for i in todo) else dict(zip(batch, pictures_of(batch), strict=True))
                     for i in todo:
-                        image, row = images[i], rows[i]
-                        if row.alone:  # as under "none": text embeddings, noise and size of the batch are equal
-                            picture, about = read_png(made.path(image.under(NONE)))
-                            flagged = bool(about.get("flagged"))
+                        text, value, alone = rows[i]
+                        if alone:  # as under "none": text embeddings, noise and size of the batch are equal
+                            picture, of = read_png(made.path(images[i].under(NONE)))
+                            flagged = bool(of.get("flagged"))
                         else:
                             picture, flagged = new[i]
-                        about = {"left_alone": row.alone, "flagged": flagged, "version": version("vldebias")}
-                        about |= {"value": row.value, "generated prompt": row.text}
-                        write_png(picture, made.path(image), record(image) | about)
+                        about = {"left_alone": alone, "flagged": flagged, "version": version("vldebias")}
+                        about |= {"value": value, "generated prompt": text}
+                        write_png(picture, made.path(images[i]), record(images[i]) | about)
                     bar.advance(len(todo))
     return made
 
 
 def grid(
-    pipe: Any,
-    prompts: Any,
-    *,
+    pipe: Any, prompts: Any, *,
     methods: Sequence[str | Method | Edit] | Mapping[str, str | Method | Edit] = (NONE, "cali"),
-    seeds: Sequence[int] = (0, 1, 2, 3),
-    texts: Sequence[str] | None = None,
-    steps: int = 20,
-    guidance: float = 7.5,
-    batch_size: int = 8,
-    **options: Any,
-) -> Image:
+    seeds: Sequence[int] = (0, 1, 2, 3), texts: Sequence[str] | None = None, steps: int = 20, guidance: float = 7.5,
+    batch_size: int = 8, **options: Any,
+) -> Image:  # fmt: skip
     """Return a picture with a row per text and method and a column per seed; a column shares the same noise.
 
     Args:
@@ -271,14 +248,14 @@ def grid(
     if not rows or not named or not len(seeds):
         raise InvalidInputError(f"grid: expected texts, methods and seeds, got {rows}, {list(named)} and {list(seeds)}")
     flat, noise = zip(*[(text, int(seed)) for text in rows for seed in seeds], strict=True)
-    batches = [range(len(flat))[start : start + batch_size] for start in range(0, len(flat), batch_size)]
     images: dict[str, list[list[Image]]] = {}
     for name, method in named.items():
         attach = None if method == NONE else partial(debias, pipe, prompts, method=method, **options)
         if isinstance(method, (Edit, Mapping)):
             attach = partial(debias, pipe, method, **options)
         with prepared(pipe, attach, flat, noise, num_inference_steps=steps, guidance_scale=guidance) as (_, generate):
-            made = [image for batch in batches for image, _ in generate(batch)]
+            starts = range(0, len(flat), batch_size)
+            made = [image for at in starts for image, _ in generate(range(len(flat))[at : at + batch_size])]
         images[name] = [made[i : i + len(seeds)] for i in range(0, len(made), len(seeds))]
     return compose(rows, images, [f"seed {seed}" for seed in seeds])
 

@@ -12,6 +12,7 @@ from painted_by_hand import GENDERS, JOBS, UNCLEAR, UNSEEN, Reader, Shows, chose
 from vldebias import fit_projection, load_prompts
 from vldebias.data import UNKNOWN
 from vldebias.errors import InvalidInputError
+from vldebias.evaluation import evaluate
 from vldebias.evaluation.judges import MiniatureJudge
 from vldebias.evaluation.plan import OTHERS, GeneratedImages
 from vldebias.evaluation.result import Result, TaskResult
@@ -199,6 +200,20 @@ def test_the_whole_way_on_the_miniature(tmp_path: Path) -> None:
     assert recognised[0].value > 0.5
     result = Result.of("t", first, seconds=0)
     assert Result.read(result.write(tmp_path / "result.json")) == result
+
+
+def test_evaluate_generates_the_methods_that_it_is_given(tmp_path: Path) -> None:
+    """Methods are variants of the pipeline; without a folder for the images nothing is generated."""
+    one = PromptSet("one", (("a man", "a woman"),), classes=("A nurse.",), class_names=("nurse",))
+    fields = {"prompts": one, "methods": ["none", "cali"], "judge": MiniatureJudge().ready(), "attributes": ["gender"]}
+    fields |= {"concepts": "train", "stated": False, "steps": 1, "batch_size": 100, "resamples": 5}
+    with pytest.raises(InvalidInputError, match="images: expected the folder"):
+        evaluate(load_pipeline(), task="generation", **fields)
+    result = evaluate(load_pipeline(), tmp_path, task="generation", **fields)
+    assert {row.method for row in result.rows if row.metric == "unknown"} == {"none", "cali"}
+    made = GeneratedImages.open(tmp_path)
+    assert {name: about.get("method") for name, about in made.plan.variants.items()} == {"none": None, "cali": "cali"}
+    assert len(list(tmp_path.glob("*/*/*.png"))) == len(made) == 2 * 100
 
 
 def test_the_methods_and_saved_edits_of_the_user_are_variants(tmp_path: Path) -> None:

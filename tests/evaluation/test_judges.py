@@ -7,25 +7,31 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from painted_by_hand import GENDERS, Reader, Shows, chosen, paint, repaint
 from PIL import Image
+from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.nn.functional import normalize
 
 from eval.miniature import portraits
+from vldebias import load_prompts
 from vldebias.data import UNKNOWN
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.evaluation.judges import (
     NO_VALUE,
+    NONE_OF_THESE,
     ClassifierJudge,
     ClipJudge,
     Judge,
     MiniatureJudge,
+    VlmJudge,
     decide,
     logit_scale,
     predict,
+    question,
 )
 from vldebias.evaluation.plan import GeneratedImages
 from vldebias.evaluation.scores import judge_images, last_judgements
@@ -184,6 +190,144 @@ def test_the_scale_is_the_models_own() -> None:
         logit_scale(SimpleNamespace(logit_scale=None))
 
 
+# ---- vision-language models ------------------------------------------------------------------------------------
+
+
+TEMPLATE = (
+    "{% for m in messages %}USER: {% for c in m['content'] %}{% if c['type'] == 'image' %}<image>\n"
+    "{% else %}{{ c['text'] }}{% endif %}{% endfor %}{% endfor %}{% if add_generation_prompt %} ASSISTANT:{% endif %}"
+)
+VALUES = {"gender": ("male", "female")}
+
+
+def tiny(seed: int = 0) -> tuple[transformers.LlavaForConditionalGeneration, transformers.LlavaProcessor]:
+    """A LLaVA of random weights whose tokenizer knows single characters."""
+    characters = [chr(i) for i in range(32, 127)] + ["\n"]
+    vocabulary = {name: i for i, name in enumerate(["<pad>", "<unk>", "<image>", *characters])}
+    inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner, pad_token="<pad>", unk_token="<unk>", extra_special_tokens={"image_token": "<image>"}
+    )
+    vision = transformers.CLIPVisionConfig(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2, image_size=16, patch_size=8
+    )
+    text = transformers.LlamaConfig(
+        vocab_size=len(vocabulary), hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2
+    )
+    torch.manual_seed(seed)
+    config = transformers.LlavaConfig(vision_config=vision, text_config=text, image_token_index=2)
+    model = transformers.LlavaForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        model.lm_head.weight.normal_(0, 0.3)
+    pixels = transformers.CLIPImageProcessor(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
+    processor = transformers.LlavaProcessor(
+        pixels, tokenizer, patch_size=8, vision_feature_select_strategy="default", chat_template=TEMPLATE,
+        num_additional_image_tokens=1,
+    )  # fmt: skip
+    return model, processor
+
+
+def judge_of(model: Any, processor: Any, **values: tuple[str, ...]) -> Judge:
+    return VlmJudge(model="tiny", questions=values or VALUES, batch_size=2).on(model, processor)
+
+
+@pytest.fixture(scope="module")
+def parts() -> tuple[transformers.LlavaForConditionalGeneration, transformers.LlavaProcessor]:
+    return tiny()
+
+
+def pictures(n: int, size: tuple[int, int] = (16, 16)) -> list[Image.Image]:
+    rng = np.random.default_rng(0)
+    return [Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)) for _ in range(n)]
+
+
+def by_hand(parts, picture: Image.Image, text: str, answer: str) -> float:
+    """Log-likelihood of an answer, one token after another, each from a forward pass of its own."""
+    model, processor = parts
+    total, before = 0.0, f"USER: <image>\n{text} ASSISTANT: "
+    for character in answer:
+        batch = processor(text=before, images=picture, return_tensors="pt")
+        with torch.no_grad():
+            last = model(**batch).logits[0, -1].double().log_softmax(-1)
+        total += float(last[processor.tokenizer.convert_tokens_to_ids(character)])
+        before += character
+    return total
+
+
+def test_probabilities_are_the_average_over_orders_in_log_space(parts) -> None:
+    (image,) = pictures(1)
+    got = predict(judge_of(*parts), [image])["gender"][0]
+    each = []
+    for first, second in (("female", "male"), ("male", "female")):
+        text = question("gender", [first, second, NONE_OF_THESE])
+        chances = np.array([by_hand(parts, image, text, letter) for letter in "ABC"])
+        chances -= np.log(np.exp(chances).sum())
+        each.append({first: chances[0], second: chances[1], NONE_OF_THESE: chances[2]})
+    mean = {name: (each[0][name] + each[1][name]) / 2 for name in each[0]}
+    total = sum(map(np.exp, mean.values()))
+    np.testing.assert_allclose(got, [np.exp(mean[name]) / total for name in VALUES["gender"]], atol=1e-6)
+    assert got.sum() < 1  # the rest is "cannot be told", which counts as unknown
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+def test_the_order_of_values_does_not_change_the_answer(parts) -> None:
+    images, values = pictures(2), ("White", "Black", "Asian")
+    first = judge_of(*parts, race=values).predict(images)["race"]
+    again = judge_of(*parts, race=values[::-1]).predict(images)["race"]
+    np.testing.assert_allclose(first, again[:, ::-1], rtol=1e-12)
+
+
+def test_pictures_of_several_sizes_are_read(parts) -> None:
+    mixed = [*pictures(1), *pictures(1, (24, 16)), *pictures(2)]
+    got = judge_of(*parts).predict(mixed)["gender"]
+    np.testing.assert_allclose(got[0], got[2], atol=1e-7)
+    for image, row in zip(mixed, got, strict=True):
+        np.testing.assert_allclose(judge_of(*parts).predict([image])["gender"][0], row, atol=1e-6)
+
+
+def test_a_strong_order_bias_warns() -> None:
+    model, processor = tiny()
+    with torch.no_grad():  # says A, whatever is asked
+        model.lm_head.weight.zero_()
+        model.lm_head.weight[processor.tokenizer.convert_tokens_to_ids("A")] = 50.0
+    judge, text = judge_of(model, processor), question("gender", ["a", "b", NONE_OF_THESE])
+    (picture,) = pictures(1)
+    if by_hand((model, processor), picture, text, "A") < by_hand((model, processor), picture, text, "B"):
+        with torch.no_grad():  # the sign of a random hidden state
+            model.lm_head.weight.neg_()
+    with pytest.warns(VldebiasWarning, match="depend on the order"):
+        chances = judge.predict(pictures(2))["gender"]
+    np.testing.assert_allclose(chances[:, 0], chances[:, 1], atol=0.01)
+
+
+def test_other_questions_have_other_fingerprints(parts) -> None:
+    first, same = judge_of(*parts), judge_of(*parts)
+    others = [judge_of(*parts, gender=("female", "male")), judge_of(*parts, sex=VALUES["gender"])]
+    assert first.fingerprint == same.fingerprint
+    assert first.fingerprint not in {one.fingerprint for one in others}
+
+
+def test_a_question_has_two_values_or_more_and_a_letter_for_each(parts) -> None:
+    for values in (("male",), tuple(map(str, range(26)))):
+        with pytest.raises(InvalidInputError, match="gender"):
+            VlmJudge.build({"model": "tiny", "questions": {"gender": values}})
+    with pytest.raises(InvalidInputError, match="tiny"):
+        judge_of(parts[0], parts[1].tokenizer)  # it has no chat template
+
+
+def test_it_loads_from_a_folder_and_asks_for_the_attribute_of_the_task(parts, tmp_path) -> None:
+    model, processor = parts
+    model.save_pretrained(tmp_path)
+    processor.save_pretrained(tmp_path)
+    session = Session(Options(out=tmp_path))
+    task = SimpleNamespace(attributes=("gender x age",), prompts=load_prompts("professions-gender"))
+    loaded, image = VlmJudge(model=str(tmp_path)).ready(task, session), pictures(1)
+    np.testing.assert_allclose(loaded.predict(image)["gender"], judge_of(*parts).predict(image)["gender"], rtol=1e-5)
+    with pytest.raises(InvalidInputError, match="cannot load the judge"):
+        VlmJudge(model=str(tmp_path / "nothing")).ready(task, session)
+
+
 # ---- judgements, stored --------------------------------------------------------------------------------------------
 
 
@@ -202,34 +346,30 @@ def test_answers_come_in_the_order_of_the_images_and_are_kept(tmp_path: Path) ->
     again = judge_images(judge, made)
     assert judge.asked == len(made)
     assert all(np.array_equal(again[attribute], found[attribute]) for attribute in judge.names)
+    made.path(made.images[0]).unlink()
+    with pytest.raises(InvalidInputError, match=f"1 of {len(made)} images"):
+        judge_images(judge, made)
     part = chosen(made, variant="cali", part="unseen")
     places = [list(made).index(image) for image in part]
     np.testing.assert_array_equal(judge_images(judge, part)["gender"], found["gender"][places])
 
 
-def test_an_image_that_changed_is_judged_anew(tmp_path: Path) -> None:
+def test_a_changed_image_and_half_a_line_of_a_killed_run_cost_one_answer_each(tmp_path: Path) -> None:
     made, shows = few(tmp_path)
     judge = Reader()
-    before = judge_images(judge, made)
+    before = judge_images(judge, made, batch_size=10)
     gender, age, job = shows[made.images[3].path]
     repaint(made, made.images[3], (gender, (age + 1) % 3, job))
     after = judge_images(judge, made)
     assert judge.asked == len(made) + 1
     assert after["age"][3].argmax() == (age + 1) % 3
     np.testing.assert_array_equal(np.delete(after["age"], 3, 0), np.delete(before["age"], 3, 0))
-
-
-def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:
-    """Half a line at the end, as a kill leaves it, costs one image and damages no other line."""
-    made, _ = few(tmp_path)
-    judge = Reader()
-    before = judge_images(judge, made, batch_size=10)
     (path,) = (tmp_path / "judgements").glob("*.jsonl")
     about, *lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([about, *lines[:20]]) + lines[20][:30])
-    after = judge_images(judge, made)
-    assert judge.asked == 2 * len(made) - 20
-    assert all(np.array_equal(before[attribute], after[attribute]) for attribute in judge.names)
+    path.write_bytes(b"".join([about, *lines[20:]])[:-30])  # without the first twenty, and the end
+    again = judge_images(judge, made)
+    assert judge.asked == len(made) + 1 + 20 + 1 - 1  # one of the twenty had changed
+    assert all(np.array_equal(after[attribute], again[attribute]) for attribute in judge.names)
 
 
 def test_the_newest_judge_of_an_attribute_answers_for_every_image(tmp_path: Path) -> None:
@@ -237,7 +377,8 @@ def test_the_newest_judge_of_an_attribute_answers_for_every_image(tmp_path: Path
     assert last_judgements(made, "gender", GENDERS) is None
     for who in "ab":
         judge_images(SimpleNamespace(**{**vars(Reader()), "name": who, "predict": Reader().predict}), made)
-    judge_images(SimpleNamespace(names={"x": ("y", "z")}, name="other", fingerprint="1", predict=blank), made)
+    blank = Judge("other", {"x": ("y", "z")}, lambda images: {"x": np.zeros((len(images), 2))}, "1")
+    judge_images(blank, made)
     assert last_judgements(made, "gender", ("male", "neither")) is None
     made.path(made.images[0]).write_bytes(b"another")
     name, said, sure = last_judgements(made, "gender", GENDERS, 0.8)
@@ -248,15 +389,3 @@ def test_the_newest_judge_of_an_attribute_answers_for_every_image(tmp_path: Path
     assert set(last_judgements(made, "gender", GENDERS[:1])[1]) == {"male", NO_VALUE}
     unsure = last_judgements(made, "gender", GENDERS, 0.0)[1]
     assert unsure[1:] == [GENDERS[shows[image.path][0] % 2] for image in made.images[1:]]
-
-
-def blank(images: list[Image.Image]) -> dict[str, np.ndarray]:
-    return {"x": np.zeros((len(images), 2))}
-
-
-def test_missing_images_are_counted(tmp_path: Path) -> None:
-    made, _ = few(tmp_path)
-    for image in made.images[:2]:
-        made.path(image).unlink()
-    with pytest.raises(InvalidInputError, match=f"2 of {len(made)} images"):
-        judge_images(Reader(), made)

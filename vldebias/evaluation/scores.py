@@ -161,9 +161,7 @@ def scored(
     if fid:
         count, dim = features[NONE].shape
         if count < (enough := max(ENOUGH, dim + 1)):
-            warn(
-                f"FID: got {count} images; fewer than {enough} bias it upwards: compare only figures of as many images"
-            )
+            warn(f"FID of {count} images: fewer than {enough} bias it upwards; compare figures of as many images")
         network: Any = nn.Identity()  # features are there, where torchmetrics expects a network
         network.num_features = dim
         metric = need("torchmetrics.image.fid").FrechetInceptionDistance(network, reset_real_features=False)

@@ -265,9 +265,7 @@ def test_other_rows_are_refused(rows: dict[str, Any], message: str) -> None:
 
 def test_prompts_that_are_missing_are_counted_and_named() -> None:
     table = TextTable({"a": [1.0, 0.0]})
-    with pytest.raises(
-        InvalidInputError, match=r"5 of 6 prompts are not in the file, such as \['b', 'c', 'd'\]; store"
-    ):
+    with pytest.raises(InvalidInputError, match=r"5 of 6 prompts are missing, such as \['b', 'c', 'd'\]"):
         table.embed(list("abcdef"), "joint")
 
 

@@ -133,7 +133,7 @@ def test_merged_weights_are_not_projected_again_where_they_were_saved(
     clip.host.save_pretrained(tmp_path / "before")
     clip.debias(gender, method="cali", strength=0.5, keep_stated=False).merge()
     clip.host.save_pretrained(tmp_path / "after")
-    note = r"hold a projection since merge\(\): tiny-gender \(cali\) at strength 0\.5\. Projecting twice"
+    note = r"hold a projection since merge\(\): tiny-gender \(cali\) at strength 0\.5\. Load"
     for dtype in (torch.float32, torch.bfloat16):
         again = transformers.CLIPModel.from_pretrained(tmp_path / "after", dtype=dtype)
         with pytest.raises(AlreadyAttachedError, match=note):

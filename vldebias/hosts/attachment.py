@@ -71,8 +71,7 @@ def resolve(host: Any, *, tokenizer: Any = None, negative: bool = False, side: s
             raise UnsupportedHostError(
                 f"{type(host).__module__}.{type(host).__qualname__}: no model of {', '.join(others)} or {last}.\n"
                 "For a wrapper (DataParallel, torch.compile, TorchScript) pass the model inside, before you wrap it.\n"
-                "Describe any other by vldebias.hosts.custom(model, 'method', embed=...) and pass that to debias(); "
-                "docs/how-to/own-model.md has examples."
+                "Describe any other by vldebias.hosts.custom(model, 'method', embed=...); docs/how-to/own-model.md"
             )
         host = HOSTS[package](host, tokenizer, negative)  # type: ignore[call-arg]
     return host if side is None else host.at(side)
@@ -110,14 +109,13 @@ def refuse_second(host: Host) -> None:
             "a fresh model, or attach, .merge() and compile then"
         )
     models = list(host.exclusive_modules)
-    models += getattr(models[0], "components", {}).values() if models and host.rewrites else []
+    models += getattr(models[0], "components", {}).values() if host.rewrites else []
     notes = [getattr(getattr(model, "config", None), _MARKER, None) for model in models]
-    note = next((one for one in notes if isinstance(one, str)), None)
-    if note is not None or any(occupied in _MERGED for occupied in host.exclusive_modules):
+    merged = [f": {note}" for note in notes if isinstance(note, str)]
+    if merged or any(one in _MERGED for one in host.exclusive_modules):
         raise AlreadyAttachedError(
-            f"{host.name}: its weights hold a projection since merge(){f': {note}' if note else ''}. Projecting twice "
-            "is another method: load the checkpoint as it was before, and pass a list of prompt sets to debias() to "
-            "solve several attributes jointly"
+            f"{host.name}: its weights hold a projection since merge(){''.join(merged[:1])}. Load the checkpoint as it "
+            "was before, and pass a list of prompt sets to debias() to handle several attributes jointly"
         )
     own = set(map(id, host.exclusive_modules))
     every = own.union(map(id, host.shared_modules))
@@ -134,8 +132,8 @@ def refuse_second(host: Host) -> None:
             standing.clear()
             gc.collect()
     raise AlreadyAttachedError(
-        f"{host.name} already carries {standing[0]!r}, and two attachments would be another method: call .remove() on "
-        "it first, or pass a list of prompt sets to debias() to handle several attributes jointly"
+        f"{host.name} already carries {standing[0]!r}: call .remove() on it first, or pass a list of prompt sets to "
+        "debias() to handle several attributes jointly"
     )
 
 
@@ -171,8 +169,7 @@ class Attachment:
         refuse_second(host)
         if balancer is not None and not host.rewrites:
             raise UnsupportedHostError(
-                f"{host.name}: balanced prompts are for pipelines of diffusers, which generate images. Use another "
-                "method here, such as 'difference'"
+                f"{host.name}: balanced prompts are for pipelines of diffusers; use another method, as 'difference'"
             )
         self.host, self.projections, self.balancer = host, dict(projections), balancer
         reads = host.generative or host.roles != (IMAGE,)  # an image states nothing

@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.base import TOKENIZING, Host, hook_methods, read_rows
-from vldebias.hosts.merge import fold, foldable
+from vldebias.hosts.merge import foldable
 
 if TYPE_CHECKING:
     from vldebias.hosts.attachment import Attachment
@@ -36,7 +36,7 @@ class CustomHost(Host):
             the row at the end of the text. Default: `model.method(prompts)`, where that returns (n, d).
         texts: the arguments of a call of `method` -> the prompt of each row (or of each group of rows that belong to
             one prompt); for `keep_stated` and edits that read prompts. Default: the first argument that is text.
-        output: index or name of the embeddings in the output of `method`. Default: all of it.
+        output: index or key of the embeddings in the output of `method`. Default: all of it.
         weights: the modules of the text tower, for the fingerprint. Default: the model, where it is a module.
         head: the Linear that makes the embeddings, into which `merge` folds the edit. Default: no merging.
         generative: the model generates images from the embeddings, so that the presets of pipelines apply.
@@ -66,22 +66,22 @@ class CustomHost(Host):
         self.name, self.generative, self._method = type(model).__name__, generative, method
         path, _, self._called = method.rpartition(".")
         try:
-            self._owner = attrgetter(path)(model) if path else model
-            place = getattr(self._owner, self._called)
+            place = attrgetter(method)(model)
         except AttributeError:
             inside = [name for name, _ in model.named_modules() if name] if isinstance(model, nn.Module) else []
             raise InvalidInputError(
-                f"custom: {self.name} has no method {method!r}; expected the name of the method that gives embeddings"
-                + (f", or of a module inside: {', '.join(inside[:20])}" if inside else "")
+                f"custom: {self.name} has no method {method!r}; expected the name of the method that gives embeddings, "
+                f"or of a module inside: {', '.join(inside[:20]) or 'it has none'}"
             ) from None
+        self._owner = attrgetter(path)(model) if path else model
         if isinstance(place, nn.Module):
             self._owner, self._called = place, "forward"
             if embed is None:
                 raise InvalidInputError(
                     f"custom: {method!r} is a module inside; pass embed= that gives a row for each prompt"
                 )
-        modules = (model,) if weights is None and isinstance(model, nn.Module) else weights or ()
-        self.text_modules = (modules,) if isinstance(modules, nn.Module) else tuple(modules)
+        tower: Any = model if weights is None and isinstance(model, nn.Module) else weights or ()
+        self.text_modules = (tower,) if isinstance(tower, nn.Module) else tuple(tower)
         self._output, self._embed, self._texts, self._head = output, embed, texts, head
         self.roles = ("sequence" if generative else "joint",)
         self.model_id = getattr(model, "name_or_path", None) or None
@@ -97,8 +97,8 @@ class CustomHost(Host):
         return read_rows(self._rows, prompts, role, *self.text_modules)
 
     def _rows(self, prompts: list[str]) -> Tensor:
-        owner, name = self._owner, self._called
-        method, own, passed = getattr(owner, name), vars(owner).get(name), list[Any]()
+        owner, name, passed = self._owner, self._called, list[Any]()
+        method, own = getattr(owner, name), vars(owner).get(name)
 
         def record(*args: Any, **kwargs: Any) -> Any:
             passed.append(method(*args, **kwargs))
@@ -122,28 +122,24 @@ class CustomHost(Host):
         return rows
 
     def _check_place(self, rows: Tensor, given: list[Tensor]) -> None:
-        """Refuse a place that the rows do not come from: an edit would act in another space than it was fitted in."""
+        """Refuse a place that the rows do not come from, where an edit would act in another space."""
         mine, *others = (normalize(one.detach().cpu().double(), dim=-1) for one in (rows, *given))
         there = [one.reshape(-1, mine.shape[1]) for one in others if one.ndim and one.shape[-1] == mine.shape[1]]
         if not there or (mine @ torch.cat(there).T).amax(1).min() < 0.999:
             shapes = ", ".join(str(tuple(one.shape)) for one in given[:3]) or "nothing: it is never called"
             raise InvalidInputError(
                 f"{self.name}: the rows of embed=, {tuple(rows.shape)}, are not among the outputs of {self._method!r} "
-                f"({shapes}), so an edit would be fitted in one space and act in another; name a place that gives "
-                "them, or pass embed= that returns rows of its output"
+                f"({shapes}); name a place that gives them, or pass embed= that returns rows of its output"
             )
 
     def _open(self, returned: Any) -> tuple[Tensor, Callable[[Tensor], Any]]:
         """Return the embeddings in the output of the method, and a function that puts others in their place."""
-        place, part = self._output, returned
-        by_key = isinstance(place, int) or isinstance(returned, dict)  # output objects of transformers are mappings
-        if place is not None:
-            part = returned[place] if by_key else getattr(returned, str(place))
+        place = self._output
+        part = returned if place is None else returned[place]  # output objects of transformers are mappings
         if not isinstance(part, (Tensor, np.ndarray)):
             raise InvalidInputError(
-                f"{self.name}.{self._method}: got {type(part).__name__}, expected a tensor or an array; pass output= "
-                "to vldebias.hosts.custom, the index or name of the embeddings in it, or embed= that gives one row for "
-                "each prompt"
+                f"{self.name}.{self._method}: got {type(part).__name__}, expected a tensor or an array; pass output=, "
+                "the index or key of the embeddings in it, or embed= that gives one row for each prompt"
             )
 
         def close(tensor: Tensor) -> Any:
@@ -153,10 +149,7 @@ class CustomHost(Host):
             if isinstance(returned, tuple):
                 items = [changed if one is part else one for one in returned]
                 return type(returned)(*items) if hasattr(returned, "_fields") else tuple(items)
-            if by_key:
-                returned[place] = changed
-            else:
-                setattr(returned, str(place), changed)
+            returned[place] = changed
             return returned
 
         return torch.as_tensor(part), close
@@ -182,14 +175,13 @@ class CustomHost(Host):
                 return value
         raise InvalidInputError(
             f"{self.name}.{self._method}: got {', '.join(f'{n}: {type(v).__name__}' for n, v in call.items())}, and no "
-            "prompts to read; pass texts= to vldebias.hosts.custom (the arguments of a call -> its prompts), or "
-            "keep_stated=False to debias"
+            "prompts to read; pass texts= (the arguments of a call -> its prompts), or keep_stated=False to debias"
         )
 
     def merge(self, edits: Mapping[str, Any], strength: float) -> None:
         """Fold the edit into `head`."""
-        where = f"{self.name}: cannot merge, since head= of vldebias.hosts.custom"
-        fold(foldable(where, self._head), edits[self.roles[0]], strength)
+        fold = foldable(f"{self.name}: cannot merge, since head= of vldebias.hosts.custom", self._head)
+        fold(edits[self.roles[0]], strength)
 
 
 custom = CustomHost
@@ -204,7 +196,7 @@ class TextTable(Host):
         InvalidInputError: no prompts, or rows that are not (d,) of one width, finite and of a length above 0.
     """
 
-    name = "table of text embeddings"
+    name, library = "table of text embeddings", "table"
     roles = ("joint",)
     exclusive_modules = ()
 
@@ -225,16 +217,11 @@ class TextTable(Host):
         missing = [prompt for prompt in prompts if prompt not in self._rows]
         if missing:
             raise InvalidInputError(
-                f"text embeddings: {len(missing)} of {len(prompts)} prompts are not in the file, such as "
-                f"{missing[:3]}; store their embeddings too (`vldebias eval show SUITE --texts` lists "
-                "them), or evaluate with the model"
+                f"text embeddings: {len(missing)} of {len(prompts)} prompts are missing, such as {missing[:3]}; "
+                "add them (`vldebias eval show SUITE --texts` lists them), or evaluate with the model"
             )
         return {(role, prompt): self._rows[prompt] for prompt in prompts}
 
     def dim(self, role: str) -> int:
         """Return the width of the rows."""
         return len(next(iter(self._rows.values())))
-
-    def space(self, role: str) -> str:
-        """Return the name of this space."""
-        return "table.joint"

@@ -18,7 +18,7 @@ from vldebias.edit import Fingerprint
 from vldebias.errors import InvalidInputError, TruncatedPromptWarning, UnsupportedHostError, need, warn
 from vldebias.hosts.attachment import resolve
 from vldebias.hosts.base import IMAGE, TEXT, TOKENIZING, Host, read_rows, reading, weights_fingerprint
-from vldebias.hosts.merge import fold, foldable, last_layer
+from vldebias.hosts.merge import foldable
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -123,17 +123,17 @@ class JointHost(Host):
 
     def dim(self, role: str) -> int:
         """Return the width d of the joint space, from the head where it has one."""
-        last = last_layer(self.head)
+        last = self.head[-1] if isinstance(self.head, nn.Sequential) and len(self.head) else self.head
         width = last.shape[1] if isinstance(last, nn.Parameter) else getattr(last, "out_features", None)
         return width if isinstance(width, int) else super().dim(role)
 
     def merge(self, edits: Mapping[str, Any], strength: float) -> Sequence[object]:
         """Fold the projection into the heads, in place and in the dtype of their weights; all of them or none."""
         heads = {TEXT: ("text", self.head), IMAGE: ("image", self.image_head)}
-        last = {role: (f"{self.name}: the last layer of the {heads[role][0]} tower", heads[role][1]) for role in edits}
-        weights = {role: foldable(*one) for role, one in last.items()}
-        for role, axes in weights.items():
-            fold(axes, edits[role], strength)
+        where = f"{self.name}: the last layer of the"
+        folds = {role: foldable(f"{where} {heads[role][0]} tower", heads[role][1]) for role in edits}
+        for role, fold in folds.items():
+            fold(edits[role], strength)
         return [self.model]
 
 

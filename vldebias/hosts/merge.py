@@ -7,7 +7,7 @@ that reads P x in the place of x has the weight W P; with P = I - s L R^T that i
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,18 +17,15 @@ from vldebias.errors import UnsupportedHostError
 from vldebias.projection import CalibratedProjection
 
 
-def last_layer(head: object) -> object:
-    """Return the layer that outputs the embedding: the last part of a Sequential, or `head` itself."""
-    return head[-1] if isinstance(head, nn.Sequential) and len(head) else head
+def foldable(refusal: str, head: object) -> Callable[[CalibratedProjection, float], None]:
+    """Return a function that folds a projection at a strength into `head`, in place and in the dtype of its weights.
 
-
-def foldable(refusal: str, head: object) -> list[tuple[Tensor, int]]:
-    """Return the weights of a layer (a parameter (width, d), a module or None), each with the axis of the embedding.
+    head: the layer that makes the embedding: a parameter (width, d), a Linear, or a Sequential that ends in one.
 
     Raises:
         UnsupportedHostError: not linear, or weights that are quantized, adapted or not loaded.
     """
-    last = last_layer(head)
+    last = head[-1] if isinstance(head, nn.Sequential) and len(head) else head
     axes: list[tuple[Any, int]] = []
     if isinstance(last, nn.Parameter):
         axes = [(last, 1)]
@@ -41,15 +38,14 @@ def foldable(refusal: str, head: object) -> list[tuple[Tensor, int]]:
             "with float weights in memory. Fuse or unload adapters (pipe.fuse_lora(), pipe.unload_lora_weights()), "
             "load the model unquantized and not offloaded, or keep the attachment. No weight was changed"
         )
-    return axes
 
+    @torch.no_grad()
+    def fold(projection: CalibratedProjection, strength: float) -> None:
+        for weight, axis in axes:
+            rows = weight.cpu().double().movedim(axis, -1)
+            weight.copy_(projection(rows, strength).movedim(-1, axis))
 
-@torch.no_grad()
-def fold(axes: list[tuple[Tensor, int]], projection: CalibratedProjection, strength: float) -> None:
-    """Fold P* into the weights that `foldable` returned, in place and in their dtype."""
-    for weight, axis in axes:
-        rows = weight.cpu().double().movedim(axis, -1)
-        weight.copy_(projection(rows, strength).movedim(-1, axis))
+    return fold
 
 
 # ---- the layers of a pipeline that read an embedding ----------------------------------------------------------

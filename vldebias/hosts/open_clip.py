@@ -62,8 +62,8 @@ class OpenClipHost(JointHost):
 
     def wrapped_modules(self, role: str) -> tuple[object, ...]:
         """Return the towers that are modules: CLIP's own text tower is the model itself."""
-        tower = getattr(self.model, "visual" if role == IMAGE else "text", None)
-        return () if tower is None else (tower,)
+        name = "visual" if role == IMAGE else "text"
+        return (getattr(self.model, name),) if hasattr(self.model, name) else ()
 
     @property
     def text_modules(self) -> list[nn.Module]:  # type: ignore[override]
@@ -143,41 +143,30 @@ class OpenClipHost(JointHost):
 
     def install(self, attachment: Attachment) -> Callable[[], None]:
         """Replace the methods that return embeddings, as attributes of the instance."""
-        names = [name for role in self.roles for name in _ENCODE[role] if hasattr(type(self.model), name)]
-        for name in vars(self.model).keys() & set(names):
-            raise UnsupportedHostError(
-                f"{self.name}: `{name}` of this instance was replaced by {vars(self.model)[name]!r}; expected the "
-                f"method of the class. Undo that first (del model.{name})"
-            )
-        around = {name: partial(self._change, attachment) for name in names}
-        if hasattr(type(self.model), "forward_intermediates"):
-            around["forward_intermediates"] = partial(self._refuse, attachment)
+        names = ["forward_intermediates", *(name for role in self.roles for name in _ENCODE[role])]
+        around = {name: partial(self._change, attachment, name) for name in names if hasattr(self.model, name)}
         return hook_methods(attachment, self.model, around)
 
-    def _refuse(self, attachment: Attachment, original: Any, call: BoundArguments) -> Any:
-        """Refuse `forward_intermediates`, which has separate paths through both towers."""
-        if attachment.acts:
-            raise UnsupportedHostError(
-                f"{self.name}: the edit does not apply to forward_intermediates. Call encode_text or encode_image for "
-                "edited features, or forward_intermediates inside `with attachment.disabled():`"
-            )
-        return original(*call.args, **call.kwargs)
-
-    def _change(self, attachment: Attachment, original: Any, call: BoundArguments) -> Any:
+    def _change(self, attachment: Attachment, name: str, original: Any, call: BoundArguments) -> Any:
         """Edit `encode_text(text, normalize)` and `encode_image(image, normalize)` -> (b, d) before it is normalised.
 
         CoCa's private ones return ((b, d), tokens), of which the tokens stay unchanged. Where one method calls another,
-        only the outermost edits.
+        only the outermost edits. `forward_intermediates` has separate paths through both towers and is refused.
         """
+        if not attachment.acts:
+            return original(*call.args, **call.kwargs)
+        if name not in _ENCODE[TEXT] + _ENCODE[IMAGE]:
+            raise UnsupportedHostError(
+                f"{self.name}: the edit does not apply to {name}. Call encode_text or encode_image for edited "
+                f"features, or {name} inside `with attachment.disabled():`"
+            )
         normalize = call.arguments.get("normalize", False)
         if normalize:
             call.arguments["normalize"] = False
         with during(BARE):
             output = original(*call.args, **call.kwargs)
         features, *rest = output if isinstance(output, tuple) else (output,)
-        if "text" in call.arguments:
-            features = attachment.apply(TEXT, features, lambda: self.texts(call.arguments["text"]))
-        else:
-            features = attachment.apply(IMAGE, features)
+        given, role = next(iter(call.arguments.values())), TEXT if name in _ENCODE[TEXT] else IMAGE
+        features = attachment.apply(role, features, lambda: self.texts(given))
         features = F.normalize(features, dim=-1) if normalize else features
         return (features, *rest) if isinstance(output, tuple) else features

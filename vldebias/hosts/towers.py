@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 Part = nn.Module | nn.Parameter
 Tokens = Mapping[str, Tensor]
+CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 
 
 class Towers:
@@ -50,9 +51,8 @@ class Towers:
         self._encoder = image_encoder(model, preprocess, preprocessing="not described")
         if any(base.__name__ == "Siglip2Model" for base in type(model).__mro__):
             raise UnsupportedHostError(
-                f"{type(model).__name__}: reads images as lists of patches of any number, which cannot be augmented as "
-                "pixels (3, h, w). Train a checkpoint of one resolution, such as google/siglip2-base-patch16-224, "
-                "which loads as SiglipModel"
+                f"{type(model).__name__}: reads images as patches, which cannot be augmented as pixels (3, h, w). "
+                "Train a checkpoint of one resolution that loads as SiglipModel (google/siglip2-base-patch16-224)"
             )
         host = resolve(model, tokenizer=tokenizer)
         assert isinstance(host, JointHost)  # `image_encoder` takes nothing else
@@ -76,10 +76,9 @@ class Towers:
         self._cuts_warned = False
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> Any:
         """Return the device of the weights."""
-        device: torch.device = next(self.model.parameters()).device
-        return device
+        return next(self.model.parameters()).device
 
     def prepare(self, image: Image.Image) -> Tensor:
         """Convert an image to pixels (3, h, w), as in evaluation of the model."""
@@ -133,107 +132,96 @@ class Towers:
         if other.shape != plain[0].shape or other.shape[0] != 3 or not linear:
             raise InvalidInputError(
                 f"preprocess: plain images became {tuple(plain[0].shape)} and {tuple(other.shape)}; expected (3, h, w) "
-                "of one size, each channel with a mean subtracted and divided by a std, so that training can augment "
-                "images in the same way. Pass what came with the model for evaluation: open_clip's second transform, "
-                "or the image processor"
+                "of one size, each channel (value - mean) / std, as training augments images. Pass the model's "
+                "preprocessing for evaluation: open_clip's second transform, or the image processor"
             )
         rows = (-black / (white - black), 1 / (white - black))
         self.mean, self.std = (tuple(round(x, 6) for x in row.tolist()) for row in rows)
         self.size: tuple[int, int] = (other.shape[1], other.shape[2])
 
+    # ---- saving ------------------------------------------------------------------------------------------------
 
-# ---- saving ------------------------------------------------------------------------------------------------------
+    def save(self, weights: Mapping[str, Tensor], folder: Path, *, name: str) -> None:
+        """Write the model with `weights` into an existing folder, with its tokenizer and its preprocessing.
 
-CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
+        weights: a whole state dict without adapters, which the model itself may carry. folder: open it by open_clip as
+        "local-dir:FOLDER", by `from_pretrained`, and by `--model FOLDER`. name: the name that the model was loaded by;
+        an open_clip model does not know its own architecture.
+        """
+        if self.library == "transformers":
+            self.model.save_pretrained(folder, state_dict=dict(weights))
+            for part in self._savable_parts():
+                part.save_pretrained(folder)
+            return
+        (folder / CONFIG).write_text(json.dumps(self._config(name), indent=2) + "\n", encoding="utf-8")
+        plain = {key: tensor.detach().cpu().clone().contiguous() for key, tensor in weights.items()}
+        need("safetensors.torch").save_file(plain, folder / WEIGHTS, metadata={"format": "pt"})
+        if hasattr(self.tokenizer, "save_pretrained"):
+            self.tokenizer.save_pretrained(str(folder))
 
-
-def write_checkpoint(towers: Towers, weights: Mapping[str, Tensor], folder: Path, *, name: str) -> None:
-    """Write the model with `weights` into an existing folder, with its tokenizer and its preprocessing.
-
-    towers: the model; it may carry adapters, its own weights are not read. weights: a whole state dict without
-    adapters. folder: open it by open_clip as "local-dir:FOLDER", by `from_pretrained`, and by `--model FOLDER`.
-    name: the name that the model was loaded by; an open_clip model does not know its own architecture.
-    """
-    if towers.library == "transformers":
-        towers.model.save_pretrained(folder, state_dict=dict(weights))
-        for part in _savable_parts(towers):
-            part.save_pretrained(folder)
-        return
-    (folder / CONFIG).write_text(json.dumps(_config(towers, name), indent=2) + "\n", encoding="utf-8")
-    plain = {key: tensor.detach().cpu().clone().contiguous() for key, tensor in weights.items()}
-    need("safetensors.torch").save_file(plain, folder / WEIGHTS, metadata={"format": "pt"})
-    if hasattr(towers.tokenizer, "save_pretrained"):
-        towers.tokenizer.save_pretrained(str(folder))
-
-
-def check_checkpoint(towers: Towers, weights: Mapping[str, Tensor], *, name: str) -> None:
-    """Raise InvalidInputError unless `write_checkpoint` would give this model; open_clip reads a temporary one."""
-    if towers.library == "transformers":
-        _savable_parts(towers)
-        return
-    mismatch = f"name: {name!r} describes another architecture than that of the model"
-    with TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
-        write_checkpoint(towers, weights, Path(folder), name=name)
-        try:
-            load = need("open_clip").create_model_and_transforms
-            twin, _, transform = load(f"local-dir:{folder}", pretrained_hf=False)
-        except RuntimeError as error:
-            raise InvalidInputError(f"{mismatch}: {error}") from error
-    picture = need("PIL.Image").linear_gradient("L").point(lambda value: value * 37 % 256).convert("RGB")
-    picture = picture.resize((towers.size[1] * 2, towers.size[0] * 3))
-    pixels, ids = towers.prepare(picture), towers.tokenize(["a photo"])["text"]
-    difference = float((transform(picture) - pixels).abs().max())
-    if difference > 1e-3:
-        raise InvalidInputError(
-            f"preprocess: open_clip stores mean, std and resizing, and with these the pixels of a picture differ by up "
-            f"to {difference:.2f}; expected the second transform that open_clip.create_model_and_transforms returns"
-        )
-    with reading(towers.model, twin):
-        images = towers.image(pixels[None].to(towers.device)), twin.encode_image(pixels[None])
-        texts = towers.text({"text": ids.to(towers.device)}), twin.encode_text(ids)
-    for side, (one, other) in {"images": images, "texts": texts}.items():
-        difference = float((one.cpu().float() - other).norm() / other.norm())
-        if not difference < (1e-2 if one.dtype in (torch.float32, torch.float64) else 0.1):
+    def check_saving(self, weights: Mapping[str, Tensor], *, name: str) -> None:
+        """Raise InvalidInputError unless `save` would give this model; open_clip reads a temporary one."""
+        if self.library == "transformers":
+            self._savable_parts()
+            return
+        mismatch = f"name: {name!r} describes another architecture than that of the model"
+        with TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
+            self.save(weights, Path(folder), name=name)
+            try:
+                load = need("open_clip").create_model_and_transforms
+                twin, _, transform = load(f"local-dir:{folder}", pretrained_hf=False)
+            except RuntimeError as error:
+                raise InvalidInputError(f"{mismatch}: {error}") from error
+        picture = need("PIL.Image").linear_gradient("L").point(lambda value: value * 37 % 256).convert("RGB")
+        picture = picture.resize((self.size[1] * 2, self.size[0] * 3))
+        pixels, ids = self.prepare(picture), self.tokenize(["a photo"])["text"]
+        difference = float((transform(picture) - pixels).abs().max())
+        if difference > 1e-3:
             raise InvalidInputError(
-                f"{mismatch}: with the same weights its features of {side} differ by {difference:.1%}"
+                f"preprocess: the pixels of a picture differ by up to {difference:.2f} from those of the mean, std and "
+                "resizing that open_clip stores; expected the second transform of open_clip.create_model_and_transforms"
             )
+        with reading(self.model, twin):
+            images = self.image(pixels[None].to(self.device)), twin.encode_image(pixels[None])
+            texts = self.text({"text": ids.to(self.device)}), twin.encode_text(ids)
+        for side, (one, other) in {"images": images, "texts": texts}.items():
+            difference = float((one.cpu().float() - other).norm() / other.norm())
+            if not difference < (1e-2 if one.dtype in (torch.float32, torch.float64) else 0.1):
+                raise InvalidInputError(
+                    f"{mismatch}: with the same weights its features of {side} differ by {difference:.1%}"
+                )
 
+    def _savable_parts(self) -> list[Any]:
+        parts = [self.tokenizer, getattr(self.preprocess, "image_processor", None) or self.preprocess]
+        for part in parts:
+            if not hasattr(part, "save_pretrained"):
+                raise InvalidInputError(
+                    f"tokenizer, preprocess: {type(part).__name__} cannot be saved with a model of transformers; "
+                    "expected its processor, or its tokenizer and image processor (AutoProcessor.from_pretrained)"
+                )
+        return parts
 
-def _savable_parts(towers: Towers) -> list[Any]:
-    processor = getattr(towers.preprocess, "image_processor", None) or towers.preprocess
-    parts = {"tokenizer": towers.tokenizer, "preprocess": processor}
-    for name, part in parts.items():
-        if not hasattr(part, "save_pretrained"):
+    def _config(self, name: str) -> dict[str, Any]:
+        """Return the content of open_clip_config.json: the architecture by its name, with the model's own sizes."""
+        open_clip, folder = need("open_clip"), Path(name.removeprefix("local-dir:"))
+        known = f"local-dir:{folder}" if (folder / CONFIG).is_file() else name
+        config = open_clip.get_model_config(known) or open_clip.get_model_config(known.partition("/")[0])
+        if config is None:
             raise InvalidInputError(
-                f"{name}: {type(part).__name__} cannot be saved with a model of transformers; expected its processor, "
-                "or its tokenizer and image processor (AutoProcessor.from_pretrained)"
+                f"name: {name!r} is no open_clip architecture; expected the name that the model was created by: one of "
+                "open_clip.list_models(), 'hf-hub:...' or 'local-dir:...'"
             )
-    return list(parts.values())
-
-
-def _config(towers: Towers, name: str) -> dict[str, Any]:
-    """Return the content of open_clip_config.json: the architecture by its name, with the sizes of the model itself."""
-    open_clip, model = need("open_clip"), towers.model
-    folder = Path(name.removeprefix("local-dir:"))
-    known = f"local-dir:{folder}" if (folder / CONFIG).is_file() else name
-    config = open_clip.get_model_config(known) or open_clip.get_model_config(known.partition("/")[0])
-    if config is None:
-        raise InvalidInputError(
-            f"name: {name!r} is no open_clip architecture, and a model of open_clip does not say which it is; expected "
-            "the name that it was created by: one of open_clip.list_models(), 'hf-hub:...' or 'local-dir:...'"
-        )
-    config["vision_cfg"]["image_size"] = list(towers.size) if towers.size[0] != towers.size[1] else towers.size[0]
-    config["quick_gelu"] = any(type(part).__name__ == "QuickGELU" for part in model.modules())
-    if hasattr(towers.tokenizer, "save_pretrained"):  # open_clip looks for one where its config names one
-        config["text_cfg"].setdefault("hf_tokenizer_name", name)
-    else:
-        config["text_cfg"].pop("hf_tokenizer_name", None)
-        plain = open_clip.SimpleTokenizer
-        if not isinstance(towers.tokenizer, plain) or towers.tokenizer.bpe_ranks != plain().bpe_ranks:
-            raise InvalidInputError(
-                f"tokenizer: {type(towers.tokenizer).__name__} with a vocabulary of its own cannot be saved with an "
-                "open_clip model; expected what open_clip.get_tokenizer(model_name) returns"
-            )
-    preprocessing = {"mean": towers.mean, "std": towers.std} | (getattr(model.visual, "preprocess_cfg", None) or {})
-    preprocessing.pop("size", None)  # of the image tower
-    return {"model_cfg": config, "preprocess_cfg": preprocessing}
+        config["vision_cfg"]["image_size"] = list(self.size) if self.size[0] != self.size[1] else self.size[0]
+        config["quick_gelu"] = any(type(part).__name__ == "QuickGELU" for part in self.model.modules())
+        if hasattr(self.tokenizer, "save_pretrained"):  # open_clip looks for one where its config names one
+            config["text_cfg"].setdefault("hf_tokenizer_name", name)
+        else:
+            config["text_cfg"].pop("hf_tokenizer_name", None)
+            plain = open_clip.SimpleTokenizer
+            if not isinstance(self.tokenizer, plain) or self.tokenizer.bpe_ranks != plain().bpe_ranks:
+                raise InvalidInputError(
+                    f"tokenizer: {type(self.tokenizer).__name__} with a vocabulary of its own cannot be saved with an "
+                    "open_clip model; expected what open_clip.get_tokenizer(model_name) returns"
+                )
+        looks = {"mean": self.mean, "std": self.std} | (getattr(self.model.visual, "preprocess_cfg", None) or {})
+        return {"model_cfg": config, "preprocess_cfg": {key: value for key, value in looks.items() if key != "size"}}

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from vldebias import __version__
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
 from vldebias.hosts.base import reading
-from vldebias.hosts.towers import Towers, check_checkpoint, write_checkpoint
+from vldebias.hosts.towers import Towers
 from vldebias.miniature import Preprocess
 from vldebias.miniature.tokenizer import save_tokenizer
 
@@ -196,7 +196,7 @@ def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
             save_file({key: t.clone().contiguous() for key, t in plain.items()}, beside / "clip.safetensors")
             save_tokenizer(list(towers.tokenizer.bpe_ranks), beside)
         else:
-            write_checkpoint(towers, plain, beside, name=name)
+            towers.save(plain, beside, name=name)
         family = "miniature" if small else towers.library
         about = {"family": family, "base": name, "scope": scope, "vldebias_version": __version__}
         (beside / MANIFEST).write_text(json.dumps(about, indent=2, sort_keys=True) + "\n", encoding="utf-8")
@@ -205,7 +205,7 @@ def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
 def check_savable(towers: Towers, *, name: str) -> None:
     """Refuse, before hours of training, a model that could not be saved or would be loaded as another one."""
     if not isinstance(towers.preprocess, Preprocess):
-        check_checkpoint(towers, merged(towers.model, towers.model.state_dict()), name=name)
+        towers.check_saving(merged(towers.model, towers.model.state_dict()), name=name)
 
 
 def refuse_foreign(folder: Path) -> None:

@@ -1,10 +1,33 @@
-"""The benchmarks run on tiny sizes and compare paths that agree; times are never tested."""
+"""Benchmarks on tiny sizes, whose times are never tested, and the command that compares this version with another."""
 
-from pathlib import Path
+import json
 
+import numpy as np
+import pandas as pd
+
+from eval.against import compare, rows_of
 from eval.benchmarks import speed
-from eval.tables import write_records
-from vldebias.evaluation.result import Result
+
+
+def test_sorts_figures_into_equal_moved_went_and_came():
+    old = {"a": np.ones((3, 3)), "b": [0.5, float("nan")], "c": [1.0], "d": "ValueError", "e": [1.0]}
+    new = {"a": np.ones((3, 3)), "b": [0.5, float("nan")], "c": [1.1], "d": [2.0], "f": [1.0]}
+    found = compare(old, new, 1e-6)
+    assert found.equal == 2
+    assert [line.split(":")[0] for line in found.moved] == ["c", "d"]
+    assert (found.went, found.came) == (["e"], ["f"])
+
+
+def test_reads_rows_from_json_and_parquet_alike(tmp_path):
+    row = {"task": "groups", "metric": "gap", "method": "cali", "value": 0.25, "change": None}
+    given = row | {"interval": [0.1, 0.4]}
+    (tmp_path / "one.json").write_text(json.dumps({"figures": [given]}))
+    pd.DataFrame([row | {"low": 0.1, "high": 0.4}]).to_parquet(tmp_path / "two.parquet")
+    files = sorted(map(str, tmp_path.iterdir()))
+    rows = rows_of("\n".join(files), lambda name: (tmp_path / name).read_bytes())
+    assert set(rows) == {"one: groups gap cali", "two: groups gap cali"}
+    for values in rows.values():
+        np.testing.assert_allclose(values, [0.25, 0.1, 0.4, np.nan, np.nan, np.nan])
 
 
 def test_ours_gives_what_the_plain_way_gives() -> None:
@@ -13,9 +36,3 @@ def test_ours_gives_what_the_plain_way_gives() -> None:
     assert speed.ranks(2000, queries=3, k=50, repetitions=1)["difference"] < 0.01
     assert speed.intervals(3000, queries=3, resamples=60)["difference"] < 5
     assert speed.reference(1000, repetitions=1)["difference"] == 0
-
-
-def test_rows_are_written_as_a_result(tmp_path: Path) -> None:
-    write_records(tmp_path / "made.json", "words", [{"what": "fit", "size": "d 3", "ours": 0.5}], "what", ("size",))
-    (row,) = Result.read(tmp_path / "made.json").rows
-    assert (row.method, row.subset, row.metric, row.value) == ("fit", "size = d 3", "ours", 0.5)

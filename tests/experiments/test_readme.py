@@ -19,8 +19,6 @@ from typer.testing import CliRunner
 
 from eval.notebooks import alike
 from vldebias.cli import app
-from vldebias.data import list_data
-from vldebias.files import packaged
 
 ROOT = Path(__file__).parents[2]
 FILES = [ROOT / "README.md", ROOT / "eval" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -74,11 +72,6 @@ def known(words: list[str]) -> click.Command:
     given = {word.split("=")[0] for word in rest if word.startswith("--")}
     assert given <= options, f"vldebias {shlex.join(words)}: no {given - options}"
     return command
-
-
-@pytest.mark.parametrize("name", [*packaged("suites"), *list_data()])
-def test_suites_and_data_sets_are_documented(name: str) -> None:
-    assert f"`{name}`" in (ROOT / "eval" / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("block", [*fenced("console"), *fenced("bash")])
@@ -166,18 +159,3 @@ def test_commands_run_and_print_what_stands_beneath(
 )
 def test_outputs_are_alike_where_words_are_the_same_and_numbers_near(one: str, other: str, same: bool) -> None:
     assert alike(one, other) == same
-
-
-def test_no_page_is_longer_than_one_reads_at_a_time() -> None:
-    """1,200 words of a page, tables apart."""
-    texts = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")}
-    prose = {name: re.sub(r"^\|.*$", "", text, flags=re.MULTILINE).split() for name, text in texts.items()}
-    assert {name: len(words) for name, words in prose.items() if len(words) > 1200} == {}
-    assert sum(map(len, prose.values())) < 20_000
-
-
-def test_tutorials_show_what_their_blocks_print() -> None:
-    """Of every tutorial whose blocks print, one at least has its output beneath."""
-    printing = {one.values[2] for one in with_output("python") if "print(" in one.values[0]}
-    shown = {one.values[2] for one in with_output("python") if one.values[1]}
-    assert [path.name for path in printing - shown if path.parent.name == "tutorials"] == []

@@ -68,13 +68,6 @@ def test_tables_of_pages_are_those_of_the_committed_results() -> None:
         assert readme.render(page) == (ROOT / page).read_text(encoding="utf-8"), "run python -m eval.readme"
 
 
-def test_every_marker_of_a_page_is_filled() -> None:
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), ROOT / "eval" / "README.md"]
-    begun = {p: set(re.findall(r"<!-- ([a-z]\w*):begin -->", p.read_text(encoding="utf-8"))) for p in pages}
-    declared = {ROOT / page: set(blocks) for page, blocks in readme.BLOCKS.items()}
-    assert {path: names for path, names in begun.items() if names} == declared
-
-
 def arms(**changes: float) -> readme.Arms:
     """Accuracies of .8 and a change, with intervals of .01 either side, at two shares."""
     found = {readme.BASE: {share: row(value=0.8, interval=(0.79, 0.81), better="higher") for share in (0.2, 0.4)}}

@@ -25,7 +25,6 @@ from eval.experiments.ssa import (
     world,
 )
 from eval.experiments.tensor_batches import TensorBatches
-from eval.miniature.birds import sample
 from vldebias.hosts.towers import Towers
 from vldebias.losses import info_nce
 
@@ -46,23 +45,16 @@ def done(trained: Towers) -> PerImage:
         return measure(trained, *world(0, TINY), TINY, 0)
 
 
-class TestViews:
-    images = sample(20, seed=1, balanced=True).images
-
-    def drawn(self, seed: int, **changed: float) -> torch.Tensor:
-        given = {"smallest_crop": 0.5, "brightness": 0.2, **changed}
-        return Views(**given)(self.images, torch.Generator().manual_seed(seed))
-
-    def test_a_crop_shows_nothing_from_outside_the_image(self) -> None:
-        """Of an image whose value is its column, a crop spans the share of columns that was kept, and no reflection."""
-        ramp = torch.linspace(0, 1, 32).expand(200, 3, 32, 32).clone()
-        seen = Views(0.25, 0.0)(ramp, torch.Generator().manual_seed(0))[:, 0, 0]
-        steps = seen.diff(dim=1)
-        assert bool(((steps > 0).all(1) | (steps < 0).all(1)).all())
-        kept = (steps.abs().mean(1) * 31) ** 2  # side squared: the area
-        assert 0.24 < float(kept.min()) < 0.3
-        assert 0.9 < float(kept.max()) < 1.01
-        assert float(kept.mean()) == pytest.approx(0.625, abs=0.05)
+def test_a_crop_shows_nothing_from_outside_the_image() -> None:
+    """Of an image whose value is its column, a crop spans the share of columns that was kept, and no reflection."""
+    ramp = torch.linspace(0, 1, 32).expand(200, 3, 32, 32).clone()
+    seen = Views(0.25, 0.0)(ramp, torch.Generator().manual_seed(0))[:, 0, 0]
+    steps = seen.diff(dim=1)
+    assert bool(((steps > 0).all(1) | (steps < 0).all(1)).all())
+    kept = (steps.abs().mean(1) * 31) ** 2  # side squared: the area
+    assert 0.24 < float(kept.min()) < 0.3
+    assert 0.9 < float(kept.max()) < 1.01
+    assert float(kept.mean()) == pytest.approx(0.625, abs=0.05)
 
 
 def test_every_arm_starts_from_the_same_weights_and_views() -> None:

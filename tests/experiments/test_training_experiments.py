@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from eval.experiments import captions, noisy_digits, run
-from eval.experiments.run import Experiment, interval, packed, run_cells, summed_up, unpacked
+from eval.experiments.run import Experiment, interval, run_cells, summed_up
 from vldebias.evaluation.result import Result
 
 figures = st.floats(-1, 1, allow_nan=False)
@@ -38,17 +38,6 @@ class TestIntervals:
 
 
 class TestImages:
-    def test_what_each_scored_comes_back_and_does_not_become_a_row(self) -> None:
-        right = np.random.default_rng(0).random(13) < 0.7
-        figures = {"score": float(right.mean()), **packed("score", right)}
-        assert json.loads(json.dumps(figures)) == figures
-        found = unpacked(figures, "score")
-        assert found is not None
-        assert np.array_equal(found, right)
-        assert unpacked(figures, "other") is None
-        rows = summed_up([{"arm": "a", "seed": seed, "figures": figures} for seed in (0, 1)], ("arm",))
-        assert [row["metric"] for row in rows] == ["score"]
-
     def test_intervals_cover_a_world_of_other_seeds_and_other_images(self) -> None:
         """Crossed effects of seeds and images: 95 % over both cover the truth, over seeds alone far too seldom."""
         generator, both, alone = np.random.default_rng(1), 0, 0
@@ -154,13 +143,6 @@ class TestEachOnNextToNothing:
         assert 0.55 < found["wrong"] < 0.95
         assert captions.noisy_captions({**place, "eta": 0.0})["wrong"] == 0.0
         assert captions.noisy_captions({**place, "eta": 0.8}) == found, "a cell does not see what was done before it"
-
-    def test_a_column_that_is_a_setting_of_the_loss_reaches_it(self) -> None:
-        arm = arms("noisy_captions")["RINCE q=0.5"]
-        place = {"loss": "RINCE q=0.5", "settings": arm, "temperature": 0.1, "eta": 0.4, "seed": 0}
-        assert captions.loss_of(place) == {**arm, "temperature": 0.1}
-        assert captions.loss_of({**place, "lam": 0.05}) == {**arm, "temperature": 0.1, "lam": 0.05}
-        assert captions.loss_of({"settings": {"loss": "info_nce"}})["temperature"] == captions.T
 
     def test_wrong_pairs(self, small: None) -> None:
         cell = {"settings": arms("wrong_pairs")["InfoNCE"], "eta": 0.5, "seed": 0, "steps": 1}

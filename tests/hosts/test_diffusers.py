@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from vldebias.api import debias
-from vldebias.errors import AlreadyAttachedError, VldebiasError, VldebiasWarning
+from vldebias.errors import VldebiasWarning
 from vldebias.hosts.diffusers import DiffusersHost
 
 STATED, PLAIN = "a photo of a female doctor", "a photo of a doctor"
@@ -102,30 +102,3 @@ def test_given_embeddings_are_left_alone_and_can_be_projected_by_hand():
         assert torch.equal(tiny.draw(pipe, None, prompt_embeds=given), bare)
     by_hand = attachment.apply("sequence", given)
     assert torch.equal(tiny.draw(pipe, None, prompt_embeds=by_hand), tiny.draw(pipe))
-
-
-# ---- the hook itself -------------------------------------------------------------------------------------------
-
-
-def test_a_pipeline_and_its_text_encoder_exclude_each_other():
-    pipe = tiny.own(tiny.sdxl())
-    encoder = {"tokenizer": pipe.tokenizer_2, "keep_stated": False}
-    with (
-        debias(pipe.text_encoder_2, tiny.gender(), **encoder),
-        pytest.raises(AlreadyAttachedError, match=r"Pipeline already carries Attachment\(CLIPTextModelWithProjection"),
-    ):
-        debias(pipe, tiny.gender())
-    debias(pipe, tiny.gender())
-    with pytest.raises(AlreadyAttachedError, match=r"WithProjection already carries Attachment\(Stable"):
-        debias(pipe.text_encoder_2, tiny.gender(), **encoder)
-
-
-def test_taking_off_what_something_else_replaced_is_refused():
-    pipe = tiny.sd()
-    attachment = debias(pipe, tiny.gender())
-    ours, pipe.encode_prompt = pipe.encode_prompt, lambda *args: None
-    with pytest.raises(VldebiasError, match="encode_prompt was replaced"):
-        attachment.remove()
-    pipe.encode_prompt = ours
-    attachment.remove()
-    assert "encode_prompt" not in vars(pipe)

@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 from models_tiny import (
-    DIM,
     PROMPTS,
     SEEING,
     STATED,
@@ -26,18 +25,12 @@ from vldebias.errors import (
     ProjectionMismatchError,
     UnsupportedHostError,
 )
-from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 
 KINDS = pytest.mark.parametrize("name", ["open_clip:clip", "transformers:CLIPModel"])
 EVERY = pytest.mark.parametrize("name", [name for name in SEEING if "timm-" not in name])  # which end in other layers
 BOTH = ("open_clip:clip", "open_clip:coca", "open_clip:timm", "transformers:CLIPModel", "transformers:SiglipModel")
 TEXT_ONLY = [name for name in TRANSFORMERS if "Text" in name]
-
-
-def test_a_side_that_is_none_is_refused(gender: PromptSet) -> None:
-    with pytest.raises(InvalidInputError, match="side: expected one of"):
-        OpenClip(make_clip()).debias(gender, side="left")
 
 
 @torch.no_grad()
@@ -102,12 +95,8 @@ def test_images_state_nothing(gender: PromptSet, images: Tensor) -> None:
         texts = model.encode_text(ids)
     assert [torch.equal(one, other) for one, other in zip(z, texts, strict=True)] == STATED
     assert (attached != x).any(dim=1).all()
-    for side, told in (("text", "stated kept"), ("image", "stated not kept"), ("both", "stated kept")):
+    for side in ("text", "image", "both"):
         with OpenClip(model).debias(gender, side=side) as attachment:
-            assert f", {told}, attached)" in repr(attachment)
-            assert attachment.stated(["a woman"]) == [side != "image"]
-            projection = next(iter(attachment.projections.values()))
-        with vldebias.debias(model, projection, side=side) as attachment:
             assert attachment.stated(["a woman"]) == [side != "image"]
 
 
@@ -139,15 +128,16 @@ def test_merged_equals_attached_or_says_why_not(name: str, side: str, gender: Pr
         subject.debias(gender)
 
 
-@pytest.mark.parametrize("side", ["image", "both"])
-def test_a_text_tower_has_no_image_side(side: str, gender: PromptSet) -> None:
+def test_a_text_tower_has_no_image_side(gender: PromptSet) -> None:
     headless = Transformers("SiglipModel")
     del headless.host.vision_model.head
     headless.host.vision_model.use_head = False
     for subject in (*map(Transformers, TEXT_ONLY), headless):
-        kind = type(subject.host).__name__
-        with pytest.raises(UnsupportedHostError, match=rf"{kind}: side='{side}' needs an image tower .*side='text'"):
-            subject.debias(gender, side=side)
+        for side in ("image", "both"):
+            with pytest.raises(UnsupportedHostError, match="needs an image tower"):
+                subject.debias(gender, side=side)
+    with pytest.raises(InvalidInputError, match="side: expected one of"):
+        headless.debias(gender, side="left")
 
 
 @KINDS
@@ -186,9 +176,6 @@ def test_foreign_projections_are_refused(gender: PromptSet) -> None:
             vldebias.debias(seeing, mine, side=side)
         with pytest.raises(ProjectionMismatchError, match=r"CLIP: .*fitted on other weights"):
             vldebias.debias(reading, mine, side=side)
-    wide = CalibratedProjection().fit(torch.randn(3, 2, DIM + 1))
-    with pytest.raises(ProjectionMismatchError, match="has dim 25, 'image' has 24"):
-        vldebias.debias(model, wide, side="image")
     unknown = mine.stamped(image_fingerprint=None)  # fitted on a text tower alone: its texts are compared
     vldebias.debias(seeing, unknown, side="image").remove()
     with pytest.raises(ProjectionMismatchError, match="fitted on other weights"):

@@ -4,17 +4,12 @@ import open_clip
 import pytest
 import torch
 from models_tiny import (
-    DIM,
     OPEN_CLIP,
     PROMPTS,
     STATED,
-    TEXT,
-    VISION,
     OpenClip,
     make_clip,
     make_hf,
-    same,
-    state_of,
     tokenizer_for,
 )
 from tiny_tokenizers import bert_tokenizer
@@ -28,11 +23,6 @@ from vldebias.errors import (
 )
 from vldebias.hosts.open_clip import OpenClipHost
 from vldebias.prompts import PromptSet, StatedWords
-
-
-@pytest.fixture(params=OPEN_CLIP)
-def model(request: pytest.FixtureRequest) -> nn.Module:
-    return OPEN_CLIP[request.param]()
 
 
 @torch.no_grad()
@@ -57,33 +47,6 @@ def test_ids_are_read_back_as_the_text(text: str) -> None:
     words = StatedWords(["man", "woman", "year-old", "panic"])
     assert "".join(read.split()) == "".join(text.lower().split())
     assert words.find(read) == words.find(text)
-
-
-class Routed(open_clip.CLIP):
-    """Code in which `encode_text` goes through a private method."""
-
-    def _encode_text(self, text: Tensor, normalize: bool = False) -> Tensor:
-        return open_clip.CLIP.encode_text(self, text, normalize)
-
-    def encode_text(self, text: Tensor, normalize: bool = False) -> Tensor:
-        return self._encode_text(text, normalize)
-
-    def get_logits(self, image: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
-        features = self._encode_text(text, normalize=True)
-        logits = self.encode_image(image, normalize=True) @ features.T
-        return logits, logits.T
-
-
-@torch.no_grad()
-def test_a_private_method_is_projected_once(gender: PromptSet, images: Tensor) -> None:
-    model = Routed(DIM, VISION, TEXT).eval()
-    before, base = state_of(dict(model.named_modules())), OpenClip(model).outputs()
-    with OpenClip(model).debias(gender, keep_stated=False) as attachment:
-        found = OpenClip(model).outputs()
-        assert torch.equal(found["encode_text"], attachment.projections["joint"](base["encode_text"]))
-        assert all(not torch.allclose(found[key], base[key], atol=1e-3) for key in base)
-    assert same(OpenClip(model).outputs(), base)
-    assert state_of(dict(model.named_modules())) == before
 
 
 def test_tokenizers(gender: PromptSet) -> None:
@@ -115,14 +78,11 @@ def test_a_hugging_face_tokenizer_reads_for_the_gate(gender: PromptSet) -> None:
 
 def test_what_is_refused(gender: PromptSet) -> None:
     model = make_clip()
-    with pytest.raises(UnsupportedHostError, match=r"VisionTransformer: expected one of .*CLIP, CustomTextCLIP, CoCa"):
-        vldebias.debias(model.visual, gender)
-    with pytest.raises(UnsupportedHostError, match=r"DataParallel: (?s:.*)the model inside"):
-        vldebias.debias(nn.DataParallel(model), gender)
-    with pytest.raises(UnsupportedHostError, match=r"OptimizedModule: (?s:.*)the model inside"):
-        vldebias.debias(torch.compile(model), gender)
+    for wrapped in (model.visual, nn.DataParallel(model), torch.compile(model)):
+        with pytest.raises(UnsupportedHostError, match=type(wrapped).__name__):
+            vldebias.debias(wrapped, gender)
     model.compile()
-    with pytest.raises(UnsupportedHostError, match=r"CLIP: the model was compiled in place.*\.merge\(\) and compile"):
+    with pytest.raises(UnsupportedHostError, match="compiled in place"):
         vldebias.debias(model, gender)
 
 

@@ -13,21 +13,11 @@ import diffusers_tiny
 import models_tiny
 import pytest
 import torch
-from tiny_tokenizers import open_clip_tokenizer
 from torch import nn
 
+from vldebias.errors import VldebiasError
 from vldebias.hosts import resolve
 from vldebias.hosts.base import BARE, TOKENIZING, during, hook_methods, reading
-
-
-def test_reading_is_eval_without_gradients_and_comes_back() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout()).train()
-    model[0].eval()
-    with torch.autocast("cpu", dtype=torch.bfloat16), reading(model):
-        assert not any(module.training for module in model.modules())
-        assert not torch.is_grad_enabled()
-        assert model(torch.ones(1, 2)).dtype == torch.float32
-    assert [module.training for module in model.modules()] == [True, False, True]
 
 
 def test_a_model_that_is_read_in_several_threads_gets_its_modes_back() -> None:
@@ -72,13 +62,18 @@ def test_a_hook_stands_in_for_a_method_and_leaves_no_trace() -> None:
     assert host.encode(2) == 2
     assert vars(host) == {}
     host.encode = mine = lambda x: 10 * x
+    attachment.host = SimpleNamespace(name="Host")
     take_off = hook_methods(attachment, host, {"encode": change})
     assert host.encode(2) == -20
+    ours, host.encode = host.encode, None
+    with pytest.raises(VldebiasError, match="replaced"):
+        take_off()
+    host.encode = ours
     take_off()
     assert host.encode is mine
 
 
-@pytest.mark.parametrize("kind", ["open_clip", "transformers", "diffusers"])
+@pytest.mark.parametrize("kind", ["transformers", "diffusers"])
 def test_threads_never_meet_in_a_tokenizer(kind: str) -> None:
     """Fast tokenizers set how they cut and pad before they read, and fail or mix where two threads do so at once."""
     inside, met = threading.Lock(), []
@@ -102,9 +97,6 @@ def test_threads_never_meet_in_a_tokenizer(kind: str) -> None:
         pipe = diffusers_tiny.sd()
         pipe.tokenizer = guarded(pipe.tokenizer)
         hosts = [resolve(pipe), resolve(pipe)]
-    elif kind == "open_clip":
-        model, tokenizer = models_tiny.make_clip(), guarded(open_clip_tokenizer())
-        hosts = [resolve(model, tokenizer=tokenizer) for _ in range(2)]
     else:
         case = models_tiny.Transformers("CLIPModel")
         tokenizer = guarded(case.tokenizer)

@@ -8,7 +8,7 @@ from diffusers_tiny import ENCODERS, MODELS, PLAIN, STATED, builder
 from tiny_tokenizers import clip_tokenizer
 
 from vldebias.api import debias
-from vldebias.errors import UnsupportedHostError, VldebiasWarning
+from vldebias.errors import UnsupportedHostError
 from vldebias.hosts import resolve
 from vldebias.hosts.pipelines import same_values
 
@@ -121,20 +121,6 @@ def test_what_can_be_told_is_served(name, build):
                 assert torch.equal(one, other) == (row == 1)
         attachment.remove()
         assert same_values(pipe.encode_prompt(**asked), bare)
-
-
-def test_embeddings_under_another_name_are_the_callers(build):
-    def encode_prompt(self, prompt, embeds=None):
-        prompt_embeds = states(self, prompt) if embeds is None else embeds
-        return (prompt_embeds,)
-
-    pipe = build(encode_prompt=encode_prompt)
-    with torch.no_grad():
-        given = states(pipe, PLAIN)
-        debias(pipe, tiny.gender(), method="cali")
-        with pytest.warns(VldebiasWarning, match="apply"):
-            assert torch.equal(pipe.encode_prompt(None, given)[0], given)
-        assert not torch.equal(pipe.encode_prompt(PLAIN)[0], given)
 
 
 # ---- refused, by name ----------------------------------------------------------------------------------------------

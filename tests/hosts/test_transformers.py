@@ -154,14 +154,11 @@ def test_the_tokenizer_of_the_checkpoint_is_found(clip: Transformers, gender: Pr
 
 
 def test_tokenizers(clip: Transformers, gender: PromptSet) -> None:
-    with pytest.raises(InvalidInputError, match=r"CLIPModel: .*pass tokenizer="):
-        vldebias.debias(clip.host, gender)
-    with pytest.raises(InvalidInputError, match="got str"):
-        vldebias.debias(clip.host, gender, tokenizer="openai/clip")
     bare = copy.deepcopy(bert_tokenizer())
     bare.pad_token = None
-    with pytest.raises(InvalidInputError, match="padding token"):
-        vldebias.debias(clip.host, gender, tokenizer=bare)
+    for given in (None, "openai/clip", bare):
+        with pytest.raises(InvalidInputError, match="tokenizer"):
+            vldebias.debias(clip.host, gender, tokenizer=given)
     processor = SimpleNamespace(tokenizer=clip.tokenizer)
     vldebias.debias(clip.host, gender, tokenizer=processor).remove()
 
@@ -180,16 +177,12 @@ def test_padding_with_the_end_token(eos: int) -> None:
 
 
 def test_what_is_refused(clip: Transformers, gender: PromptSet) -> None:
-    with pytest.raises(UnsupportedHostError, match=r"CLIPTextModel: .*load CLIPTextModelWithProjection or CLIPModel"):
-        vldebias.debias(clip.host.text_model, gender)
-    with pytest.raises(UnsupportedHostError, match=r"(?s)BlipModel: .*CLIPModel.*vldebias\.hosts\.custom"):
-        vldebias.debias(type("BlipModel", (transformers.BlipModel,), {"__init__": nn.Module.__init__})(), gender)
-    with pytest.raises(UnsupportedHostError, match=r"(?s)DataParallel: .*the model inside"):
-        vldebias.debias(nn.DataParallel(clip.host), gender)
-    with pytest.raises(UnsupportedHostError, match=r"(?s)OptimizedModule: .*the model inside"):
-        vldebias.debias(torch.compile(clip.host), gender)
+    blip = type("BlipModel", (transformers.BlipModel,), {"__init__": nn.Module.__init__})()
+    for other in (clip.host.text_model, blip, nn.DataParallel(clip.host), torch.compile(clip.host)):
+        with pytest.raises(UnsupportedHostError, match=type(other).__name__):
+            vldebias.debias(other, gender)
     clip.host.text_model.compile()
-    with pytest.raises(UnsupportedHostError, match=r"CLIPModel: the model was compiled in place"):
+    with pytest.raises(UnsupportedHostError, match="compiled in place"):
         vldebias.debias(clip.host, gender)
 
 

@@ -28,19 +28,13 @@ Counts = dict[str, float]
 """Name of a count, such as "lines vldebias/hosts", -> number."""
 
 
-def room_of(path: str) -> str:
-    """Return the folder that a file counts for: "vldebias/hosts"; the part itself for files beside folders."""
-    folders = path.split("/")[:-1]
-    return "/".join(folders[:2])
-
-
 def count(root: Path) -> Counts:
-    """Return lines of each part and room, files, exported names and public definitions of the package."""
+    """Return lines of each part and room; files, names and public definitions of the package; words of docs."""
     counts: Counter[str] = Counter()
     for part in PARTS:
         for file in sorted((root / part).rglob("*.py")):
             path, text = file.relative_to(root).as_posix(), file.read_text(encoding="utf-8")
-            room = room_of(path)
+            room = "/".join(path.split("/")[:-1][:2])  # the part itself for files beside folders
             for name in {part, room} if room != FROZEN else {FROZEN}:
                 counts[f"lines {name}"] += len(text.splitlines())
             if part == "vldebias":
@@ -49,25 +43,11 @@ def count(root: Path) -> Counts:
                 counts["public definitions"] += sum(
                     isinstance(node, DEFINITIONS) and not node.name.startswith("_") for node in tree.body
                 )
-                counts["exported names"] += exported(tree)
-    return dict(sorted((counts | words_of(root / "docs")).items()))
-
-
-def words_of(docs: Path) -> Counter[str]:
-    """Return the pages of the documentation, their words, tables included, and those of the longest page."""
-    pages = [len(page.read_text(encoding="utf-8").split()) for page in docs.rglob("*.md")]
-    longest = max(pages, default=0)
-    return Counter({"pages docs": len(pages), "words docs": sum(pages), "words docs, longest page": longest})
-
-
-def exported(tree: ast.Module) -> int:
-    """Return how many names a module lists in __all__."""
-    lists = [
-        node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign) and any(ast.unparse(target) == "__all__" for target in node.targets)
-    ]
-    return sum(len(one.elts) for one in lists if isinstance(one, ast.List | ast.Tuple))
+                lists = [node.value for node in tree.body if ast.unparse(node).startswith("__all__ = ")]
+                counts["exported names"] += sum(len(getattr(one, "elts", ())) for one in lists)
+    pages = [len(page.read_text(encoding="utf-8").split()) for page in (root / "docs").rglob("*.md")]
+    words = {"pages docs": len(pages), "words docs": sum(pages), "words docs, longest page": max(pages, default=0)}
+    return dict(sorted((counts | words).items()))
 
 
 def seconds_of(junit: Path) -> Counts:

@@ -51,7 +51,7 @@ def changed(node: ast.AST) -> ast.AST | None:
             other.ops[0] = SWAPS[type(op)]()  # type: ignore[assignment,unused-ignore]
         case ast.BinOp() | ast.BoolOp() if type(other.op) in SWAPS:
             sides = [other.left, other.right] if isinstance(other, ast.BinOp) else other.values
-            if any(isinstance(side, ast.JoinedStr) or _is_text(side) for side in sides):
+            if any(isinstance(side, ast.JoinedStr) or isinstance(getattr(side, "value", None), str) for side in sides):
                 return None
             other.op = SWAPS[type(other.op)]()  # type: ignore[assignment,unused-ignore]
         case ast.If() | ast.IfExp() | ast.While():
@@ -65,10 +65,6 @@ def changed(node: ast.AST) -> ast.AST | None:
         case _:
             return None
     return ast.fix_missing_locations(other)
-
-
-def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def mutants_of(file: str, source: str) -> Iterator[Mutant]:

@@ -71,7 +71,6 @@ def make_projection(folder: Path) -> Path:
 
 
 def read_edit(path: Path) -> Any:
-    """Tensors, settings and provenance."""
     edit = load_edit(path)
     tensors = {name: getattr(edit, name).tolist() for name in edit.axes}
     return type(edit), tensors, edit.settings(), edit.provenance
@@ -85,7 +84,6 @@ CSV = "image,gender,age,text\n" + "".join(f"img{i}.png,{SEX[i % 2]},{i % 5},capt
 
 
 def make_answers(path: Path) -> Path:
-    """Twelve answers of one annotator."""
     path.mkdir(parents=True)
     log = AnnotationLog(path / "anna.jsonl")
     for i in range(12):
@@ -94,7 +92,6 @@ def make_answers(path: Path) -> Path:
 
 
 def read_answers(path: Path) -> Any:
-    """Values by question."""
     return {key: answer.value for key, answer in AnnotationLog(path).answers().items()}
 
 
@@ -102,7 +99,6 @@ def read_answers(path: Path) -> Any:
 
 
 def make_embeddings(path: Path) -> Path:
-    """Features with labels, and texts of the same model."""
     features = np.random.default_rng(0).normal(size=(30, 8)).astype(np.float32)
     labels = {"sex": np.array(["female", "male", ""] * 10), "age": np.arange(30) % 4}
     texts = {f"a photo of {i}": torch.randn(8, generator=torch.Generator().manual_seed(i)) for i in range(5)}
@@ -111,7 +107,6 @@ def make_embeddings(path: Path) -> Path:
 
 
 def read_embeddings(path: Path) -> Any:
-    """Features, labels and texts."""
     embeddings, texts = load_embeddings(path)
     columns = {name: (one.names, one.codes.tolist()) for name, one in embeddings.labels.items()}
     rows = None if texts is None else {name: row.tolist() for name, row in texts.items()}
@@ -142,7 +137,6 @@ def npz_bombs(folder: Path) -> dict[str, Path]:
 
 
 def make_parquet(path: Path) -> Path:
-    """A table whose pages have checksums, as ours have."""
     path.mkdir(parents=True)
     columns = {"image": [f"{i}.png" for i in range(99)], "gender": ["female", "male", "male"] * 33}
     pq.write_table(pa.table(columns), path / "labels.parquet", write_page_checksum=True)
@@ -157,7 +151,6 @@ def read_labels(path: Path) -> Any:
 
 
 def make_picture(path: Path) -> Path:
-    """A small PNG."""
     path.mkdir(parents=True)
     pixels = np.random.default_rng(0).integers(0, 255, (24, 24, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(path / "photo.png")
@@ -173,7 +166,6 @@ def read_picture(path: Path) -> Any:
 
 
 def make_run(path: Path) -> Path:
-    """A result with the manifest of its folder."""
     path.mkdir(parents=True)
     Result.read(COMMITTED).write(path / "result.json")
     write_manifest(path)
@@ -189,7 +181,6 @@ def read_run(path: Path) -> Any:
 
 
 def make_state(path: Path) -> Path:
-    """The state of a training run."""
     path.mkdir(parents=True)
     torch.manual_seed(0)
     module = torch.nn.Linear(6, 4)

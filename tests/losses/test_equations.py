@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -19,83 +18,37 @@ LABELS = torch.tensor([0, 1, 0, 2, 1, 0])
 POSITIVES = slow.unit_rows(N * 3, D, seed=9).reshape(N, 3, D)
 
 
-@dataclass(frozen=True)
-class Case:
-    name: str
-    fast: Callable[..., Tensor]
-    slow: Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
-def _floor(t: Tensor, floor: float | None) -> Callable[[], Tensor]:
-    return lambda: torch.exp(-1 / t) if floor is None else torch.tensor(floor, dtype=t.dtype)
-
-
-SOFTMAX: list[tuple[str, dict[str, Any]]] = [
+LABELLED = ("spread", "generalized_cross_entropy")
+CASES: list[tuple[str, dict[str, Any]]] = [
     ("info_nce", {}),
     *(("rince", {"q": q, "lam": lam}) for q, lam in ((0.01, 0.01), (0.5, 0.01), (1.0, 0.3), (0.3, 1.0))),
     ("debiased_contrastive", {"tau_plus": 0.1}),
     ("debiased_contrastive", {"tau_plus": 0.6}),
     ("debiased_contrastive", {"tau_plus": 0.6, "floor": 0.3}),
     ("debiased_contrastive", {"tau_plus": 0.2, "positives": POSITIVES}),
+    *(("hard_negative_contrastive", {"beta": b, "tau_plus": p}) for b, p in ((0.0, 0.1), (1.0, 0.1), (0.5, 0.7))),
+    ("hard_negative_contrastive", {"beta": 0.7, "tau_plus": 0.2, "positives": POSITIVES}),
+    ("hard_negative_contrastive", {"beta": 0.5, "tau_plus": 0.6, "floor": 0.3}),
+    *(("spread", {"alpha": alpha}) for alpha in (0.0, 0.4, 1.0)),
     *(
-        ("hard_negative_contrastive", settings)
-        for settings in (
-            {"beta": 0.0, "tau_plus": 0.1},
-            {"beta": 1.0, "tau_plus": 0.1},
-            {"beta": 0.5, "tau_plus": 0.7},
-            {"beta": 0.7, "tau_plus": 0.2, "positives": POSITIVES},
-            {"beta": 0.5, "tau_plus": 0.6, "floor": 0.3},
-        )
+        ("generalized_cross_entropy", {"q": q, "smoothing": smoothing})
+        for q, smoothing in ((0.0, 0.0), (0.7, 0.0), (1.0, 0.0), (0.0, 0.2), (0.5, 0.3))
     ),
 ]
 
 
-def _softmax_row(name: str, settings: dict[str, Any], t: Tensor) -> slow.Row:
-    if name == "info_nce":
-        return slow.info_nce_row
+def _equation(name: str, given: dict[str, Any], within: bool, x: Tensor, y: Tensor, t: Tensor) -> Tensor:
+    if name in LABELLED:
+        labelled = slow.spread if name == "spread" else slow.gce
+        return labelled(x, y, LABELS.tolist(), t, *given.values(), within)
+    row = slow.info_nce_row
     if name == "rince":
-        return slow.rince_row(**settings)
-    return slow.hcl_row(settings["tau_plus"], settings.get("beta", 0.0), _floor(t, settings.get("floor")))
-
-
-def _softmax_case(name: str, settings: dict[str, Any], within: bool) -> Case:
-    told = "-".join(key if key == "positives" else f"{value}" for key, value in settings.items())
-    positives = settings.get("positives")
-    return Case(
-        f"{name}-{told}{'-within' if within else ''}",
-        functools.partial(getattr(losses, name), within_view=within, **settings),
-        lambda x, y, t: slow.symmetric(
-            _softmax_row(name, settings, t), x, y, t, within_view=within, positives=positives
-        ),
-    )
-
-
-def _spread_cases(within: bool) -> list[Case]:
-    return [
-        Case(
-            f"spread-{alpha}{'-within' if within else ''}",
-            lambda x, y, a=alpha, **options: losses.spread(x, y, LABELS, alpha=a, within_view=within, **options),
-            lambda x, y, t, a=alpha: slow.spread(x, y, LABELS.tolist(), t, a, within),
-        )
-        for alpha in (0.0, 0.4, 1.0)
-    ]
-
-
-def _gce_cases(within: bool) -> list[Case]:
-    return [
-        Case(
-            f"gce-{q}-{smoothing}{'-within' if within else ''}",
-            lambda x, y, own=(q, smoothing), **options: losses.generalized_cross_entropy(
-                x, y, LABELS, q=own[0], smoothing=own[1], within_view=within, **options
-            ),
-            lambda x, y, t, own=(q, smoothing): slow.gce(x, y, LABELS.tolist(), t, *own, within),
-        )
-        for q, smoothing in ((0.0, 0.0), (0.7, 0.0), (1.0, 0.0), (0.0, 0.2), (0.5, 0.3))
-    ]
-
-
-CASES = [_softmax_case(*one, within) for within in (False, True) for one in SOFTMAX]
-CASES += _spread_cases(False) + _spread_cases(True) + _gce_cases(False) + _gce_cases(True)
+        row = slow.rince_row(**given)
+    elif name != "info_nce":
+        floor = given.get("floor")
+        least = torch.exp(-1 / t) if floor is None else torch.tensor(floor, dtype=t.dtype)
+        row = slow.hcl_row(given["tau_plus"], given.get("beta", 0.0), lambda: least)
+    return slow.symmetric(row, x, y, t, within_view=within, positives=given.get("positives"))
 
 
 def _inputs(t: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -114,12 +67,16 @@ def _evaluated(function: Callable[..., Tensor], t: float) -> tuple[Tensor, list[
 
 
 @pytest.mark.parametrize("t", [0.07, 0.5])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_loss_is_its_equation(case: Case, t: float) -> None:
-    expected, expected_gradients = _evaluated(case.slow, t)
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize(("name", "given"), CASES)
+def test_a_loss_is_its_equation(name: str, given: dict[str, Any], within: bool, t: float) -> None:
+    expected, expected_gradients = _evaluated(functools.partial(_equation, name, given, within), t)
+    labels = (LABELS,) if name in LABELLED else ()
     for chunk_size in (None, 4):
-        fast = functools.partial(case.fast, reduction="none", chunk_size=chunk_size)
-        values, gradients = _evaluated(lambda x, y, t, fast=fast: fast(x, y, temperature=t), t)
+        how = {"reduction": "none", "chunk_size": chunk_size, "within_view": within, **given}
+        values, gradients = _evaluated(
+            lambda x, y, t, how=how: getattr(losses, name)(x, y, *labels, temperature=t, **how), t
+        )
         torch.testing.assert_close(values, expected, rtol=1e-9, atol=1e-9)
         for ours, reference in zip(gradients, expected_gradients, strict=True):
             torch.testing.assert_close(ours, reference, rtol=1e-7, atol=1e-9)

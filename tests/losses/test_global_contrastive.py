@@ -63,16 +63,6 @@ def test_sogclr_on_the_whole_dataset_is_info_nce(gamma: float, within_view: bool
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9)
 
 
-def test_nuclr_with_zeta_at_zero_is_sogclr() -> None:
-    """Remark of section 3.4: it is the step of zeta, and nothing else, that tells them apart."""
-    sogclr, frozen, nuclr = (GlobalContrastiveLoss(N, temperature=TAU, popularity_lr=lr) for lr in (0.0, 0.5, 0.5))
-    frozen.popularity_lr = 0.0
-    for step, items in enumerate(_batches(4)):
-        values = [loss(*_features(step), items) for loss in (sogclr, frozen, nuclr)]
-    assert torch.equal(values[0], values[1])
-    assert not torch.equal(values[0], values[2])
-
-
 def _learned(n: int, batch: int, *, tau: float, lr: float) -> list[list[Tensor]]:
     """For both sides: the popularity that is reported, that of the last steps, and that of all similarities."""
     generator = torch.Generator().manual_seed(0)

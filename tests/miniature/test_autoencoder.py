@@ -13,13 +13,15 @@ def small():
     return PatchAutoencoder((12, 8, 8), latent_channels=3, norm_num_groups=2, sample_size=16).eval()
 
 
-def test_pictures_become_latents_and_come_back(small):
-    x = torch.rand(2, 3, 16, 16) * 2 - 1
+def test_pictures_become_latents_and_come_back_also_by_a_saved_one(small, tmp_path):
+    small.save_pretrained(tmp_path)
+    again, x = PatchAutoencoder.from_pretrained(tmp_path), torch.rand(2, 3, 16, 16) * 2 - 1
     with torch.no_grad():
         z = small.encode(x).latent_dist.mean
         assert z.shape == (2, 3, 4, 4)
         (plain,) = small.decode(z, return_dict=False)
         assert torch.equal(small.decode(z).sample, plain)
+        assert torch.allclose(again.decode(z).sample, plain, atol=1e-5)
     assert plain.shape == x.shape
 
 
@@ -32,14 +34,6 @@ def test_the_first_level_moves_pixels_and_loses_none(small):
     handle.remove()
     assert torch.equal(seen[0][0, :4, 0, 0].sort().values, x[0, 0, :2, :2].flatten())
     assert torch.equal(torch.nn.functional.pixel_shuffle(seen[0], 2), x)
-
-
-def test_a_saved_one_draws_the_same(small, tmp_path):
-    small.save_pretrained(tmp_path)
-    again = PatchAutoencoder.from_pretrained(tmp_path)
-    z = torch.randn(1, 3, 4, 4)
-    assert torch.allclose(again.decode(z).sample, small.decode(z).sample, atol=1e-5)
-    assert list(again.config.block_out_channels) == [12, 8, 8]
 
 
 def test_a_pipeline_reads_the_size_of_its_pictures_from_it():

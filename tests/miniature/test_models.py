@@ -1,7 +1,5 @@
 """The models that ship: they load in both libraries, read the shipped pictures, and refuse other weights."""
 
-import shutil
-
 import numpy as np
 import open_clip
 import pytest
@@ -49,23 +47,12 @@ def test_what_ships_is_small():
     assert {path.suffix for path in files} <= {".safetensors", ".json", ".gz", ".md", ".webp", ".csv"}
 
 
-def test_clip_comes_as_open_clip_gives_it(clip):
-    model, _, tokenizer = clip
-    assert isinstance(model, open_clip.CLIP)
-    assert not model.training
-    assert isinstance(tokenizer, open_clip.SimpleTokenizer)
-    with torch.no_grad():
-        image, text, scale = model(torch.zeros(2, 3, 64, 64), tokenizer(TEXTS))
-    width = model.text_projection.shape[1]
-    assert image.shape == (2, width)
-    assert text.shape == (4, width)
-    assert scale > 1
-
-
 @pytest.mark.parametrize("padding", ["max_length", True])
 def test_features_and_logits_of_the_twins_agree(clip, twin, people, padding):
     """Padding follows the end token, and the tower is causal, so that how much there is does not matter."""
     model, preprocess, tokenizer = clip
+    assert isinstance(model, open_clip.CLIP)
+    assert not model.training
     other, other_tokenizer, processor = twin
     pictures = [people[0].read(i) for i in range(5)]
     seen, ids = torch.stack([preprocess(picture) for picture in pictures]), tokenizer(TEXTS)
@@ -114,21 +101,13 @@ def test_clip_mistakes_birds_in_front_of_the_wrong_background(clip):
     assert right[frequent].mean() - right[~frequent].mean() > 0.2
 
 
-def test_pipeline_reads_a_text_tower_of_its_own():
+def test_pipeline_reads_a_text_tower_of_its_own_and_a_seed_gives_one_picture():
     pipeline, own = load_pipeline(), load_weights(weights_dir() / "text.safetensors")
     for name, tensor in pipeline.text_encoder.state_dict().items():
         assert torch.equal(tensor, own[f"text_model.{name.removeprefix('text_model.')}"]), name
-    assert pipeline.tokenizer.pad_token_id == 0
-
-
-def test_pipeline_draws_the_same_picture_for_the_same_seed():
-    pipeline = load_pipeline()
-
-    def draw(seed):
-        source = torch.Generator().manual_seed(seed)
-        return pipeline("A photo of a chef.", num_inference_steps=2, generator=source, output_type="pt").images
-
-    one, again, other = draw(0), draw(0), draw(1)
+    sources = [torch.Generator().manual_seed(seed) for seed in (0, 0, 1)]
+    how = {"num_inference_steps": 2, "output_type": "pt"}
+    one, again, other = (pipeline("A photo of a chef.", generator=source, **how).images for source in sources)
     assert one.shape == (1, 3, 64, 64)
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
@@ -159,7 +138,7 @@ def test_judge_reads_the_people_that_the_pipeline_draws():
 def test_another_build_is_found_through_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("VLDEBIAS_MINIATURE", str(tmp_path))
     assert weights_dir() == tmp_path
-    with pytest.raises(InvalidInputError, match=r"no tokenizer at .*python -m eval.miniature --out "):
+    with pytest.raises(InvalidInputError, match="no tokenizer at"):
         load_clip()
     with pytest.raises(InvalidInputError, match=r"no weights at .*judge.safetensors"):
         load_judge(tmp_path)
@@ -169,15 +148,10 @@ def test_another_build_is_found_through_the_environment(monkeypatch, tmp_path):
 
 
 def test_weights_of_another_edition_are_refused(tmp_path):
-    for path in weights_dir().glob("*"):
-        if path.is_file():
-            shutil.copy(path, tmp_path)
-    weights = load_weights(tmp_path / "judge.safetensors")
-    weights["features.0.weight"] = torch.zeros(32, 3, 5, 5)
-    save_file(weights, tmp_path / "judge.safetensors")
-    with pytest.raises(InvalidInputError, match=r"judge.safetensors.* 1 do not fit, features.0.weight"):
-        load_judge(tmp_path)
-    weights.pop("features.0.weight")
-    save_file(weights, tmp_path / "judge.safetensors")
-    with pytest.raises(InvalidInputError, match="1 do not fit"):
-        load_judge(tmp_path)
+    weights = load_weights(weights_dir() / "judge.safetensors")
+    for change in ({"features.0.weight": torch.zeros(32, 3, 5, 5)}, {}):
+        weights.pop("features.0.weight")
+        save_file(weights | change, tmp_path / "judge.safetensors")
+        with pytest.raises(InvalidInputError, match=r"judge.safetensors.* 1 do not fit, features.0.weight"):
+            load_judge(tmp_path)
+        weights |= {"features.0.weight": torch.zeros(0)}

@@ -63,7 +63,7 @@ def add_line(out: TaskResult, line: ShareLine, subset: str = "", parity: float =
 
 def published(gallery: Gallery) -> TaskResult:
     """Measure lines of B/32's texts and what Stable Diffusion 1.5 generated."""
-    host, table = gallery.texts.host, read_shares(None, gallery.prompts)
+    host, table = gallery.texts, read_shares(None, gallery.prompts)
     asked = [fill(FORM, concept=one) for one in table.index]
     kept = [i for i, text in enumerate(asked) if text in gallery.queries]
     rows = host.embed([asked[i] for i in kept], host.roles[0])
@@ -79,7 +79,7 @@ def published(gallery: Gallery) -> TaskResult:
 
 def retrieval(gallery: Gallery) -> TaskResult:
     """Measure which queries lean before any gallery is searched."""
-    host, role = gallery.texts.host, gallery.texts.host.roles[0]
+    host, role = gallery.texts, gallery.texts.roles[0]
     rows = host.under(gallery.queries, role, None)
     scores = (rows @ gallery.rows.T).numpy()
     first = [pool[np.argsort(-scores[:, pool], axis=1, kind="stable")[:, :FIRST]] for pool in gallery.pools(range(10))]

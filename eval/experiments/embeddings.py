@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vldebias.data import Embeddings, Labels
-from vldebias.evaluation.session import Texts
-from vldebias.hosts import TextTable
+from vldebias.hosts import Host, TextTable, resolve
 from vldebias.prompts import PromptSet
 
 FILE = "celeba1000_vitb32_openai.npz"
@@ -41,7 +40,7 @@ class Gallery:
     """Images with labels, the texts of the same model, queries, and the prompts that projections are fitted on."""
 
     images: Embeddings
-    texts: Texts
+    texts: Host
     queries: tuple[str, ...]
     prompts: PromptSet
 
@@ -82,7 +81,7 @@ def celeba() -> Gallery:
             labels={"gender": attribute("Male", "male", "female"), "age": attribute("Young", "young", "old")},
             about={"model": "CLIP ViT-B/32 openai", "data": "CelebA", "split": "000001-001000"},
         ),
-        texts=Texts(TextTable(rows, "CLIP ViT-B/32 openai")),
+        texts=TextTable(rows, "CLIP ViT-B/32 openai"),
         queries=queries,
         prompts=PromptSet(
             name="man-woman",
@@ -93,7 +92,7 @@ def celeba() -> Gallery:
     )
 
 
-def miniature(folder: Path | None = None) -> tuple[Texts, Callable[..., Embeddings]]:
+def miniature(folder: Path | None = None) -> tuple[Host, Callable[..., Embeddings]]:
     """Return the texts of the miniature CLIP, or of another build, and its features of renders: world, and what
     `open_world` takes; from the cache of the package where they are there."""
     from eval.miniature.data import open_world
@@ -103,4 +102,4 @@ def miniature(folder: Path | None = None) -> tuple[Texts, Callable[..., Embeddin
 
     model, preprocess, tokenizer = load_clip(folder)
     encoder = image_encoder(model, preprocess)
-    return Texts(model, tokenizer), lambda name, **how: embed_images(open_world(name, **how), encoder)
+    return resolve(model, tokenizer=tokenizer), lambda name, **how: embed_images(open_world(name, **how), encoder)

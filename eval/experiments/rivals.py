@@ -42,7 +42,7 @@ from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
 from vldebias.evaluation.run import evaluate
-from vldebias.evaluation.session import Texts
+from vldebias.hosts import Host, TextTable
 from vldebias.methods import METHODS, Lian, Method, Need, Problem, Reference
 from vldebias.methods.closed_form import CALI, EQUALISE, ClosedForm
 from vldebias.methods.presets import LAM_OF_DEFAULT
@@ -102,7 +102,7 @@ def compared() -> list[Method]:
 class Split:
     """One reference, one gallery, the texts of the same model; queries to rank for, or classes to tell apart."""
 
-    texts: Texts
+    texts: Host
     reference: Embeddings
     gallery: Embeddings
     prompts: PromptSet
@@ -118,10 +118,10 @@ class Split:
         told = Reference(self.reference.features, labels=self.reference.labels, within_classes=self.classes is not None)
         for method in methods:
             given = told if method.uses_images or method.name in ("auto", WEAKER.name) else None
-            edit = Problem(self.texts.host, [sets], reference=given, neutral=self.queries).fit(method, "joint")
+            edit = Problem(self.texts, [sets], reference=given, neutral=self.queries).fit(method, "joint")
             if hasattr(edit, "wordings"):
                 try:
-                    self.texts.under(self.queries or sets.classes, edit)
+                    self.texts.under(self.queries or sets.classes, "joint", edit)
                 except InvalidInputError as error:
                     print(f"{method.name}: left out: {error}", file=sys.stderr)
                     continue
@@ -133,9 +133,9 @@ class Split:
         common: dict[str, Any] = {"methods": edits, "resamples": RESAMPLES}
         if self.classes is not None:
             gallery, columns = self.gallery, {"label": self.label, "spurious": self.attribute}
-            return evaluate(self.texts.host, gallery, prompts=self.classes, task="groups", **columns, **common)
+            return evaluate(self.texts, gallery, prompts=self.classes, task="groups", **columns, **common)
         how: dict[str, Any] = {"queries": self.queries, "k": self.k, "resample": "queries"}
-        return evaluate(self.texts.host, self.gallery, prompts={self.attribute: self.prompts}, **how, **common)
+        return evaluate(self.texts, self.gallery, prompts={self.attribute: self.prompts}, **how, **common)
 
     def order_kept(self, edits: Mapping[str, Edit]) -> dict[str, float]:
         """Return Spearman's correlation of scores before and after, inside the groups."""
@@ -149,7 +149,7 @@ class Split:
         kept = {"none": 1.0}
         for name, edit in edits.items():
             seen = rows if edit.side == "text" else normalize(edit.image(rows), dim=1)
-            scores = (self.texts.under(asked, edit) @ seen.T).numpy().round(12)
+            scores = (self.texts.under(asked, "joint", edit) @ seen.T).numpy().round(12)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # a query whose scores are all alike keeps no order
                 kept[name] = float(np.nan_to_num(rank_kept(base, scores, codes)).mean())
@@ -255,7 +255,7 @@ def ages(splits: int = SPLITS) -> Iterator[Split]:
     asked = dict.fromkeys((*men, *women, *prompts.spurious))
     rows = dict(zip(asked, data.texts.embed(list(asked)), strict=True))
     rows |= {name: data.texts.embed(texts).mean(0) for name, texts in own.items()}
-    texts = Texts(rows, model_id="CLIP ViT-B/32 openai")
+    texts = TextTable(rows, "CLIP ViT-B/32 openai")
     classes = replace(prompts, name="age", classes=tuple(own), class_names=("old", "young"))
     for seen, rest in halves(data, splits):
         gallery, reference = data.images[np.sort(rest)], data.images[seen]

@@ -25,7 +25,7 @@ from eval.experiments.rivals import LIGHT, Split
 from eval.miniature.people import MALE_SHARE, Life
 from eval.tables import parser, read, run
 from vldebias.evaluation.result import TaskProvenance, TaskResult
-from vldebias.evaluation.session import Texts
+from vldebias.hosts import Host
 from vldebias.methods import get_method
 from vldebias.metrics import Metric
 from vldebias.prompts import PromptSet, load_prompts
@@ -111,20 +111,20 @@ def correlation(some: Mapping[str, float], others: Mapping[str, float]) -> float
     return float(spearmanr([some[m] for m in common], [others[m] for m in common]).statistic)
 
 
-def in_space(texts: Texts, prompts: PromptSet, queries: Sequence[str]) -> tuple[Floats, Floats]:
+def in_space(texts: Host, prompts: PromptSet, queries: Sequence[str]) -> tuple[Floats, Floats]:
     """Return the embeddings of queries (q, d) and of the set's pairs (p, 2, d)."""
     pairs = np.stack([texts.embed(list(pair)).double().numpy() for pair in prompts.pairs])
     return texts.embed(list(queries)).double().numpy(), pairs
 
 
-def task(name: str, title: str, texts: Texts, prompts: PromptSet, queries: Sequence[str], split: str) -> TaskResult:
-    weights = texts.host.fingerprint()
+def task(name: str, title: str, texts: Host, prompts: PromptSet, queries: Sequence[str], split: str) -> TaskResult:
+    weights = texts.fingerprint()
     return TaskResult(
         TaskProvenance(
             task=name,
             title=title,
             description="Geometry of queries, images and gender; MaxSkew of the linear methods, mean over references.",
-            model=str(texts.host.model_id or "miniature CLIP"),
+            model=str(texts.model_id or "miniature CLIP"),
             fingerprint=None if weights is None else weights.to_dict(),
             prompts=prompts.name,
             prompts_hash=prompts.hash,

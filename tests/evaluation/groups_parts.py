@@ -10,7 +10,6 @@ import torch
 from vldebias.data import Embeddings, Labels
 from vldebias.evaluation.groups import GroupsTask
 from vldebias.evaluation.result import TaskResult
-from vldebias.evaluation.session import Texts
 from vldebias.hosts import TextTable
 from vldebias.prompts import PromptSet
 
@@ -30,7 +29,7 @@ AXES = torch.linalg.qr(torch.randn(DIM, DIM, generator=torch.Generator().manual_
 BIRD, PLACE, REST, SKY = AXES[0], AXES[1], AXES[2], AXES[3]
 
 
-def texts(**more: torch.Tensor) -> Texts:
+def texts(**more: torch.Tensor) -> TextTable:
     """Class prompts lean to a place; spurious prompts and pairs say which direction that is."""
     rows = {"a sky": SKY, **more}
     for sign, bird, place in ((-1, *("landbird", "land")), (1, *("waterbird", "water"))):
@@ -39,7 +38,7 @@ def texts(**more: torch.Tensor) -> Texts:
         rows[f"a photo of a {place}"] = REST + 0.3 * SKY + sign * PLACE
         for other, where in ((-1, "land"), (1, "water")):
             rows[f"a {bird} on {where}"] = REST + 0.5 * sign * BIRD + other * PLACE
-    return Texts(TextTable(rows, "a made-up model"))
+    return TextTable(rows, "a made-up model")
 
 
 def birds(n: int = 400, seed: int = 0, correlation: float = 0.5, noise: float = 0.6) -> Embeddings:

@@ -13,7 +13,7 @@ from vldebias.errors import VldebiasWarning
 from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.plan import GeneratedImages
 from vldebias.evaluation.scores import scored
-from vldebias.evaluation.session import Texts
+from vldebias.hosts import resolve
 from vldebias.hosts.images import image_encoder
 from vldebias.loading import Loaded
 from vldebias.miniature import load_clip
@@ -53,7 +53,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> GeneratedImages:
 
 
 def evaluate(clip: Loaded, drawn: GeneratedImages):
-    texts, encoder = Texts(clip.host, clip.tokenizer), image_encoder(clip.host, clip.preprocess)
+    texts, encoder = resolve(clip.host, tokenizer=clip.tokenizer), image_encoder(clip.host, clip.preprocess)
     (part,) = scored(drawn, encoder, texts, "generation", clip=True, fid=False, resamples=100, seed=0)
     return {row.method: row for row in part.rows}, part.provenance
 

@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 import vldebias
 from vldebias.cli import app
 from vldebias.errors import InvalidInputError, SuspectInputWarning, VldebiasError
-from vldebias.evaluation import Options, Result, Texts, evaluate, run_suite
+from vldebias.evaluation import Options, Result, evaluate, run_suite
 from vldebias.methods import METHODS as REGISTRY
+from vldebias.methods import Problem
 from vldebias.miniature import load_clip
 from vldebias.progress import SILENT
 
@@ -81,8 +82,7 @@ def test_a_suite_of_six_methods_runs_on_embeddings_alone(folder: Path) -> None:
 
 @quiet
 def test_fitted_edits_and_methods_are_measured_beside_names(folder: Path) -> None:
-    fitted = Texts(texts()).fit(GENDER, "cali", 50.0)
-    assert fitted is not None
+    fitted = Problem(texts(), GENDER, lam=50.0).fit("cali", "joint")
     given = {"mine": fitted, "cali": "cali", "sum": REGISTRY["orth"] + REGISTRY["cali"]}
     result = measured(SEX, methods=given)
     assert {row.method for row in result.rows} == {"none", "cali", "orth+cali", "mine", "random"}

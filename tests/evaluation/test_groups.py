@@ -16,6 +16,7 @@ from sklearn.metrics import accuracy_score
 from vldebias.data import UNKNOWN, Embeddings, Labels
 from vldebias.errors import InvalidInputError, ProjectionMismatchError
 from vldebias.evaluation.groups import MEDIAN, class_of
+from vldebias.evaluation.images import fit_method
 from vldebias.evaluation.result import TaskResult
 from vldebias.metrics import group_accuracy
 from vldebias.metrics.bootstrap import resampled_counts, wilson_interval
@@ -44,7 +45,7 @@ def evaluate(test: Embeddings, **given: Any) -> list[TaskResult]:
 def scores_of(test: Embeddings, method: str) -> torch.Tensor:
     """The plain way: project the class prompts, normalise, multiply."""
     side = texts()
-    projection, rows = side.fit(PROMPTS, method, 1000.0), side.embed(PROMPTS.classes)
+    projection, rows = fit_method(side, PROMPTS, method, 1000.0), side.embed(PROMPTS.classes)
     rows = rows if projection is None else torch.nn.functional.normalize(projection(rows), dim=1)
     return test.unit[:].double() @ rows.T
 
@@ -94,7 +95,7 @@ def test_areas_are_shares_of_ordered_pairs_and_a_shift_of_a_value_changes_nothin
 def test_cosines_of_class_prompts_are_averages_over_the_texts_of_a_value() -> None:
     part = evaluate(birds(40), resamples=2)[1]
     side = texts()
-    rows = torch.nn.functional.normalize(side.fit(PROMPTS, "cali", 1000.0)(side.embed(PROMPTS.classes)), dim=1)
+    rows = torch.nn.functional.normalize(fit_method(side, PROMPTS, "cali", 1000.0)(side.embed(PROMPTS.classes)), dim=1)
     table = rows @ side.embed(["a land background", "a water background"]).T
     for (i, name), (j, value) in product(enumerate(NAMES), enumerate(PLACES)):
         assert cell(part, "cosine", "cali", f"{name} / {value}").value == pytest.approx(float(table[i, j]))
@@ -164,7 +165,7 @@ def test_lam_strength_and_edits_reach_the_figures() -> None:
     assert found == {"none": (None, None), "orth": (None, 0.5), "cali": (50.0, 0.5), "orth-cali": (50.0, 0.5)}
     nothing = evaluate(birds(), strength=0.0)[0]
     assert all(f.change in (None, (0, 0, 0)) for f in nothing.rows if f.method != MEDIAN)
-    fitted = texts().fit(PROMPTS, "cali", 1000.0)
+    fitted = fit_method(texts(), PROMPTS, "cali", 1000.0)
     part = evaluate(birds(), edits={"mine": fitted})[0]
     mine, cali = cell(part, "worst_group", "mine"), cell(part, "worst_group", "cali")
     assert mine == cali.model_copy(update={"method": "mine"})

@@ -21,7 +21,7 @@ from vldebias import metrics as M
 from vldebias.data import Embeddings
 from vldebias.errors import SuspectInputWarning, VldebiasError, VldebiasWarning
 from vldebias.evaluation.images import ImageTask
-from vldebias.evaluation.session import Texts
+from vldebias.hosts import TextTable
 from vldebias.miniature import load_clip
 
 REFUSED, WARNED, SILENT = "refused", "warned", "silent"
@@ -327,7 +327,7 @@ def test_what_leaves_a_relu_is_no_embedding() -> None:
     """Half of its numbers are 0, and none is below."""
     features = Embeddings.of(np.maximum(RNG.normal(size=(N, 16)), 0))
     with pytest.warns(SuspectInputWarning, match="no number below 0"):
-        ImageTask.check_images(features, Texts({"a": np.ones(16)}), "a")
+        ImageTask.check_images(features, TextTable({"a": np.ones(16)}), "a")
 
 
 def test_at_most_five_mistakes_pass_in_silence_each_with_its_reason() -> None:

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from eval.miniature.birds import LEAN
 from vldebias.cli import app
+from vldebias.evaluation.images import fit_method
 from vldebias.evaluation.plan import identity, joint_fingerprint
 from vldebias.evaluation.result import Result
-from vldebias.evaluation.session import Texts
 from vldebias.evaluation.task import load_suite
 from vldebias.prompts import load_prompts
 
@@ -62,10 +62,10 @@ def test_what_is_called_default_is_what_debias_attaches() -> None:
         assert (method, images, paper) == ("default", "cali+equalise", "paper")
         reference = torch.randn(50, host.dim("joint"), generator=torch.Generator().manual_seed(0))
         for name, given in ((method, None), (images, reference)):
-            measured = Texts(host).fit(load_prompts(prompts), name, task.lam, reference=given)
+            measured = fit_method(host, load_prompts(prompts), name, task.lam, reference=given)
             attached = fit_projection(host, prompts, reference=given)
             torch.testing.assert_close(measured.matrix(), attached.matrix(), rtol=0, atol=0)
-        measured = Texts(host).fit(load_prompts(prompts), paper, task.lam)
+        measured = fit_method(host, load_prompts(prompts), paper, task.lam)
         attached = fit_projection(host, prompts, method=paper)
         torch.testing.assert_close(measured.matrix(), attached.matrix(), rtol=0, atol=0)
     pipe = resolve(load_pipeline())

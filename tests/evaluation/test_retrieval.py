@@ -15,11 +15,11 @@ from torchmetrics.retrieval import RetrievalHitRate
 from vldebias import fit_projection, make_prompt_set
 from vldebias.data import UNKNOWN, Embeddings, Labels, cross
 from vldebias.errors import SuspectInputWarning
+from vldebias.evaluation.images import fit_method
 from vldebias.evaluation.result import TaskResult
 from vldebias.evaluation.retrieval import Gallery, RetrievalTask, relevance
-from vldebias.evaluation.session import Texts
 from vldebias.evaluation.task import Data
-from vldebias.hosts import TextTable
+from vldebias.hosts import Host, TextTable
 from vldebias.metrics import max_skew, min_skew, ndkl
 from vldebias.metrics.bootstrap import recentred_interval
 from vldebias.metrics.metric import get_metric
@@ -47,8 +47,7 @@ def table_of(prompts: list[str], width: int = D) -> TextTable:
 
 
 OTHERS = [*CAPTIONS, *(prompt for column in CLASSES.values() for prompt in column.values())]
-TABLE = table_of([*prompts_of(GENDER, TONE), *QUERIES, *OTHERS])
-TEXTS = Texts(TABLE)
+TEXTS = table_of([*prompts_of(GENDER, TONE), *QUERIES, *OTHERS])
 
 
 def make_gallery(empty: int = 0) -> Embeddings:
@@ -57,7 +56,7 @@ def make_gallery(empty: int = 0) -> Embeddings:
     gender, tone, hat = rng.integers(2, size=N), rng.integers(3, size=N), rng.integers(2, size=N)
     tone[:7], hat[:5] = UNKNOWN, UNKNOWN
     own = rng.integers(len(CAPTIONS), size=N)
-    near = np.stack([TABLE.embed([CAPTIONS[i]], "joint")[0].numpy() for i in own])
+    near = np.stack([TEXTS.embed([CAPTIONS[i]], "joint")[0].numpy() for i in own])
     features = near + 0.8 * gender[:, None] * rng.normal(size=D) + 1.5 * rng.normal(size=(N, D))
     return Embeddings(
         features=features.astype(np.float32),
@@ -79,7 +78,7 @@ BARE = replace(GALLERY, captions=(), labels={name: of for name, of in GALLERY.la
 
 
 def evaluate(
-    gallery: Embeddings = BARE, prompts=None, queries=QUERIES, texts: Texts = TEXTS, **options
+    gallery: Embeddings = BARE, prompts=None, queries=QUERIES, texts: Host = TEXTS, **options
 ) -> list[TaskResult]:
     fields = {"name": "noise", "title": "Noise", "data": Data(name="given"), "k": K, "resamples": 50}
     fields |= {"prompts": {"gender": GENDER} if prompts is None else prompts, "queries": list(queries)}
@@ -87,9 +86,9 @@ def evaluate(
 
 
 def naive_scores(method: str, sets, strength: float = 1.0) -> np.ndarray:
-    rows = TABLE.embed(QUERIES, "joint")
+    rows = TEXTS.embed(QUERIES, "joint")
     if method != "none":
-        projection = fit_projection(TABLE, sets, method=method)
+        projection = fit_projection(TEXTS, sets, method=method)
         rows = normalize((1 - strength) * rows + strength * projection(rows), dim=1)
     images = normalize(torch.tensor(GALLERY.features), dim=1).double()
     return (rows @ images.T).numpy()
@@ -187,7 +186,7 @@ def test_an_unbalanced_gallery_gets_a_warning_that_names_the_other_prior() -> No
 
 def test_query_cosine_says_how_far_queries_move_and_stated_ones_stay() -> None:
     (part,) = evaluate()
-    before, after = TEXTS.embed(QUERIES), TEXTS.under(QUERIES, TEXTS.fit(GENDER, "orth-cali"))
+    before, after = TEXTS.embed(QUERIES), TEXTS.under(QUERIES, "joint", fit_method(TEXTS, GENDER, "orth-cali"))
     expected = float((before * after).sum(1).mean())
     assert cell(part, "query_cosine", "orth-cali").value == pytest.approx(expected)
     assert cell(part, "query_cosine", "none").value == pytest.approx(1)
@@ -199,7 +198,9 @@ def test_query_cosine_says_how_far_queries_move_and_stated_ones_stay() -> None:
 @pytest.mark.parametrize(("method", "k"), [("none", 1), ("cali", 5)])
 def test_recall_agrees_with_torchmetrics(method: str, k: int) -> None:
     (part,) = evaluate(GALLERY)
-    scores = GALLERY.unit[:].double() @ TEXTS.under(CAPTIONS, TEXTS.fit(GENDER, method)).T  # (images, captions)
+    scores = (
+        GALLERY.unit[:].double() @ TEXTS.under(CAPTIONS, "joint", fit_method(TEXTS, GENDER, method)).T
+    )  # (images, captions)
     own = torch.tensor([[a == b for b in CAPTIONS] for a in GALLERY.captions])
     code = torch.tensor([CAPTIONS.index(caption) for caption in GALLERY.captions])
     image, found = torch.arange(N)[:, None], []
@@ -232,11 +233,13 @@ def test_images_of_one_caption_are_drawn_together_and_those_without_are_left_out
 def test_accuracy_agrees_with_scikit_learn(method: str) -> None:
     (part,) = evaluate(classes={**CLASSES, "gender": {"male": "caption 0", "female": "caption 1"}})
     known = GALLERY.column("hat").known
-    projection, images = TEXTS.fit(GENDER, method), GALLERY.unit[:].double()[torch.tensor(known)]
+    projection, images = fit_method(TEXTS, GENDER, method), GALLERY.unit[:].double()[torch.tensor(known)]
     each = []
     for column, prompts in CLASSES.items():
         labels = GALLERY.column(column)
-        guessed = (images @ TEXTS.under([prompts[name] for name in labels.names], projection).T).argmax(1).numpy()
+        guessed = (
+            (images @ TEXTS.under([prompts[name] for name in labels.names], "joint", projection).T).argmax(1).numpy()
+        )
         each.append(accuracy_score(labels.codes[known], guessed))
         assert cell(part, "accuracy", method, column).value == pytest.approx(each[-1])
     mean = cell(part, "accuracy", method)

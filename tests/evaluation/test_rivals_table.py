@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 from eval.experiments import rivals
 from eval.readme import compared
 from vldebias.evaluation.result import Result
-from vldebias.evaluation.session import Texts
+from vldebias.hosts import TextTable
 from vldebias.methods import METHODS
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
@@ -27,7 +27,7 @@ def result() -> Result:
     searches, groups, people = [], [], replace(GENDER, name="gender")
     for seed in (0, 1):
         order = np.random.default_rng(seed).permutation(400)
-        common = {"texts": Texts(texts()), "prompts": people, "attribute": "gender"}
+        common = {"texts": TextTable(texts()), "prompts": people, "attribute": "gender"}
         common |= {"reference": images()[order[:150]], "gallery": images()[order[150:]]}
         searches.append(rivals.Split(queries=GENDER.classes, k=20, **common))
         groups.append(rivals.Split(classes=people, label="job", **common))

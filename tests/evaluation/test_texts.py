@@ -12,7 +12,8 @@ from torch.nn.functional import normalize
 
 import vldebias
 from vldebias.errors import UnsupportedHostError
-from vldebias.evaluation.session import Texts
+from vldebias.evaluation.images import fit_method
+from vldebias.evaluation.session import text_host
 from vldebias.hosts import resolve
 from vldebias.hosts.base import TEXTS
 from vldebias.methods import METHODS
@@ -71,14 +72,14 @@ def transformers_model() -> tuple[nn.Module, Any, Encode]:
 @torch.no_grad()
 def test_under_is_what_an_attached_model_gives(make: Callable[[], tuple[nn.Module, Any, Encode]]) -> None:
     model, tokenizer, encode = make()
-    texts = Texts(model, tokenizer)
-    assert texts.fit(GENDER, "none") is None
-    assert torch.equal(texts.under(FREE, None), texts.embed(FREE))
+    texts = resolve(model, tokenizer=tokenizer)
+    assert fit_method(texts, GENDER, "none") is None
+    assert torch.equal(texts.under(FREE, "joint", None), texts.embed(FREE))
     torch.testing.assert_close(texts.embed(FREE + STATED).float(), encode(FREE + STATED), atol=2e-5, rtol=0)
     for method, strength, keep in SETTINGS:
         lam = 500.0 if METHODS[method].has_lam else None
-        projection = texts.fit(GENDER, method, lam)
-        found = texts.under(FREE + STATED, projection, strength=strength, keep_stated=keep)
+        projection = fit_method(texts, GENDER, method, lam)
+        found = texts.under(FREE + STATED, "joint", projection, strength=strength, keep_stated=keep)
         how = {"method": method, "lam": lam, "strength": strength, "keep_stated": keep}
         with vldebias.debias(model, GENDER, tokenizer=tokenizer, **how):
             torch.testing.assert_close(found.float(), encode(FREE + STATED), atol=5e-5, rtol=0)
@@ -89,9 +90,9 @@ def test_under_is_what_an_attached_model_gives(make: Callable[[], tuple[nn.Modul
 def test_texts_of_an_attached_model_are_not_projected() -> None:
     """A cache of rows that depended on what is attached at the moment would be wrong afterwards."""
     model, tokenizer, _ = open_clip_model()
-    rows = Texts(model, tokenizer).embed(FREE)
+    rows = resolve(model, tokenizer=tokenizer).embed(FREE)
     with vldebias.debias(model, GENDER, tokenizer=tokenizer):
-        torch.testing.assert_close(Texts(model, tokenizer).embed(FREE), rows)
+        torch.testing.assert_close(resolve(model, tokenizer=tokenizer).embed(FREE), rows)
 
 
 def test_every_prompt_is_embedded_once() -> None:
@@ -105,11 +106,10 @@ def test_every_prompt_is_embedded_once() -> None:
         return read(prompts, role)
 
     host.read = counted  # type: ignore[method-assign]
-    texts = Texts(host)
-    twice = texts.embed([*FREE, FREE[0]])
+    twice = host.embed([*FREE, FREE[0]])
     assert torch.equal(twice[0], twice[3])
     for method in ("orth", "cali", "orth-cali"):
-        texts.under(FREE, texts.fit(GENDER, method))
+        host.under(FREE, "joint", fit_method(host, GENDER, method))
     asked = {*FREE, *GENDER.classes, *GENDER.spurious, *sum(GENDER.groups, ())}
     assert len(seen) == len(set(seen))
     assert set(seen) == asked | set(TEXTS)  # those of the fingerprint
@@ -117,4 +117,4 @@ def test_every_prompt_is_embedded_once() -> None:
 
 def test_a_pipeline_is_refused() -> None:
     with pytest.raises(UnsupportedHostError, match="expected an image-text model"):
-        Texts(load_pipeline())
+        text_host(load_pipeline())

@@ -13,7 +13,7 @@ from eval.readme import ATTACHED
 from eval.tables import read, rows_in
 from vldebias.api import fit_projection
 from vldebias.evaluation.result import TaskProvenance, TaskResult
-from vldebias.evaluation.session import Texts
+from vldebias.hosts import TextTable
 from vldebias.methods.presets import PRESETS
 from vldebias.prompts import load_prompts
 
@@ -66,7 +66,7 @@ def test_what_is_attached_is_what_the_rule_chose(kind: str) -> None:
     assert chosen[kind] == list(ATTACHED)[list(FORMS).index(kind)]  # the tables mark it
     assert chosen["pipelines"] == "default"
     noise, prompts = torch.Generator().manual_seed(0), load_prompts("professions-gender")
-    host = Texts({text: torch.randn(16, generator=noise) for text in prompts.texts}).host
+    host = TextTable({text: torch.randn(16, generator=noise) for text in prompts.texts})
     images = torch.randn(60, 16, generator=noise) if kind == "images" else None
     (form,) = [method for method in compared() if method.name == chosen[kind]]
     by_rule = fit_projection(host, prompts, method=form, reference=images)

@@ -12,7 +12,7 @@ from eval.experiments.embeddings import celeba, file
 from eval.experiments.validity import LEAN, RANGES, correlation, gaps, geometry, in_space, lean
 from eval.miniature import people, portraits
 from vldebias.evaluation.result import Result
-from vldebias.evaluation.session import Texts
+from vldebias.hosts import resolve
 from vldebias.miniature import load_clip
 from vldebias.prompts import load_prompts
 
@@ -83,7 +83,7 @@ def test_what_ships_has_the_geometry_that_is_committed():
     jobs, shown = load_prompts("professions-gender"), portraits.sample(400, seed=9002, balanced=True)
     with torch.no_grad():
         images = model.encode_image(torch.stack([preprocess(image) for image in shown.images])).numpy()
-    queries, pairs = in_space(Texts(model, tokenizer), jobs, jobs.held_out_classes)
+    queries, pairs = in_space(resolve(model, tokenizer=tokenizer), jobs, jobs.held_out_classes)
     for name, value in geometry(images, shown.gender.numpy(), queries, pairs).items():
         told = committed["professions", name]
         assert value == pytest.approx(told, abs=0.03, rel=0.06) or "gap" in name, name

@@ -16,7 +16,6 @@ from diffusers_tiny import sd, sdxl
 
 from vldebias import debias, load_prompts
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.session import Texts
 from vldebias.hosts import TextTable
 from vldebias.methods import Diagnostics, Problem, get_method
 from vldebias.methods.baselines.wording import rewrite_prompt
@@ -67,11 +66,11 @@ def test_wordings_are_averaged_and_embeddings_alone_are_refused() -> None:
 def test_a_table_of_texts_gives_the_mean_of_those_it_holds() -> None:
     stated = ("A photo of a male nurse.", STATED)
     rows = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
-    table = Texts(dict(zip((NURSE, *stated), rows, strict=True)))
-    changed = table.under([NURSE], table.fit(SET, "each-value"))
+    table = TextTable(dict(zip((NURSE, *stated), rows, strict=True)))
+    changed = table.under([NURSE], "joint", Problem(table, SET).fit("each-value", "joint"))
     torch.testing.assert_close(changed[0], normalize(table.embed(stated).mean(0), dim=0))
     with pytest.raises(InvalidInputError, match="A photo of a nurse of any gender"):
-        table.under([NURSE], table.fit(SET, "suffix"))
+        table.under([NURSE], "joint", Problem(table, SET).fit("suffix", "joint"))
 
 
 def test_an_attached_model_reads_the_wordings_itself() -> None:

@@ -10,7 +10,6 @@ from vldebias.evaluation.report import compare, render
 from vldebias.evaluation.result import Result, TaskResult
 from vldebias.evaluation.retrieval import RetrievalTask
 from vldebias.evaluation.run import evaluate, run_suite
-from vldebias.evaluation.session import Texts
 from vldebias.evaluation.shares import SharesTask
 from vldebias.evaluation.task import TASKS, Suite, Task, load_suite, register_task
 from vldebias.evaluation.variants import grid
@@ -18,6 +17,6 @@ from vldebias.options import Options
 
 __all__ = [
     "TASKS", "GenerationTask", "GroupsTask", "Options", "Result", "RetrievalTask", "SharesTask", "Suite", "Task",
-    "TaskResult", "Texts", "TextsTask", "VlmJudge", "audit", "compare", "diagnose", "evaluate", "grid",
+    "TaskResult", "TextsTask", "VlmJudge", "audit", "compare", "diagnose", "evaluate", "grid",
     "load_suite", "register_task", "render", "run_suite",
 ]  # fmt: skip

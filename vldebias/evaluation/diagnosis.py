@@ -21,9 +21,9 @@ from torch.nn.functional import normalize
 
 from vldebias.data import Embeddings, Labels, cross
 from vldebias.errors import InvalidInputError, need
-from vldebias.evaluation.images import ImageTask, disjoint
+from vldebias.evaluation.images import ImageTask, disjoint, fit_method
 from vldebias.evaluation.result import NONE, Result, TaskProvenance, TaskResult
-from vldebias.evaluation.session import Texts
+from vldebias.evaluation.session import text_host, weights_of
 from vldebias.methods import get_method
 from vldebias.metrics import k_variance
 from vldebias.metrics.bootstrap import wilson_interval
@@ -200,12 +200,12 @@ def diagnose(
     )
     own, side, rows, used = None, None, {NONE: data.unit[:]}, dict[str, Any]()
     if prompts is not None and texts is not None:
-        own, side = load_prompts(prompts), texts if isinstance(texts, Texts) else Texts(texts)
+        own, side = load_prompts(prompts), text_host(texts)
         ImageTask.check_images(data, side, own.spurious[0])
         given = reference if reference is None or isinstance(reference, Embeddings) else Embeddings.of(reference)
         kept = disjoint(given, data)[0]
         for method in kinds:
-            if (edit := side.fit(own, method, reference=kept)) is not None:
+            if (edit := fit_method(side, own, method, reference=kept)) is not None:
                 rows[method.name] = data.unit.changed(lambda block, edit=edit: normalize(edit.image(block), dim=1))[:]  # type: ignore[misc]
                 used[method.name] = {"lam": edit.provenance.lam, "prompts": edit.provenance.prompts, "side": "image"}
     chance, advice, about = dict[str, Any](), list[str](), data.about
@@ -213,8 +213,8 @@ def diagnose(
         task="diagnose",
         title=" by ".join(name for name, one in ((of_classes, classes), (of_groups, attribute)) if one is not None),
         description="",
-        model=str(about.get("model") or (side and side.host.model_id) or "unnamed model"),
-        fingerprint=None if side is None else side.fingerprint,
+        model=str(about.get("model") or (side and side.model_id) or "unnamed model"),
+        fingerprint=None if side is None else weights_of(side),
         prompts=own.name if own else "",
         prompts_hash=own.hash if own else "",
         split=" ".join(str(about[key]) for key in ("data", "split") if about.get(key)) or "unnamed split",

@@ -18,7 +18,7 @@ from vldebias.evaluation.judges import JUDGES, SURE, ClipJudge, Judge, JudgeSpec
 from vldebias.evaluation.plan import SEED_STEP, GeneratedImages, Plan, planned_prompts
 from vldebias.evaluation.result import NONE, TaskResult
 from vldebias.evaluation.scores import judge_images, scored
-from vldebias.evaluation.session import Session, Texts
+from vldebias.evaluation.session import Session, text_host
 from vldebias.evaluation.shares import add_shares
 from vldebias.evaluation.task import Count, Name, Options, Prompts, Share, Task, file_slug, one_of, register_task
 from vldebias.evaluation.variants import COLUMNS, ROWS, Variant, compose, generate, is_for_pipelines
@@ -265,7 +265,7 @@ class GenerationTask(Task):
             results.append(result)
         if quality and scorer is not None:
             encoder = image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
-            texts = Texts(scorer.host, scorer.tokenizer)
+            texts = text_host(scorer.host, scorer.tokenizer)
             with progress.step(f"{self.name}: CLIPScore, FID"):
                 results += scored(made, encoder, texts, self.name, clip=self.clip_score, fid=self.fid, **self._boot)
         return results

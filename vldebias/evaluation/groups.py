@@ -28,11 +28,13 @@ from vldebias.evaluation.images import (
     doubt_chance,
     doubt_labels,
     doubt_space,
+    fit_method,
     sets_by_column,
 )
 from vldebias.evaluation.result import NONE, TaskProvenance, TaskResult
-from vldebias.evaluation.session import Session, Texts
+from vldebias.evaluation.session import Session
 from vldebias.evaluation.task import Data, Lam, Prompts, register_task
+from vldebias.hosts import Host
 from vldebias.methods import get_method
 from vldebias.metrics.bootstrap import resampled_counts, wilson_interval
 from vldebias.metrics.classification import Reweighted, Statistic, interval_of, mean_accuracy, worst_areas
@@ -138,12 +140,12 @@ class GroupsTask(ImageTask):
         return tuple(self.prompts.texts)
 
     def measure(
-        self, images: Embeddings, texts: Texts, *, train: Embeddings | None = None, val: Embeddings | None = None,
+        self, images: Embeddings, texts: Host, *, train: Embeddings | None = None, val: Embeddings | None = None,
         reference: Embeddings | None = None, edits: Mapping[str, Edit] | None = None, progress: Progress = SILENT,
     ) -> list[TaskResult]:  # fmt: skip
         """Measure accuracy by group on image embeddings with the columns `label` and `spurious`.
 
-        texts: the text side of the same model. train, val: for the baselines. reference: unlabelled images, for methods
+        texts: the host of the same model. train, val: for the baselines. reference: unlabelled images, for methods
         that use some. edits: name -> an edit that was fitted before, measured like a method.
         """
         prompts, split = self.prompts, self._split(images)
@@ -161,7 +163,7 @@ class GroupsTask(ImageTask):
             swept = [one.name for one in map(get_method, self.methods) if one.has_lam]
             for method, lam in product(swept, dict.fromkeys(self.lams)):
                 if lam != details[method].get("lam"):  # its own lambda stands among the others
-                    every[method, lam] = texts.fit(prompts, method, lam, reference=others)
+                    every[method, lam] = fit_method(texts, prompts, method, lam, reference=others)
             bar.note(f"{len(every)} methods")
             shared: dict[UnitRows, dict[Key, Tensor]] = {}  # images that several methods share are read once for all
             for key, edit in every.items():
@@ -254,7 +256,7 @@ class GroupsTask(ImageTask):
                 interval, n = wilson_interval(int(cells[g, :, 1].sum()), int(size[g])), {"images": int(size[g])}
                 result.add("accuracy", method, value, interval, n=n, change=change, subset=names[g])
 
-    def _cosines(self, provenance: TaskProvenance, fitted: Mapping[str, Fitted], texts: Texts) -> list[TaskResult]:
+    def _cosines(self, provenance: TaskProvenance, fitted: Mapping[str, Fitted], texts: Host) -> list[TaskResult]:
         """Give `cosine` of a class with a value, mean over its texts, and `cosine_spread` over the values."""
         prompts = self.prompts
         by_value = {value: own for value, own in prompts.by_value(prompts.spurious).items() if own}

@@ -25,10 +25,11 @@ from vldebias.data import Embeddings, UnitRows, cross, odd_values
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.evaluation.result import NONE, TaskProvenance
-from vldebias.evaluation.session import Session, Texts
+from vldebias.evaluation.session import Session, texts_digest, weights_of
 from vldebias.evaluation.task import Data, Lam, Share, Task
+from vldebias.hosts import Host
 from vldebias.hosts.base import IMAGE, SIDES, TEXT
-from vldebias.methods import METHODS, Method, Need, get_method
+from vldebias.methods import METHODS, Method, Need, Problem, get_method
 from vldebias.methods.diagnostics import spread_along
 from vldebias.methods.reference import place_of
 from vldebias.prompts import PromptSet, load_prompts
@@ -91,7 +92,7 @@ class ImageTask(Task):
         return splits | {"texts": session.texts, "edits": session.edits, "progress": session.progress}
 
     def fit(
-        self, texts: Texts, sets: Sequence[PromptSet], *, neutral: Sequence[str] = (), reference: Any = None,
+        self, texts: Host, sets: Sequence[PromptSet], *, neutral: Sequence[str] = (), reference: Any = None,
         edits: Mapping[str, Edit] | None = None,
     ) -> dict[str, Fitted]:  # fmt: skip
         """Fit every method of the task and return name -> Fitted: "none" first, then the given edits.
@@ -99,11 +100,11 @@ class ImageTask(Task):
         neutral: texts whose change is bounded where the sets have no class prompts of their own.
         """
         how = {"reference": reference, "neutral": () if any(one.classes for one in sets) else tuple(neutral)}
-        found = {one.name: texts.fit(sets, one, self.lam, **how) for one in map(get_method, self.methods)}
+        found = {one.name: fit_method(texts, sets, one, self.lam, **how) for one in map(get_method, self.methods)}
         for name, edit in (edits or {}).items():
             if name in METHODS:
                 raise InvalidInputError(f"edits: got {name!r}, the name of a method; expected another name")
-            texts.host.check(texts.host.roles[0], edit)
+            texts.check(TEXT, edit)
             found[name] = edit
         return {name: Fitted(None, {}, {}) if edit is None else self._fitted(edit) for name, edit in found.items()}
 
@@ -117,10 +118,10 @@ class ImageTask(Task):
         about |= {"choice": origin.choice and origin.choice.to_dict()}
         return Fitted(edit, details | {name: one for name, one in about.items() if one is not None}, details)
 
-    def rows(self, texts: Texts, prompts: Sequence[str], edit: Edit | None) -> Tensor:
+    def rows(self, texts: Host, prompts: Sequence[str], edit: Edit | None) -> Tensor:
         """Return the normalised rows (n, d) of prompts from a model with the edit; stated attributes are kept."""
         on_texts = edit if edit is not None and TEXT in SIDES[edit.side] else None
-        return texts.under(prompts, on_texts, strength=self.strength)
+        return texts.under(prompts, TEXT, on_texts, strength=self.strength)
 
     def images(self, features: UnitRows, edit: Edit | None) -> UnitRows:
         """Return the unit rows (n, d) of images from a model with the edit; images state no attribute."""
@@ -129,7 +130,7 @@ class ImageTask(Task):
         return features.changed(lambda rows: normalize(edit.image(rows, self.strength), dim=1))
 
     def provenance(
-        self, name: str, images: Embeddings, texts: Texts, sets: Sequence[PromptSet],
+        self, name: str, images: Embeddings, texts: Host, sets: Sequence[PromptSet],
         methods: Mapping[str, Mapping[str, Any]], *, settings: Mapping[str, Any] | None = None,
         reference: Embeddings | None = None, **fields: Any,
     ) -> TaskProvenance:  # fmt: skip
@@ -138,12 +139,13 @@ class ImageTask(Task):
         methods: name -> `Fitted.about`. settings: what only measuring knows; the task's own fields are among them.
         """
         about = images.about
-        data = {"images": about, "reference": {} if reference is None else reference.about, "texts": texts.about}
+        data = {"images": about, "reference": {} if reference is None else reference.about}
         digests = {part: one.get("digest") or one.get("data_fingerprint") for part, one in data.items()}
+        digests["texts"] = texts_digest(texts)
         return TaskProvenance(
             task=name,
-            model=str(about.get("model") or texts.host.model_id or "unnamed model"),
-            fingerprint=texts.fingerprint,
+            model=str(about.get("model") or texts.model_id or "unnamed model"),
+            fingerprint=weights_of(texts),
             prompts="+".join(one.name for one in sets),
             prompts_hash="+".join(one.hash for one in sets),
             split=" ".join(str(about[key]) for key in ("data", "split") if about.get(key)) or "unnamed split",
@@ -155,7 +157,7 @@ class ImageTask(Task):
         )
 
     @staticmethod
-    def check_images(images: Embeddings, texts: Texts, prompt: str) -> None:
+    def check_images(images: Embeddings, texts: Host, prompt: str) -> None:
         """Check that features and texts have one width; warn of few different rows, and of no negative entry.
 
         Raises:
@@ -174,6 +176,16 @@ class ImageTask(Task):
         if not (sample < 0).any():
             expected = "expected what the image tower of a model gives, numbers of both signs"
             warn(f"features: got no number below 0, as in pixels or after a ReLU; {expected}", SuspectInputWarning)
+
+
+def fit_method(
+    texts: Host, prompts: PromptSet | Sequence[PromptSet], method: str | Method, lam: float | None = None, **how: Any
+) -> Edit | None:
+    """Fit a method on texts; "none" gives None. lam: for methods that take one. how: arguments of `Problem`."""
+    chosen = get_method(method)
+    if chosen.name == NONE:
+        return None
+    return Problem(texts, prompts, lam=lam if chosen.has_lam else None, **how).fit(chosen, TEXT)
 
 
 def sets_by_column(given: Any) -> dict[str, tuple[PromptSet, ...]]:
@@ -260,7 +272,7 @@ def doubt_labels(images: Embeddings, columns: Sequence[str], sets: Sequence[Prom
             warn(f"labels {what}: " + "; also ".join(problems), SuspectInputWarning)
 
 
-def doubt_space(images: UnitRows, texts: Texts, prompts: Sequence[str]) -> None:
+def doubt_space(images: UnitRows, texts: Host, prompts: Sequence[str]) -> None:
     """Warn where images and texts look unaligned, as those of different models do.
 
     Two signs have to agree: images vary along the differences of the texts no more than along any direction, and their
@@ -278,9 +290,9 @@ def doubt_space(images: UnitRows, texts: Texts, prompts: Sequence[str]) -> None:
         warn(f"{said}; are both of the same model? Embed both with one", SuspectInputWarning)
 
 
-def _in_memory(texts: Texts, prompts: Iterable[str]) -> list[str]:
+def _in_memory(texts: Host, prompts: Iterable[str]) -> list[str]:
     """Return the prompts that are embedded already."""
-    return [prompt for prompt in prompts if (texts.host.roles[0], prompt) in texts.host.memory]
+    return [prompt for prompt in prompts if (TEXT, prompt) in texts.memory]
 
 
 def doubt_chance(nearest: NDArray[np.integer], own: NDArray[np.integer], values: Sequence[str], what: str) -> None:
@@ -310,7 +322,7 @@ def doubt_chance(nearest: NDArray[np.integer], own: NDArray[np.integer], values:
     warn(f"{what} are right about {right:.0%} of {int(counts.sum())} images, {reason}", SuspectInputWarning)
 
 
-def doubt_values(images: Embeddings, column: str, texts: Texts, prompts: PromptSet) -> None:
+def doubt_values(images: Embeddings, column: str, texts: Host, prompts: PromptSet) -> None:
     """Apply `doubt_chance` to the texts that name an attribute's values, where a column has these values."""
     labels = images.column(column)
     places = [place_of(name, prompts) for name in labels.names]

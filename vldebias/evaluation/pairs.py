@@ -15,7 +15,7 @@ from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.images import sets_by_column
 from vldebias.evaluation.result import NONE, TaskProvenance, TaskResult
-from vldebias.evaluation.session import Session
+from vldebias.evaluation.session import Session, weights_of
 from vldebias.evaluation.task import Lam, Prompts, Task, register_task
 from vldebias.hosts import Host, resolve
 from vldebias.methods import Problem, get_method
@@ -51,7 +51,7 @@ class TextsTask(Task):
 
     def measure(self, encoder: Host, *, model: str | None = None, progress: Progress = SILENT) -> list[TaskResult]:
         """Measure every set with a host (`vldebias.hosts.resolve`); model: what it is called, by default its name."""
-        weights, results = encoder.fingerprint(), []
+        results = []
         lam = self.lam if get_method(self.method).has_lam else None
         details = {self.method: {"lam": lam, "strength": 1.0}}
         for name, prompts in self.sets.items():
@@ -61,7 +61,7 @@ class TextsTask(Task):
                 description="Mean L2 distance of the two prompts of a pair, without and with the projection: pairs "
                 "that it was fitted on, and pairs of concepts that it was not. Resampled over concepts.",
                 model=model or encoder.name,
-                fingerprint=None if weights is None else weights.to_dict(),
+                fingerprint=weights_of(encoder),
                 prompts=prompts.name,
                 prompts_hash=prompts.hash,
                 split="texts",

@@ -19,10 +19,10 @@ import numpy as np
 from vldebias.edit import Fingerprint
 from vldebias.errors import InvalidInputError, need, shortened
 from vldebias.evaluation.result import CHANCE, COLUMNS, NONE, Result, TaskProvenance
-from vldebias.evaluation.session import WORLDS
 from vldebias.files import write_atomically
 from vldebias.methods import METHODS
 from vldebias.metrics.metric import metric_of
+from vldebias.miniature.words import WORLDS
 from vldebias.pictures import INK, for_matplotlib, picture_metadata, subplots
 
 if TYPE_CHECKING:

@@ -33,8 +33,9 @@ from vldebias.evaluation.images import (
     sets_by_column,
 )
 from vldebias.evaluation.result import CHANCE, NONE, TaskResult
-from vldebias.evaluation.session import Session, Texts
+from vldebias.evaluation.session import Session
 from vldebias.evaluation.task import Count, SeveralPrompts, register_task
+from vldebias.hosts import Host
 from vldebias.metrics.bootstrap import percentile_interval, recentred_interval, resampled_weights
 from vldebias.metrics.metric import computed
 from vldebias.metrics.rankings import first_hits, reach, resampled_places
@@ -206,12 +207,12 @@ class RetrievalTask(ImageTask):
         return tuple(dict.fromkeys((*sets, *self.queries, *chain(*(of.values() for of in self.classes.values())))))
 
     def measure(
-        self, images: Embeddings, texts: Texts, *, reference: Embeddings | None = None,
+        self, images: Embeddings, texts: Host, *, reference: Embeddings | None = None,
         edits: Mapping[str, Edit] | None = None, progress: Progress = SILENT,
     ) -> list[TaskResult]:  # fmt: skip
         """Rank the gallery for every query under every method, and measure; gives a result for each attribute.
 
-        images: the gallery, with the label columns of the attributes. texts: the text side of the same model.
+        images: the gallery, with the label columns of the attributes. texts: the host of the same model.
         reference: unlabelled images, for methods that use some. edits: name -> an edit that was fitted before.
         """
         self.check_images(images, texts, self.queries[0])
@@ -322,7 +323,7 @@ class RetrievalTask(ImageTask):
             how: dict[str, Any] = {} if drawn is None else {"interval": recentred_interval}
             result.add_draws(metric, {m: float(of.mean()) for m, of in each.items()}, drawn, n=n, **how)
 
-    def _add_recall(self, result: TaskResult, gallery: Embeddings, texts: Texts, under: Mapping[str, Under]) -> None:
+    def _add_recall(self, result: TaskResult, gallery: Embeddings, texts: Host, under: Mapping[str, Under]) -> None:
         """Add recall of the gallery's captions, where the texts include them; the subset "" is the mean of both ways.
 
         Image to text: is the image's caption among the first k different captions? Text to image: is an image with this
@@ -332,7 +333,9 @@ class RetrievalTask(ImageTask):
         if not captioned.any() or len(gallery) > MOST_CAPTIONS:
             return
         captions, code = np.unique(np.array(gallery.captions)[captioned], return_inverse=True)
-        if not texts.holds(captions.tolist()):
+        try:
+            texts.embed(captions.tolist())
+        except InvalidInputError:  # a table of embeddings lacks some
             return
         codes, own, table = torch.from_numpy(code), torch.arange(len(captions)), dict[tuple[str, str, str], Floats]()
         for method, (project, images) in under.items():

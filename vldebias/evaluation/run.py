@@ -24,6 +24,7 @@ from vldebias.evaluation.session import Session
 from vldebias.evaluation.task import TASKS, Options, Strict, Suite, Task, file_slug, load_suite
 from vldebias.files import LOCK, digest, only_writer, read_json, write_atomically
 from vldebias.hosts import attachment_of
+from vldebias.hosts.base import TEXT
 from vldebias.loading import Loaded
 from vldebias.methods import Method, get_method
 from vldebias.pictures import save_png
@@ -118,7 +119,7 @@ def evaluate(
     session = Session(own, f"task {task!r}", shown, given, split)
     carried = None
     if compares and not isinstance(model, (str, type(None))):
-        carried = next(filter(None, map(attachment_of, session.texts.host.exclusive_modules)), None)
+        carried = next(filter(None, map(attachment_of, session.texts.exclusive_modules)), None)
     if methods is not None:
         listed: Any = [methods] if isinstance(methods, (str, Method, Edit)) else methods
         pairs = list(methods.items() if isinstance(methods, Mapping) else ((None, one) for one in listed))
@@ -130,7 +131,7 @@ def evaluate(
     elif compares:
         fields["methods"] = (NONE, get_method(None, reference=reference))
         if carried is not None:  # what the user has, at the strength that it has
-            edit = carried.projections[session.texts.host.roles[0]]
+            edit = carried.projections[TEXT]
             session.given["edits"] = {f"attached {edit.method}": edit}
             fields.setdefault("strength", carried.strength)
     began = time.monotonic()

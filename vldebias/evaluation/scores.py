@@ -27,8 +27,9 @@ from vldebias.errors import InvalidInputError, need, warn
 from vldebias.evaluation.judges import NO_VALUE, SURE, Judge, Probabilities, decide, predict
 from vldebias.evaluation.plan import GeneratedImages, folder_slug
 from vldebias.evaluation.result import NONE, TaskResult
-from vldebias.evaluation.session import Texts
+from vldebias.evaluation.session import weights_of
 from vldebias.files import digest, write_atomically
+from vldebias.hosts import Host
 from vldebias.hosts.images import ImageEncoder
 from vldebias.progress import SILENT, Progress
 
@@ -128,7 +129,7 @@ def _stored(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def scored(
-    made: GeneratedImages, encoder: ImageEncoder, texts: Texts, name: str, *, clip: bool, fid: bool, **boot: Any
+    made: GeneratedImages, encoder: ImageEncoder, texts: Host, name: str, *, clip: bool, fid: bool, **boot: Any
 ) -> list[TaskResult]:
     """Return the blocks of CLIPScore and FID, as far as asked for, of the images of prompts that state no value.
 
@@ -154,7 +155,7 @@ def scored(
             values[variant] = each if len(sizes) == 1 else np.bincount(index, weights=each) / sizes
         n = {"prompts": len(sizes), "images": len(index)}
         how = {"scale": "percent: 100 max(cos, 0)", "scored by": encoder.name, "preprocessing": encoder.preprocessing}
-        how |= {"image tower": encoder.fingerprint, "text tower": texts.fingerprint, **boot}
+        how |= {"image tower": encoder.fingerprint, "text tower": weights_of(texts), **boot}
         about = {"title": "CLIPScore of generated images", "description": ABOUT_CLIP}
         results.append(made.result(task=f"{name}: CLIPScore", **about, n=n, settings=how))
         results[-1].add_resampled("clip_score", values, n=n, **boot)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from vldebias.data import (
     Embeddings,
@@ -29,84 +28,45 @@ from vldebias.data import (
 from vldebias.data.rows import is_pattern
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, UnsupportedHostError, did_you_mean, need
+from vldebias.files import add_tensors
 from vldebias.hosts import Host, TextTable, resolve
+from vldebias.hosts.base import TEXT
 from vldebias.loading import Loaded, load_host
-from vldebias.methods import Method, Problem, get_method, load_edit, load_edits
+from vldebias.methods import load_edit, load_edits
+from vldebias.miniature.words import WORLDS
 from vldebias.options import Options
 from vldebias.progress import SILENT, Progress
-from vldebias.prompts import PromptSet
 
 if TYPE_CHECKING:
     from vldebias.evaluation.task import Data
 
-WORLDS = ("birds", "portraits")  # shipped with the package, not read from a folder
 
-
-class Texts:
-    """Embed prompts as normalised rows, with or without the change that an attachment would make.
-
-    Args:
-        model: an open_clip or transformers image-text model, or a mapping prompt -> embedding (d,).
-        tokenizer: where it cannot be found from the model.
-        model_id: what the embeddings of a mapping come from.
-        digest: of the file that a mapping comes from, if there is one.
+def text_host(model: Any, tokenizer: Any = None) -> Host:
+    """Return the host that embeds the texts of an image-text model, or of a mapping prompt -> embedding (d,).
 
     Raises:
         UnsupportedHostError: see `vldebias.debias`; also a pipeline, which has no images to compare with.
     """
-
-    def __init__(
-        self, model: Any, tokenizer: Any = None, *, model_id: str | None = None, digest: str | None = None
-    ) -> None:
-        table = isinstance(model, Mapping)
-        self.host: Host = TextTable(model, model_id) if table else resolve(model, tokenizer=tokenizer)
-        if self.host.generative:
-            raise UnsupportedHostError(
-                f'got the pipeline {self.host.name}; expected an image-text model. Pipelines have the task "generation"'
-            )
-        self.about = {"digest": digest or _digest(model)} if table else {}
-
-    @property
-    def fingerprint(self) -> dict[str, Any] | None:
-        """Return the fingerprint of the weights, as plain values; None for embeddings computed elsewhere."""
-        weights = self.host.fingerprint()
-        return None if weights is None else weights.to_dict()
-
-    def holds(self, prompts: Sequence[str]) -> bool:
-        """Return whether all prompts can be embedded; a table of embeddings may lack some."""
-        try:
-            return not isinstance(self.host, TextTable) or self.embed(prompts) is not None
-        except InvalidInputError:
-            return False
-
-    def embed(self, prompts: Sequence[str]) -> Tensor:
-        """Return L2-normalised float64 rows (n, d) of prompts, without any edit."""
-        return self.host.embed(prompts, self.host.roles[0])
-
-    def fit(
-        self, prompts: PromptSet | Sequence[PromptSet], method: str | Method, lam: float | None = None, **how: Any
-    ) -> Edit | None:
-        """Fit a method and return its edit; None for "none", and where it changes nothing by definition.
-
-        lam: its weight, for methods that take one. how: reference and neutral of `Problem`.
-        """
-        chosen = get_method(method)
-        if chosen.name == "none":
-            return None
-        problem = Problem(self.host, prompts, lam=lam if chosen.has_lam else None, **how)
-        return problem.fit(chosen, self.host.roles[0])
-
-    def under(self, prompts: Sequence[str], edit: Edit | None, **how: Any) -> Tensor:
-        """Return L2-normalised float64 rows (n, d) as a model with `edit` attached gives them; how: of `Host.under`."""
-        return self.host.under(prompts, self.host.roles[0], edit, **how)
+    host = resolve(model, tokenizer=tokenizer)
+    if host.generative:
+        raise UnsupportedHostError(
+            f'got the pipeline {host.name}; expected an image-text model. Pipelines have the task "generation"'
+        )
+    return host
 
 
-def _digest(rows: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of prompts and their embeddings, whatever their order."""
+def weights_of(host: Host) -> dict[str, Any] | None:
+    """Return the fingerprint of the weights, as plain values; None for embeddings that were computed elsewhere."""
+    weights = host.fingerprint()
+    return None if weights is None else weights.to_dict()
+
+
+def texts_digest(host: Host) -> str | None:
+    """Return the SHA-256 of the prompts and rows of a table, whatever their order; None for a model."""
+    if not isinstance(host, TextTable):
+        return None
     state = hashlib.sha256()
-    for prompt in sorted(rows):
-        row = torch.as_tensor(rows[prompt]).detach().cpu().double().contiguous()
-        state.update(f"{prompt}\n".encode() + row.numpy().tobytes())
+    add_tensors(state, sorted(host.rows.items()))
     return state.hexdigest()
 
 
@@ -126,8 +86,7 @@ class Session:
     progress: Progress = SILENT
     given: dict[str, Any] = field(default_factory=dict)
     split: str = "test"
-    _loaded: dict[Any, Loaded] = field(default_factory=dict)
-    _embedded: dict[Any, Any] = field(default_factory=dict)
+    _opened: dict[Any, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         named = {name: getattr(self.options, name) for name in ("model", "pipeline", "reference")}
@@ -159,11 +118,12 @@ class Session:
     def load(self, name: str, pretrained: str | None = None, kind: str = "model") -> Loaded:
         """Return a model, or of the kind "pipeline" a pipeline, by name; it is loaded once."""
         key = kind, name, pretrained
-        if key not in self._loaded:
+        if key not in self._opened:
             how: dict[str, Any] = {kind: name, "device": self.options.device, "dtype": self.options.dtype}
             with self.progress.step(f"loading {name}"):
-                self._loaded[key] = load_host(pretrained=pretrained, **how)
-        return self._loaded[key]
+                self._opened[key] = load_host(pretrained=pretrained, **how)
+        loaded: Loaded = self._opened[key]
+        return loaded
 
     @cached_property
     def text_rows(self) -> dict[str, Any] | None:
@@ -173,23 +133,22 @@ class Session:
         return self._file[1] if self.options.embeddings is not None else None
 
     @cached_property
-    def texts(self) -> Texts:
-        """Return the text side without any attachment: from the user's files if given, else of the model."""
+    def texts(self) -> Host:
+        """Return what embeds prompts, without any attachment: the user's files if given, else the model."""
         source = self.options.texts or self.options.embeddings
-        if source is None or self.text_rows is None:
-            return Texts(self.model.host, self.model.tokenizer)
-        return Texts(self.text_rows, model_id=self.options.model or source.name, digest=digest_of(source))
+        if source is not None and self.text_rows is not None:
+            return TextTable(self.text_rows, self.options.model or source.name)
+        return text_host(self.model.host, self.model.tokenizer)
 
     @cached_property
     def edits(self) -> dict[str, Edit]:
         """Return the edits that were given from Python, or saved before, by the names of their folders."""
         edits: dict[str, Edit] = dict(self.given.get("edits", {}))
         for path in self.options.projections:
-            role = self.texts.host.roles[0]
-            by_role = {role: load_edit(path)} if (path / "config.json").is_file() else load_edits(path)
-            if role not in by_role:
-                raise InvalidInputError(f"{path}: got edits of {sorted(by_role)}; expected one of {role!r}")
-            edits[path.resolve().name] = by_role[role]
+            by_role = {TEXT: load_edit(path)} if (path / "config.json").is_file() else load_edits(path)
+            if TEXT not in by_role:
+                raise InvalidInputError(f"{path}: got edits of {sorted(by_role)}; expected one of {TEXT!r}")
+            edits[path.resolve().name] = by_role[TEXT]
         return edits
 
     # ---- image features ------------------------------------------------------------------------------------------
@@ -203,7 +162,7 @@ class Session:
         task names. The user's file of features has all splits, or the one that is measured.
         """
         key = name, spec and spec.model_dump_json()
-        if key not in self._embedded:
+        if key not in self._opened:
             rows: Any = self._open(name, spec)
             if isinstance(rows, ImageData):
                 rows = self._embed(rows)
@@ -214,15 +173,15 @@ class Session:
                 labels = self.given.get("labels" if name == "images" else f"{name}_labels", {})
                 rows = replace(rows, labels={**rows.labels, **Embeddings.of(rows.features, labels).labels})
                 rows = rows.without(self.options.unknown)
-            self._embedded[key] = rows
-        return self._embedded[key]
+            self._opened[key] = rows
+        return self._opened[key]
 
     def _open(self, name: str, spec: Data | None) -> Embeddings | ImageData | None:
         """Return what was given by a name: objects, arrays, a file, a folder or a data set; else a split."""
         given = self.given.get(name)
-        if given is None and spec is None and name == "images":
-            raise InvalidInputError("images: expected features (n, d), a file, a folder or a data set, got none")
         if given is None:
+            if spec is None and name == "images":
+                raise InvalidInputError("images: expected features (n, d), a file, a folder or a data set, got none")
             return None if spec is None else self._split(spec, optional=name in ("train", "val"))
         if isinstance(given, (Embeddings, ImageData)):
             return given
@@ -231,10 +190,10 @@ class Session:
                 return _of_file(Path(given))[0]
             if Path(given).is_dir():
                 return _folder(Path(given))
-            if str(given) not in (names := [*WORLDS, *list_data()]):
-                expected = f"a folder, a file of features or one of {', '.join(names)}; {did_you_mean(given, names)}"
-                raise InvalidInputError(f"{name}: got {str(given)!r}; expected {expected}")
-            return open_split(str(given), self.options.data_root, "train" if name == "train" else self.split, {})
+            if str(given) in (names := [*WORLDS, *list_data()]):
+                return open_split(str(given), self.options.data_root, "train" if name == "train" else self.split, {})
+            expected = f"a folder, a file of features or one of {', '.join(names)}; {did_you_mean(given, names)}"
+            raise InvalidInputError(f"{name}: got {str(given)!r}; expected {expected}")
         found = Embeddings.of(given)
         if not len(found):
             raise InvalidInputError(f"{name}: got shape {found.features.shape}; expected features (n, d) with n > 0")

@@ -34,7 +34,7 @@ from pydantic import (
 from vldebias.data import Embeddings, digest_of
 from vldebias.errors import InvalidInputError, did_you_mean, shortened
 from vldebias.evaluation.result import TaskResult
-from vldebias.evaluation.session import Session, Texts
+from vldebias.evaluation.session import Session, texts_digest, weights_of
 from vldebias.files import packaged, read_yaml
 from vldebias.hosts import Host, resolve
 from vldebias.loading import Loaded
@@ -225,10 +225,7 @@ def _mark(value: Any) -> Any:
     if isinstance(value, Loaded):
         value = resolve(value.host, tokenizer=value.tokenizer)
     if isinstance(value, Host):
-        weights = value.fingerprint()
-        return weights and weights.to_dict()
-    if isinstance(value, Texts):
-        return value.fingerprint or value.about
+        return weights_of(value) or texts_digest(value)
     return getattr(value, "fingerprint", None)
 
 

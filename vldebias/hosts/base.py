@@ -117,7 +117,7 @@ class Host(ABC):
 
     # ---- rows ----------------------------------------------------------------------------------------------------
 
-    def embed(self, prompts: Sequence[str], role: str) -> Tensor:
+    def embed(self, prompts: Sequence[str], role: str = TEXT) -> Tensor:
         """Return L2-normalised (n, d) float64 CPU embeddings of `prompts` as `role`, never edited; they are cached."""
         if not prompts:
             return torch.zeros(0, self.dim(role), dtype=torch.float64)

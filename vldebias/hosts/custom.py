@@ -209,19 +209,19 @@ class TextTable(Host):
         bad = [prompt for prompt, row in wide.items() if not (row.isfinite().all() and row.any())]
         if bad:
             raise InvalidInputError(f"text embeddings: {len(bad)} rows are zero or not finite, such as {bad[:3]}")
-        self._rows = {prompt: normalize(row, dim=0) for prompt, row in wide.items()}
+        self.rows = {prompt: normalize(row, dim=0) for prompt, row in wide.items()}
         self.model_id = model_id
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
         """Return the stored rows of `prompts`, normalised; raise InvalidInputError where the table lacks some."""
-        missing = [prompt for prompt in prompts if prompt not in self._rows]
+        missing = [prompt for prompt in prompts if prompt not in self.rows]
         if missing:
             raise InvalidInputError(
                 f"text embeddings: {len(missing)} of {len(prompts)} prompts are missing, such as {missing[:3]}; "
                 "add them (`vldebias eval show SUITE --texts` lists them), or evaluate with the model"
             )
-        return {(role, prompt): self._rows[prompt] for prompt in prompts}
+        return {(role, prompt): self.rows[prompt] for prompt in prompts}
 
     def dim(self, role: str) -> int:
         """Return the width of the rows."""
-        return len(next(iter(self._rows.values())))
+        return len(next(iter(self.rows.values())))

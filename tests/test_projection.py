@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.nn.functional import normalize
 
+from tests.methods.made import unit as embeddings
 from tests.refusals import refused
 from vldebias.errors import InvalidInputError
 from vldebias.projection import CalibratedProjection, scatter_of
@@ -22,11 +22,6 @@ def fit(pairs: Any, spurious: Any = None, lam: Any = 1000.0) -> CalibratedProjec
 
 def fit_groups(groups: Any, spurious: Any = None, lam: Any = 1000.0) -> CalibratedProjection:
     return CalibratedProjection.solve([scatter_of(groups)], spurious, lam)
-
-
-def embeddings(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1)
 
 
 S8, A8 = embeddings(3, 2, 8), embeddings(2, 8, seed=1)

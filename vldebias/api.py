@@ -49,9 +49,6 @@ def debias(
         side: which embeddings of an image-text model the edit changes: "text", "image" or "both". Default: what it is
             for, texts for all closed forms.
 
-    Returns:
-        An Attachment: `.remove()`, `.disabled()`, with-statement, `.strength`, `.projections`, `.merge()`.
-
     Raises:
         AlreadyAttachedError, UnsupportedHostError, ProjectionMismatchError, InvalidInputError.
 
@@ -172,13 +169,8 @@ def fit_shares(
     Args:
         model: an open_clip or transformers image-text model, or a mapping from prompt to embedding.
         prompts: a prompt set with words for each value of its attribute, or several for combinations, "female/Black".
-        shares, top: see `vldebias.methods.RankShares`.
+        shares, top: see `vldebias.methods.RankShares`. lam: weight of the differences between the groups.
         reference: unlabelled image features (n, d) of this model, of images like those that will be ranked.
-        lam: weight of the differences between the groups.
-        tokenizer: where it cannot be found from the model.
-
-    Raises:
-        InvalidInputError, UnsupportedHostError.
 
     >>> move = fit_shares(model, "gender", {"male": 0.3, "female": 0.7}, reference=x, top=0.05)  # doctest: +SKIP
     """

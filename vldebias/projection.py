@@ -77,7 +77,7 @@ def scatter_of(groups: Sequence[Tensor]) -> Tensor:
 def span_of(rows: Tensor) -> Tensor:
     """Return an orthonormal basis (d, rank) of the span of rows (m, d), repeated and collinear ones included."""
     _, sigma, vh = torch.linalg.svd(rows, full_matrices=False)
-    keep = sigma > max(rows.shape) * _EPS * sigma[0]
+    keep = sigma > max(rows.shape) * _EPS * sigma[:1]
     return vh[keep].T.contiguous()
 
 
@@ -145,8 +145,8 @@ class CalibratedProjection(Edit):
             InvalidInputError: wrong shapes, NaN, negative `lam`, or nothing to remove.
         """
         several = pairs if isinstance(pairs, (list, tuple)) else [] if pairs is None else [pairs]
-        given = [_float64(one, "pairs", "(n, 2, d)") for one in several]
-        scatters = [(one[:, 0] - one[:, 1]) / math.sqrt(len(one)) for one in given]
+        read = [_float64(one, "pairs", "(n, 2, d)") for one in several]
+        scatters = [(one[:, 0] - one[:, 1]) / math.sqrt(len(one)) for one in read]
         removed = None if spurious is None else _float64(spurious, "spurious", "(m, d)")
         self.__dict__ = vars(self.solve(scatters, removed, self._given)) | {"_given": self._given}
         return self
@@ -191,7 +191,7 @@ class CalibratedProjection(Edit):
             if not any(lams):
                 said = "expected spurious prompts (m, d), or prompt pairs (n, 2, d) and lam above 0"
             raise NothingToRemoveError(f"fit: nothing to remove: {said}")
-        left, right = _factors(basis, torch.cat(active) if active else None)
+        left, right = _factors(basis, torch.cat(active or [given[0][:0]]))
         method = "orth" if not active else "cali" if basis is None else "orth-cali"
         lam = lams[0] if len(set(lams)) == 1 else lams
         return cls(lam, left, right, Provenance(method, lam), 0 if basis is None else basis.shape[1])
@@ -264,15 +264,12 @@ class CalibratedProjection(Edit):
 
 
 @torch.inference_mode(False)
-def _factors(basis: Tensor | None, rows: Tensor | None) -> tuple[Tensor, Tensor]:
+def _factors(basis: Tensor | None, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return left, right of I - P* from the spurious basis Q (d, m) and the weighted difference rows X (n, d).
 
     In the space of pairs, (I + X^T X)^-1 = I - W^T W with W = C^-1 X and C C^T = I + X X^T (Cholesky; Woodbury's
     identity). From n >= d on, I + X^T X itself is the smaller matrix.
     """
-    if rows is None:
-        assert basis is not None
-        return basis, basis
     n, dim = rows.shape
     if float(rows.square().sum()) * _EPS > _ROUNDED:  # beside so much the 1 of I is rounded away; c has it in full
         _, sigma, vh = torch.linalg.svd(rows, full_matrices=False)

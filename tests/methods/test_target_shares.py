@@ -13,7 +13,6 @@ from tests.fewer import few
 from tests.methods.made import normal
 from tests.refusals import refused
 from vldebias.api import fit_shares
-from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host, TextTable, resolve
 from vldebias.methods.target_shares import TargetShares
 from vldebias.prompts import PromptSet, load_prompts
@@ -143,12 +142,6 @@ LOPSIDED, PLAIN = crowd(1000, seed=0, shares=(0.9, 0.1))[0], crowd(100, seed=0)[
 )
 def test_shares_that_cannot_be_had_are_refused(images: Tensor, shares: tuple[float, ...], how: dict[str, Any]) -> None:
     fit(images, shares, **how)
-
-
-def test_queries_of_another_kind_are_refused() -> None:
-    for queries in (torch.ones(2, DIM + 1), torch.ones(2, DIM, dtype=torch.int64)):
-        with pytest.raises(InvalidInputError, match=r"\(..., 12\)"):
-            fit(PLAIN)(queries)
 
 
 # --- from a prompt set, on a model

@@ -2,17 +2,15 @@
 
 Every candidate is fitted on one part of the evidence, and its effect predicted on the other:
 
-    texts   five folds of the prompt groups; prompts of held-out concepts that state a value take the place of
-            images. If a set has held-out groups, these are the test part, and there are no folds.
+    texts   five folds of the prompt groups, or the set's held-out groups; prompts that state a value replace images.
     images  the two halves of the reference images with their zero-shot values; each is once the test part.
 
 The predicted quantity is the gap of the neutral texts (`PredictedGap`), as a share of the gap without an edit, so 1
 means no change. The changes of both kinds are averaged, each weighted by its precision 1 / (s^2 + ERR^2), where s is
 the bootstrap deviation of the gap without an edit, and ERR the error that remains with any number of rows. A candidate
 can be chosen if the 95 % interval of its change, centred at the value, lies below 0; the smallest gap wins. A choice
-that depends on images must be better by more than the 68 % interval of the difference (`_choose`). Images that
-cannot be split, or are not in this model's space, are left out with a warning. All candidates satisfy the bound on the
-neutral texts. Resamples have fixed seeds: the choice is deterministic.
+that depends on images must be better by more than the 68 % interval of the difference. All candidates satisfy the bound
+on the neutral texts. Resamples have fixed seeds: the choice is deterministic.
 
 The prediction detects methods that increase bias, because the gap is relative to the spread of a text's scores. If a
 projection removes most of a query, mostly chance directions remain. If these are closer to one value, the gap grows

@@ -186,7 +186,7 @@ def roboshot(harmful: Tensor, helpful: Tensor) -> Affine:
     Q and T are orthonormal bases of the harmful and of the helpful insights. Adila et al. (2024, Algorithm 1) take the
     vectors one by one and normalise in between, which changes lengths alone, since each basis is orthonormal.
     """
-    q, t = span_of(harmful), span_of(helpful) if len(helpful) else harmful.T[:, :0]
+    q, t = span_of(harmful), span_of(helpful)
     return torch.cat([q, -t], 1), torch.cat([q, t - q @ (q.T @ t)], 1), 0 * harmful[0]
 
 
@@ -221,11 +221,9 @@ def fair_pca(x: Tensor, z: Tensor, keep: int) -> Tensor:
     """
     informative = span_of((z - z.mean(0)).T @ x)
     rest = torch.linalg.qr(informative, mode="complete").Q[:, informative.shape[1] :]
-    if keep >= rest.shape[1]:
-        return informative
     inside = x @ rest
     _, vectors = torch.linalg.eigh(inside.T @ inside)  # ascending
-    return torch.cat([informative, rest @ vectors[:, : rest.shape[1] - keep]], 1)
+    return torch.cat([informative, rest @ vectors[:, : max(0, rest.shape[1] - keep)]], 1)
 
 
 class FairImagen(Method):

@@ -215,7 +215,7 @@ LABELS = [
     Case("another name of the column", lambda: ev(labels={"race": SEX}, prompts={"race": "gender"})),
 ]
 FEATURES = [
-    Case("texts and images swapped", swapped, REFUSED, "prompts are not in the file"),
+    Case("texts and images swapped", swapped, REFUSED, "prompts are missing"),
     Case("another model's, same width", lambda: ev(images=turned), WARNED, "unaligned"),
     Case("random, same width", lambda: ev(images=lambda f: RNG.normal(size=f.shape)), WARNED, "unaligned"),
     Case("another width", lambda: ev(images=lambda f: RNG.normal(size=(N, f.shape[1] + 1))), REFUSED, "of width 257"),
@@ -272,7 +272,7 @@ MODELS = [
         lambda: CalibratedProjection().fit(randn(9, 2, 128) * 100),
         why="the formula holds in any unit, with lam in 1 / length squared; attached, it warns as a raw edit",
     ),
-    Case("fit of pairs (2, n, d)", lambda: CalibratedProjection().fit(randn(2, 9, 128)), REFUSED, "shape (n, 2, d)"),
+    Case("fit of pairs (2, n, d)", lambda: CalibratedProjection().fit(randn(2, 9, 128)), REFUSED, "(n, 2, d)"),
     Case("fit of pairs of one text", lambda: fit_pairs(randn(9, 1, 128).repeat(1, 2, 1)), REFUSED, "nothing to remove"),
     Case("fewer texts than rows", fewer_texts_than_rows, REFUSED, "3 embeddings for 2 prompts"),
     Case("evaluate under an attachment", under_an_attachment, WARNED, "attachment"),

@@ -214,6 +214,14 @@ def test_splits_of_an_embeddings_file(tmp_path: Path) -> None:
     assert whole.embedded("train", split("train")) is None
 
 
+def test_some_of_the_tasks_are_measured(run: Any, table: Any) -> None:
+    other = {**table, "name": "other"}
+    found, _ = run(table, other, only=["other"])
+    assert [part.task for part in found.provenance] == ["other"]
+    with pytest.raises(InvalidInputError, match=r"'tabel'.*table, other.*'table'"):
+        run(table, other, only=["other", "tabel"])
+
+
 @pytest.mark.parametrize("columns", [{"gender"}, {"gender", "age"}, set()])
 def test_attributes_without_a_column_are_left_out_and_named(run: Any, columns: set[str], tmp_path: Path) -> None:
     rng, task = np.random.default_rng(0), load_suite("fairface").tasks[0].model_copy(update={"k": [10]})

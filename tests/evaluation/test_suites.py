@@ -102,11 +102,3 @@ def test_mistakes_are_named(content: object, message: str, tmp_path: Path) -> No
     with pytest.raises(InvalidInputError, match=message) as caught:
         load_suite(path)
     assert str(path) in str(caught.value)
-
-
-def test_some_of_the_tasks() -> None:
-    suite = load_suite("miniature")
-    assert [task.name for task in suite.only(["hair", "birds"]).tasks] == ["birds", "hair"]
-    assert suite.only([]) == suite
-    with pytest.raises(InvalidInputError, match=r"miniature: got task 'hairs'; expected one of birds, .*'hair' or"):
-        suite.only(["hairs"])

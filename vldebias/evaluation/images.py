@@ -52,10 +52,7 @@ Methods = Annotated[
 
 
 class Fitted(NamedTuple):
-    """Hold a method as an evaluation measures it; edit None changes nothing.
-
-    about: its entry in the provenance, with what "auto" chose. details: lam and strength of its rows.
-    """
+    """Hold a fitted edit (None changes nothing), its entry in the provenance, and lam and strength of its rows."""
 
     edit: Edit | None
     about: dict[str, Any]
@@ -81,9 +78,8 @@ class ImageTask(Task):
     @classmethod
     def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
         """Return the task for the images given from Python, with a reference and splits where there are some."""
-        names = {"reference", "train", "val"} & set(session.given) | {"images"}
-        given: dict[str, Any] = {"data" if name == "images" else name: Data(name=name) for name in names}
-        return super().of_given(session, {**fields, **given})
+        splits: dict[str, Any] = {one: Data(name=one) for one in ("reference", "train", "val") if one in session.given}
+        return super().of_given(session, {**fields, "data": Data(name="images"), **splits})
 
     def inputs(self, session: Session) -> dict[str, Any]:
         """Return images, the texts of the same model, splits that the task names, and edits that were fitted before."""
@@ -110,9 +106,9 @@ class ImageTask(Task):
 
     def _fitted(self, edit: Edit) -> Fitted:
         origin = edit.provenance
-        lams = set(origin.lam if isinstance(origin.lam, tuple) else (origin.lam,))
-        details: dict[str, Any] = {"lam": max(lams) if len(lams) == 1 and max(lams) > 0 else None}
-        details |= {"strength": self.strength} | ({"uses_labels": True} if origin.labels == "given" else {})
+        (lam, *other) = {*origin.lam} if isinstance(origin.lam, tuple) else (origin.lam,)
+        details: dict[str, Any] = {"lam": lam if lam > 0 and not other else None, "strength": self.strength}
+        details |= {"uses_labels": True} if origin.labels == "given" else {}
         about = {name: getattr(origin, name) for name in ("method", "prompts", "prompts_hash", "labels")}
         about |= {"side": edit.side, "rank": getattr(edit, "rank", None)}
         about |= {"choice": origin.choice and origin.choice.to_dict()}
@@ -194,14 +190,15 @@ def sets_by_column(given: Any) -> dict[str, tuple[PromptSet, ...]]:
     Raises:
         InvalidInputError: there is none.
     """
+
+    def several(of: Any) -> tuple[PromptSet, ...]:
+        return tuple(map(load_prompts, of if isinstance(of, (list, tuple)) else () if of is None else (of,)))
+
     if not isinstance(given, Mapping):
-        several = given if isinstance(given, (list, tuple)) else () if given is None else (given,)
-        given = {one.name: one for one in map(load_prompts, several)}
+        given = {one.name: one for one in several(given)}
     if not given:
         raise InvalidInputError("prompts: expected a prompt set, by name or as an object")
-    return {
-        column: tuple(map(load_prompts, of if isinstance(of, (list, tuple)) else (of,))) for column, of in given.items()
-    }
+    return {column: several(of) for column, of in given.items()}
 
 
 def disjoint(
@@ -240,8 +237,7 @@ def disjoint(
 
 def _hashes(rows: UnitRows) -> NDArray[np.int64]:
     """Return a hash of 64 bits (n,) of the bytes of each row."""
-    each = (hash(row.tobytes()) for block in rows.split() for row in block.numpy())
-    return np.fromiter(each, np.int64, len(rows))
+    return np.fromiter((hash(row.tobytes()) for block in rows.split() for row in block.numpy()), np.int64, len(rows))
 
 
 # ---- do images, texts and labels belong together? ------------------------------------------------------------
@@ -298,9 +294,8 @@ def _in_memory(texts: Host, prompts: Iterable[str]) -> list[str]:
 def doubt_chance(nearest: NDArray[np.integer], own: NDArray[np.integer], values: Sequence[str], what: str) -> None:
     """Warn where texts predict values no better than chance, or better in another order, in the mean over values.
 
-    Args:
-        nearest, own: (n,) places in `values`: of the text that is nearest to an image, and of its own label.
-        what: which texts, for the message.
+    nearest, own: (n,) places in `values`: of the text that is nearest to an image, and of its own label. what: which
+    texts, for the message.
     """
     k = len(values)
     counts = np.bincount(own * k + nearest, minlength=k * k).reshape(k, k)
@@ -314,9 +309,8 @@ def doubt_chance(nearest: NDArray[np.integer], own: NDArray[np.integer], values:
     if right > 1 / k + 2 * error:
         return
     pairs = need("scipy.optimize").linear_sum_assignment(-recall)
-    best = float(recall[pairs].mean())
     reason = "no more than chance: are images, texts and labels of one model, and in one order?"
-    if best > max(right, 1 / k) + 4 * error:
+    if (best := float(recall[pairs].mean())) > max(right, 1 / k) + 4 * error:
         order = ", ".join(f"{values[a]!r} as {values[b]!r}" for a, b in zip(shown[pairs[0]], pairs[1], strict=True))
         reason = f"and about {best:.0%} with {order}: give the labels by name, or in the order of the texts"
     warn(f"{what} are right about {right:.0%} of {int(counts.sum())} images, {reason}", SuspectInputWarning)

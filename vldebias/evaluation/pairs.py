@@ -51,8 +51,7 @@ class TextsTask(Task):
 
     def measure(self, encoder: Host, *, model: str | None = None, progress: Progress = SILENT) -> list[TaskResult]:
         """Measure every set with a host (`vldebias.hosts.resolve`); model: what it is called, by default its name."""
-        results = []
-        lam = self.lam if get_method(self.method).has_lam else None
+        results, lam = [], self.lam if get_method(self.method).has_lam else None
         details = {self.method: {"lam": lam, "strength": 1.0}}
         for name, prompts in self.sets.items():
             provenance = TaskProvenance(
@@ -71,19 +70,17 @@ class TextsTask(Task):
                 settings=self.settings({"roles": list(encoder.roles)}),
             )
             result, problem = TaskResult(provenance, details=details), Problem(encoder, prompts, lam=lam)
-            parts = {"train": prompts.groups} | ({"unseen": prompts.held_out_groups} if prompts.held_out_groups else {})
+            parts = [(part, of) for part, of in (("train", prompts.groups), ("unseen", prompts.held_out_groups)) if of]
             with progress.step(provenance.task):
                 edits = {role: problem.fit(self.method, role) for role in encoder.roles}
-                for role, (part, groups) in product(encoder.roles, parts.items()):
+                for role, (part, groups) in product(encoder.roles, parts):
                     own = {NONE: None, self.method: edits[role]}
                     sums = {method: _sums(encoder, role, groups, edit) for method, edit in own.items()}
                     result.add_resampled(
                         "pair_distance",
                         sums,
                         n={"concepts": len(groups), "pairs": int(sums[NONE][:, 1].sum())},
-                        statistic=lambda drawn: (
-                            drawn[..., 0].sum(-1) / drawn[..., 1].sum(-1)
-                        ),  # the mean over all pairs
+                        statistic=lambda drawn: drawn[..., 0].sum(-1) / drawn[..., 1].sum(-1),  # over all pairs
                         subset=part if len(encoder.roles) == 1 else f"{part}, {role}",
                         resamples=self.resamples,
                         seed=self.seed,

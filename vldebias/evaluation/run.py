@@ -6,8 +6,8 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, VldebiasWarning, did_you_mean, warn
 from vldebias.evaluation.images import ImageTask
 from vldebias.evaluation.report import render
-from vldebias.evaluation.result import NONE, Measurement, Result, TaskProvenance, TaskResult
+from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
 from vldebias.evaluation.session import Session
 from vldebias.evaluation.task import TASKS, Options, Strict, Suite, Task, file_slug, load_suite
 from vldebias.files import LOCK, digest, only_writer, read_json, write_atomically
@@ -57,17 +57,16 @@ def evaluate(
     """Measure methods on images and the texts of one model, or with any other task: bias and utility, with intervals.
 
     Args:
-        model: an open_clip or transformers model (with `tokenizer` where it cannot be found), a name that
-            `vldebias.load_host` opens (with `pretrained`), or a mapping from prompt to embedding (d,).
+        model: an open_clip or transformers model, a name that `vldebias.load_host` opens, or a mapping from prompt to
+            embedding (d,). tokenizer, pretrained, device: of the model, where they are needed.
         images: features (n, d), as an array, a tensor or a list; in files (.npz, .npy, or a pattern such as
             "shards/*.npy") or `vldebias.data.Shards`; `Embeddings`; or a folder of images or the name of a data set
-            (`vldebias eval data`), which the model embeds.
+            (`vldebias eval data`), which the model embeds. split, root: of a data set, its part and its folder.
         prompts: a prompt set, by name or as an object. For retrieval also column -> set, where a column has another
             name than the attribute of its set, or for several columns.
         labels: column -> values of the n images, or one column alone: strings or integers; None, NaN and "" are
             unknown. None: those that come with the images.
-        unknown: a value of labels that means "not known", such as -1, or several. Every result says how many rows were
-            unknown (`n`), and groups leave them out.
+        unknown: values of labels that mean "not known", such as -1. Results count these rows; groups leave them out.
         task: a name in `vldebias.evaluation.TASKS`: "retrieval" (skew of the first k results), "groups" (accuracy of
             the worst group), "generation", "texts" (distance of prompt pairs), or one that was registered.
         methods: names in `vldebias.methods.METHODS`, methods, edits that were fitted before (also name -> edit), or
@@ -77,17 +76,13 @@ def evaluate(
             with these images: a closed form such as "cali" is equalised against them ("cali+equalise").
         reference_labels: as labels, of these m images, for the methods that need labels. None: those that come with the
             reference, else what the model's texts say.
-        split, root: of a data set: which part of it, and the folder that it lies in.
-        tokenizer, pretrained, device: of the model.
         progress: True to show it on stderr.
-        options: what is particular to a task: fields of it, and inputs of its `measure`.
+        options: fields of the task, and inputs of its `measure`.
 
             - of retrieval: `queries`, texts, or a prompt set whose class prompts are asked for (default: the class
-              prompts); `k`, one or several (default: a twentieth of the images, at least 10); prior, classes,
-              resample.
+              prompts); `k`, one or several (default: a twentieth of the images, at least 10); prior, classes, resample.
             - of groups: `label` and `spurious`, columns (by default those that the class prompts and the attribute's
-              values name); `train`, `train_labels`, `val`, `val_labels`, further splits for `baselines=` and for the
-              reweighted average; lams, group_weights.
+              values name); `train`, `train_labels`, `val`, `val_labels` for `baselines=`; lams, group_weights.
             - of both: lam, strength, resamples, seed.
             - of generation: `model` is a pipeline; `judge` reads the images, generated into the folder `images`;
               attributes and the other fields of `GenerationTask`.
@@ -116,24 +111,22 @@ def evaluate(
     given |= {name: {column: given[name]} for name in alone}
     shown = progress if isinstance(progress, Progress) else Progress.on() if progress else SILENT
     own = Options(Path(), pretrained=pretrained, device=device, data_root=root, unknown=unknown)
-    session = Session(own, f"task {task!r}", shown, given, split)
-    carried = None
+    session, carried = Session(own, f"task {task!r}", shown, given, split), None
     if compares and not isinstance(model, (str, type(None))):
         carried = next(filter(None, map(attachment_of, session.texts.exclusive_modules)), None)
+    if carried is not None and methods is not None:
+        expected = "expected no methods= (it is measured then), or its edit among them"
+        warn(f"model: got one with an attachment, which is not among the methods; {expected}", SuspectInputWarning)
+    if compares and methods is None:
+        methods = {"default": None}
+        if carried is not None:  # what the user has, at the strength that it has
+            methods[f"attached {carried.projections[TEXT].method}"] = carried.projections[TEXT]
+            fields.setdefault("strength", carried.strength)
     if methods is not None:
         listed: Any = [methods] if isinstance(methods, (str, Method, Edit)) else methods
         pairs = list(methods.items() if isinstance(methods, Mapping) else ((None, one) for one in listed))
         session.given["edits"] = {name or f"fitted {one.method}": one for name, one in pairs if isinstance(one, Edit)}
         fields["methods"] = [get_method(one, reference=reference) for _, one in pairs if not isinstance(one, Edit)]
-        if carried is not None:
-            expected = "expected no methods= (it is measured then), or its edit among them"
-            warn(f"model: got one with an attachment, which is not among the methods; {expected}", SuspectInputWarning)
-    elif compares:
-        fields["methods"] = (NONE, get_method(None, reference=reference))
-        if carried is not None:  # what the user has, at the strength that it has
-            edit = carried.projections[TEXT]
-            session.given["edits"] = {f"attached {edit.method}": edit}
-            fields.setdefault("strength", carried.strength)
     began = time.monotonic()
     with shown:
         measured = kind.of_given(session, fields)
@@ -177,24 +170,28 @@ def run_suite(
     Raises:
         InvalidInputError: something that the suite needs was not given, or does not fit; another run writes there.
     """
-    suite = (suite if isinstance(suite, Suite) else load_suite(suite)).only(only)
-    options = options or Options(out=Path(f"vldebias-{suite.name}"))
+    suite = suite if isinstance(suite, Suite) else load_suite(suite)
+    options, there = options or Options(out=Path(f"vldebias-{suite.name}")), [task.name for task in suite.tasks]
+    if unknown := [name for name in only if name not in there]:
+        expected = f"expected one of {', '.join(there)}; {did_you_mean(unknown[0], there)}"
+        raise InvalidInputError(f"{suite.name}: got task {unknown[0]!r}; {expected}")
     rank = os.environ.get("LOCAL_RANK")
     if options.device == "cuda" and rank is not None:  # each of several processes has a GPU of its own
         options = replace(options, device=f"cuda:{rank}")
     if suite.host is not None:  # the suite's own weights where the user names none
         model = options.model or (suite.host if options.embeddings is None else None)
         options = replace(options, model=model, pipeline=options.pipeline or suite.host)
-    suite = suite.model_copy(update={"tasks": tuple(task.with_options(options) for task in suite.tasks)})
-    first = processes().rank == 0  # of several processes it writes
+    tasks = tuple(task.with_options(options) for task in suite.tasks if not only or task.name in only)
+    suite = suite.model_copy(update={"tasks": tasks})
+    first = processes().rank == 0  # of several processes it alone writes and says how far it is
     out, done, result = options.out, list[Finished](), Result.of(suite.name, [], seconds=0.0)
-    with progress or Progress.on(console) as shown, only_writer(out, shown.say) if first else nullcontext():
-        given = {} if loaded is None else {"model": loaded, "pipeline": loaded}
-        session = Session(options, suite.needs, shown, given)
+    shown = progress or Progress.on(console) if first else SILENT
+    with shown, only_writer(out, shown.say) if first else nullcontext():
+        session = Session(options, suite.needs, shown, {"model": loaded, "pipeline": loaded} if loaded else {})
         try:
             if session.text_rows is not None:  # all prompts that the user's file lacks are named at once
                 session.texts.embed(suite.texts())
-            for task in suite.tasks:
+            for task in tasks:
                 done.append(_finished(session, suite, task, first))
                 parts = [TaskResult(*part) for one in done for part in one.parts]
                 result = Result.of(suite.name, parts, seconds=round(sum(one.seconds for one in done), 1))
@@ -217,8 +214,17 @@ def _finished(session: Session, suite: Suite, task: Task, first: bool) -> Finish
         if kept.key == key and not session.options.fresh:
             say(f"{task.name}: reused from an earlier run (--fresh measures it again)")
             return kept
-    with _warnings_said(session.progress):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", VldebiasWarning)
         parts = task.measured(session.given | inputs)
+    said: dict[type[Warning], str] = {}  # the first of each kind, of which a sweep may issue dozens
+    for one in caught:
+        if issubclass(one.category, VldebiasWarning):
+            said.setdefault(one.category, f"warning: {one.message}")
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    for message in said.values():
+        say(message)
     stored, pipeline = [], session.options.pipeline
     for part in parts:
         about = part.provenance
@@ -235,21 +241,6 @@ def _finished(session: Session, suite: Suite, task: Task, first: bool) -> Finish
         write_atomically(path, content)
     say(f"{task.name}: done in {finished.seconds:.0f} s")
     return Finished.model_validate_json(content)  # as a later run will read it: tuples in settings become lists
-
-
-@contextmanager
-def _warnings_said(progress: Progress) -> Iterator[None]:
-    """Show the first warning of each kind above the progress display, which dozens of a sweep would hide."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", VldebiasWarning)
-        yield
-    said = set[type[Warning]]()
-    for one in caught:
-        if not issubclass(one.category, VldebiasWarning):
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
-        elif one.category not in said:
-            progress.say(f"warning: {one.message}")
-            said.add(one.category)
 
 
 # ---- the files of a run --------------------------------------------------------------------------------------

@@ -2,8 +2,7 @@
 
 A new kind of task is a subclass of `Task`, or of `ImageTask` where images are compared with texts, with a `task:
 Literal["..."] = "..."`, its fields and `measure`; `register_task`, or an entry point of the group "vldebias.tasks",
-makes it known to `vldebias.evaluate(task=...)`, to suites and to the command line. An error in a file is reported
-with its place, what came and what was expected.
+makes it known to `vldebias.evaluate(task=...)`, to suites and to the command line.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import inspect
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -85,11 +84,7 @@ class Strict(BaseModel):
 
     @classmethod
     def build(cls, fields: Mapping[str, Any]) -> Self:
-        """Return an instance made from fields in Python instead of a file.
-
-        Raises:
-            InvalidInputError: a field that is wrong; the message names it.
-        """
+        """Return an instance made from fields in Python; InvalidInputError names a field that is wrong."""
         try:
             return cls.model_validate(fields)
         except ValidationError as error:
@@ -126,18 +121,18 @@ def named_by(base: type[BaseModel], key: str) -> Callable[[Any], str]:
 def explain(error: ValidationError, place: str = "") -> str:
     """Return the first problem in words: where, what came, what was expected; all keys that are missing."""
 
-    def named(location: tuple[int | str, ...]) -> str:
-        return ".".join(filter(None, [place, *(str(one) for one in location if not str(one).startswith("function-"))]))
+    def named(one: Any) -> str:
+        return ".".join([*([place] if place else ()), *(str(x) for x in one["loc"] if "function-" not in str(x))])
 
-    first = error.errors()[0]
-    where, inside = named(first["loc"]), first.get("ctx", {}).get("error")
-    if isinstance(inside, ValidationError):
+    every = error.errors()
+    first, where, inside = every[0], named(every[0]), every[0].get("ctx", {}).get("error")
+    if isinstance(inside, ValidationError):  # of a part that was read with its own schema
         return explain(inside, where)
     if first["type"] == "missing":
-        lacking = ", ".join(named(one["loc"]) for one in error.errors() if one["type"] == "missing")
-        return f"{lacking}: missing; expected a value"
+        return f"{', '.join(named(one) for one in every if one['type'] == 'missing')}: missing; expected a value"
+    said = first["msg"].removeprefix("Value error, ")
     came = "" if isinstance(first["input"], Mapping) else f"; got {shortened(repr(first['input']), 80)}"
-    return f"{where}: ".removeprefix(": ") + first["msg"].removeprefix("Value error, ") + (came if where else "")
+    return f"{where}: {said}{came}" if where else said
 
 
 class Data(Strict):
@@ -196,21 +191,22 @@ class Task(Strict, ABC):
     def settings(self, measured: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the settings of a `TaskProvenance`: the task's own fields, and what only measuring knows."""
         elsewhere = {"task", "name", "title", "methods"}  # in the provenance
-        own = self.model_dump(mode="json", exclude=elsewhere, exclude_none=True, fallback=str)
-        return {**own, **(measured or {})}
+        return {**self.model_dump(mode="json", exclude=elsewhere, exclude_none=True, fallback=str), **(measured or {})}
 
     def with_options(self, options: Options) -> Self:
         """Return the task with the user's choices in place of its own, where they have the name of a field."""
-        names = ("resamples", "methods", "lam", "images", "steps", "seeds", "prompts_file")
-        chosen = {name: getattr(options, name) for name in names if name in type(self).model_fields}
-        return type(self).build({**dict(self), **{name: one for name, one in chosen.items() if one not in (None, ())}})
+        names = {"resamples", "methods", "lam", "images", "steps", "seeds", "prompts_file"} & set(
+            type(self).model_fields
+        )
+        chosen = {name: one for name in names if (one := getattr(options, name)) not in (None, ())}
+        return type(self).build({**dict(self), **chosen})
 
     def key(self, options: Options, inputs: Mapping[str, Any]) -> str:
         """Return a hash of what figures depend on; a restarted run reuses what a run before has measured with it."""
         from vldebias import __version__
 
-        saved = [file for folder in options.projections for file in sorted(folder.rglob("*.safetensors"))]
-        files = [options.table, options.texts, options.reference, *options.labels, *saved]
+        files = [options.table, options.texts, options.reference, *options.labels]
+        files += [file for folder in options.projections for file in sorted(folder.rglob("*.safetensors"))]
         digests = [file and digest_of(file) for file in files]
         content = [self.model_dump(mode="json"), inputs, digests, options.limit, options.unknown, __version__]
         return hashlib.sha256(json.dumps(content, sort_keys=True, default=_mark).encode()).hexdigest()
@@ -240,8 +236,7 @@ TASKS: Registry[type[Task]] = Registry("task", "vldebias.tasks", named_by(Task, 
 def register_task(kind: type[T]) -> type[T]:
     """Register a kind of task by its name, for `vldebias.evaluate` and suites, and return it, as a decorator does.
 
-    Raises:
-        InvalidInputError: no task with a name, or another one has the name.
+    An InvalidInputError says that it has no name, or that another task has the name.
     """
     TASKS.register(kind)
     return kind
@@ -269,22 +264,10 @@ class Suite(Strict):
     @model_validator(mode="after")
     def _different_names(self) -> Suite:
         names = [task.name for task in self.tasks]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"got two tasks with the name {twice[0]!r}; give each its own")
+        for i, name in enumerate(names):
+            if name in names[:i]:
+                raise ValueError(f"got two tasks with the name {name!r}; give each its own")
         return self
-
-    def only(self, names: Collection[str]) -> Suite:
-        """Return the suite with some of its tasks, or with all of them if no name is given.
-
-        Raises:
-            InvalidInputError: no task of that name; the message lists them.
-        """
-        there = [task.name for task in self.tasks]
-        for name in names:
-            if name not in there:
-                expected = f"expected one of {', '.join(there)}; {did_you_mean(name, there)}"
-                raise InvalidInputError(f"{self.name}: got task {name!r}; {expected}")
-        return self.model_copy(update={"tasks": tuple(t for t in self.tasks if not names or t.name in names)})
 
     def texts(self) -> tuple[str, ...]:
         """Return every prompt that an image-text model embeds for the suite."""
@@ -295,8 +278,7 @@ def load_suite(name_or_path: str | Path) -> Suite:
     """Return a suite by name, or from a YAML file.
 
     Raises:
-        InvalidInputError: an unknown name, or a file that cannot be read or does not follow the schema; the message
-            names the key, what came and what was expected.
+        InvalidInputError: an unknown name, or a file that does not follow the schema; the message names the key.
     """
     path = suite_path(name_or_path)
     try:

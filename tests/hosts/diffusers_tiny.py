@@ -5,6 +5,7 @@ import functools
 import inspect
 import sys
 import warnings
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import import_module
@@ -32,16 +33,11 @@ def gender():
     return PromptSet(name="tiny-gender", groups=groups, spurious=spurious, stated_words=words)
 
 
-def quiet(function):
+@contextmanager
+def quiet():
     """Without what diffusers warns of its own imports."""
-
-    @functools.wraps(function)
-    def call(*args, **kwargs):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return function(*args, **kwargs)
-
-    return call
+    with warnings.catch_warnings(action="ignore"):
+        yield
 
 
 # ---- parts -------------------------------------------------------------------------------------------------------
@@ -51,7 +47,7 @@ def seeded(make):
     """Build each component once, the same in every run, in evaluation mode."""
 
     @cache
-    @quiet
+    @quiet()
     def build():
         torch.manual_seed(0)
         return make().eval()
@@ -252,12 +248,10 @@ def pictured(call):
 class Case:
     """A family: its class, its text side, how `encode_prompt` is asked, and how a whole pipeline is called.
 
-    components: of the text side. end: the token that ends a prompt; None where it is the last of the prompt.
-    call: further arguments of `encode_prompt`. settings: attributes of the pipeline.
-    padded: on which side the ids that the encoder is given are padded; inside: before the end of the template.
-    length: to which a call pads unless told otherwise, where the default of the class would take a test seconds.
-    drawing: what makes denoiser, autoencoder, scheduler. usual: arguments of the call, None leaves one out.
-    one_by_one: it takes a single prompt. small: functions of its module that would make an image too large.
+    components: of the text side; drawing: what makes denoiser, autoencoder, scheduler. end: the token that ends a
+    prompt; None for the last of the prompt. padded: on which side. call: further arguments of `encode_prompt`; usual:
+    of the call of the pipeline, None leaves one out. settings: attributes of the pipeline. length: to which a call
+    pads. one_by_one: it takes a single prompt. small: functions of its module that would make an image too large.
     """
 
     pipeline: str
@@ -275,7 +269,7 @@ class Case:
     def parts(self):
         return {name: builder(entry)() for name, entry in self.components.items()}
 
-    @quiet
+    @quiet()
     def make(self, whole=False, pipeline=None):
         """A new pipeline, of the text side alone or whole; pipeline: another class of the family."""
         cls = getattr(import_module("diffusers"), pipeline or self.pipeline)
@@ -347,56 +341,21 @@ KREA = (
 CASES["Krea2"].settings["prompt_template_encode_start_idx"] = len(tiny_tokenizers.chat_tokenizer()(KREA).input_ids)
 
 
-# ---- modular pipelines ---------------------------------------------------------------------------------------------
-
-
-@cache
-@quiet
-def modular_classes():
-    """Every modular pipeline class of the installed diffusers that has blocks of its own, by name."""
-    diffusers = import_module("diffusers")
-    found = {name: getattr(diffusers, name) for name in dir(diffusers) if name.endswith("ModularPipeline")}
-    short = {name.removesuffix("ModularPipeline"): cls for name, cls in sorted(found.items())}
-    return {name: cls for name, cls in short.items() if getattr(cls, "default_blocks_name", None)}
-
-
-MODULAR = {name: entry for names, entry in TABLE["modular"].items() for name in names.split()}
-MODULAR = {name: entry for name, entry in MODULAR.items() if name in modular_classes()}
-"""Class names without "ModularPipeline" at their ends -> their components, or their family; those of this release."""
-
-
-@quiet
-def modular(name, blocks=None):
-    """A new modular pipeline of a class with its own blocks, or of given ones."""
-    entry, family = MODULAR[name], MODULAR[name].get("family", name)
-    if "text_encoder" in entry:
-        parts = {key: builder(one)() for key, one in entry.items()}
-    elif family in FAMILIES:
-        parts = FAMILIES[family][0]().components
-    else:
-        parts = CASES[family].parts() | {key: make() for key, make in CASES[family].drawing.items()}
-        parts = {key: part for key, part in parts.items() if key not in ("guider", "scheduler")}
-    pipe = modular_classes()[name]() if blocks is None else blocks.init_pipeline()
-    import_module("diffusers").utils.logging.set_verbosity_error()
-    pipe.update_components(**{k: one for k, one in parts.items() if k in pipe.component_names and one is not None})
-    return pipe
-
-
-def modular_states(pipe, prompts=(PLAIN, STATED)):
-    """The state after the block that encodes text and what stands behind it, before anything is drawn."""
-    single = "WanAnimate2" in type(pipe).__name__ or "Flux3" in type(pipe).__name__
-    states = []
-    for prompt in prompts if single else [list(prompts)]:
-        state = import_module("diffusers.modular_pipelines").PipelineState()
-        defaults = {given.name: given.default for given in pipe._blocks.inputs if given.name}
-        for name, value in (defaults | {"prompt": prompt}).items():
-            state.set(name, value)
-        steps = pipe._blocks.sub_blocks["text_encoder"]
-        images = {"resize", "get_image_prompt"} & steps.sub_blocks.keys()  # they look at an image beside the text
-        for step in [one for n, one in steps.sub_blocks.items() if n not in images] if images else [steps]:
-            step(pipe, state)
-        states.append({name: value for name, value in state.values.items() if "embeds" in name and value is not None})
-    return {key: [state[key] for state in states] for key in states[0]} if single else states[0]
+def three_states(pipe, draw, attach):
+    """Attach; assert the images of each state, bit for bit, and that nothing is left on the pipeline in the end."""
+    bare, before = draw(), dict(vars(pipe))
+    attachment = attach()
+    attached = draw()
+    with attachment.disabled():
+        assert torch.equal(draw(), bare)
+    attachment.strength = 0
+    assert torch.equal(draw(), bare)
+    attachment.strength = 1
+    assert torch.equal(draw(), attached)
+    attachment.remove()
+    assert torch.equal(draw(), bare)
+    assert vars(pipe) == before
+    return bare, attached
 
 
 def rows(value):

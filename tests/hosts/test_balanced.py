@@ -6,6 +6,7 @@ import diffusers_tiny as tiny
 import pytest
 import torch
 from diffusers_tiny import CASES
+from test_pipelines import modular
 
 from vldebias.api import debias, fit_projection
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasWarning
@@ -72,7 +73,7 @@ def test_a_pipeline_that_encodes_once_for_all_images_of_a_prompt_says_so_once():
 
 
 def test_so_are_those_of_a_modular_pipeline():
-    pipe = tiny.modular("StableDiffusionXL")
+    pipe = modular("StableDiffusionXL")
     small = {"num_inference_steps": 2, "height": 16, "width": 16, "output_type": "latent", "output": "latents"}
     names, before = list(pipe._blocks.sub_blocks), dict(vars(pipe))
     attachment = balanced(pipe)

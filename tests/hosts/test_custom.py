@@ -204,10 +204,6 @@ def test_a_module_inside_in_three_states(gender: PromptSet) -> None:
     attachment.remove()
     assert torch.equal(tower(ids)["pooled"], bare)
     assert "forward" not in vars(tower.pooler)
-    attachment = vldebias.debias(tower_host(tower, "pooler", head=tower.pooler), gender, keep_stated=False)
-    projected = tower(ids)["pooled"]
-    attachment.merge()
-    torch.testing.assert_close(tower(ids)["pooled"], projected, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -31,17 +31,11 @@ def comes_back(pipe, draw):
 
     So its images, and with them the negative prompt, the order of images and what else is read, stay byte by byte.
     """
-    bare = draw(pipe)
+    attach = partial(debias, pipe, tiny.gender(), method="cali", lam=1e6)
+    bare, attached = tiny.three_states(pipe, partial(draw, pipe), attach)
     assert bare.isfinite().all()
-    attachment = debias(pipe, tiny.gender(), method="cali", lam=1e6)
-    attached = draw(pipe)
     half = len(bare) // 2
     assert changed(attached, bare) == [True] * half + [False] * half
-    with attachment.disabled():
-        assert torch.equal(draw(pipe), bare)
-    assert torch.equal(draw(pipe), attached)
-    attachment.remove()
-    assert torch.equal(draw(pipe), bare)
 
 
 @EVERY

@@ -96,7 +96,7 @@ def test_merged_gives_what_it_gave_attached_or_says_why_not(subject: Subject, ge
     attachment.merge()
     assert attachment.state == "merged"
     assert subject.state() == before
-    if not subject.resolve().generative:  # in a pipeline the denoiser changes: test_diffusers_merge
+    if not subject.resolve().generative:  # in a pipeline the denoiser changes: test_diffusers
         for key, merged in subject.outputs().items():
             torch.testing.assert_close(merged, attached[key], atol=1e-5, rtol=1e-4, msg=key)
     with pytest.raises(VldebiasError, match="part of the weights since merge"):
@@ -174,10 +174,12 @@ def test_one_attachment_at_a_time_and_off_after_an_error(example: Subject, gende
 def test_nothing_keeps_a_host_alive(example: Subject, gender: PromptSet) -> None:
     example.debias(gender)
     assert vldebias.attachment_of(example.host) is not None
-    gone = weakref.ref(example.host)
+    gone, shared = weakref.ref(example.host), example.resolve().shared_modules
+    assert all(module._forward_pre_hooks for module in shared)
     example.host = None
     gc.collect()
     assert gone() is None
+    assert not any(module._forward_pre_hooks for module in shared)
 
 
 @torch.no_grad()

@@ -142,17 +142,14 @@ def test_a_text_tower_has_no_image_side(gender: PromptSet) -> None:
 
 @KINDS
 def test_one_attachment_whatever_the_sides(name: str, gender: PromptSet, age: PromptSet) -> None:
-    subject, other = SEEING[name](), SEEING[name]()
+    subject = SEEING[name]()
     for first, second in (("text", "image"), ("image", "text"), ("image", "image"), ("both", "image")):
         with subject.debias(gender, side=first), pytest.raises(AlreadyAttachedError, match="already carries"):
             subject.debias(age, side=second)
-    tower = "visual" if hasattr(other.host, "visual") else "visual_projection"
+    other, tower = SEEING[name](), "visual" if hasattr(subject.host, "visual") else "visual_projection"
     setattr(other.host, tower, getattr(subject.host, tower))  # the same tower through another door
-    with subject.debias(gender, side="image"):
-        with pytest.raises(AlreadyAttachedError, match="already carries"):
-            other.debias(age, side="both")
-        if tower == "visual":
-            other.debias(age).remove()  # its texts are its own
+    with subject.debias(gender, side="image"), pytest.raises(AlreadyAttachedError, match="already carries"):
+        other.debias(age, side="both")
 
 
 def shifted(model: nn.Module, tower: nn.Module) -> nn.Module:
@@ -178,5 +175,3 @@ def test_foreign_projections_are_refused(gender: PromptSet) -> None:
             vldebias.debias(reading, mine, side=side)
     unknown = mine.stamped(image_fingerprint=None)  # fitted on a text tower alone: its texts are compared
     vldebias.debias(seeing, unknown, side="image").remove()
-    with pytest.raises(ProjectionMismatchError, match="fitted on other weights"):
-        vldebias.debias(reading, unknown, side="image")

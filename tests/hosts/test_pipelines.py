@@ -1,20 +1,23 @@
-"""Every pipeline class of the installed diffusers: attached or refused; and what holds for the classic ones."""
+"""Every pipeline class of the installed diffusers, classic and modular: attached or refused; and three states."""
 
 import inspect
 import warnings
+from functools import cache, partial
 
+import diffusers
 import diffusers_tiny as tiny
 import pytest
 import tiny_tokenizers
 import torch
-from diffusers_tiny import CASES
+from diffusers.modular_pipelines import PipelineState
+from diffusers_tiny import CASES, PLAIN, STATED
 
 from vldebias.api import debias
-from vldebias.errors import InvalidInputError, UnsupportedHostError
+from vldebias.errors import AlreadyAttachedError, InvalidInputError, UnsupportedHostError
 from vldebias.hosts import resolve
 from vldebias.hosts.pipelines import BESIDE, EMBEDDING, NEGATIVE, source_of
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*LoraLoaderMixin.*:FutureWarning")  # diffusers, of its own mixin
+pytestmark = pytest.mark.filterwarnings("ignore:.*LoraLoaderMixin.*:FutureWarning", "ignore:.*trust_remote_code.*")
 OTHER_WAYS = """
     AudioLDM2 BlipDiffusion BlipDiffusionControlNet BriaFibo2 CycleDiffusion DreamLite DreamLiteMobile ErnieImage
     LEditsPPPipelineStableDiffusion LEditsPPPipelineStableDiffusionXL LongCatAudioDiT StableDiffusionDiffEdit
@@ -27,8 +30,6 @@ NO_EDIT = """
 
 def classes():
     """Pipelines with an `encode_prompt`, by name without "Pipeline" at its end."""
-    import diffusers
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # diffusers warns of its own imports
         found = {}
@@ -78,19 +79,8 @@ def test_what_the_tiny_ones_are_refused_for_is_what_the_sources_say():
 def test_the_whole_pipeline_in_three_states_and_at_strength_zero(name):
     make, call = tiny.FAMILIES[name]
     pipe = make()
-    bare, before = tiny.draw(pipe, **call), dict(vars(pipe))
-    attachment = debias(pipe, tiny.gender(), method="cali")
-    attached = tiny.draw(pipe, **call)
-    assert not torch.equal(attached, bare)
-    with attachment.disabled():
-        assert torch.equal(tiny.draw(pipe, **call), bare)
-    attachment.strength = 0
-    assert torch.equal(tiny.draw(pipe, **call), bare)
-    attachment.strength = 1
-    assert torch.equal(tiny.draw(pipe, **call), attached)
-    attachment.remove()
-    assert torch.equal(tiny.draw(pipe, **call), bare)
-    assert vars(pipe) == before
+    attach = partial(debias, pipe, tiny.gender(), method="cali")
+    assert not torch.equal(*tiny.three_states(pipe, partial(tiny.draw, pipe, **call), attach))
 
 
 def test_the_sd3_segments_are_clip_then_t5():
@@ -135,3 +125,162 @@ def test_an_earlier_layer_is_another_space_and_refused(make):
     with attachment.disabled():
         tiny.encode(pipe, clip_skip=1)
     assert tiny.same(tiny.encode(pipe, clip_skip=0), tiny.encode(pipe))
+
+
+# ---- modular pipelines ---------------------------------------------------------------------------------------------
+
+
+QUICK = ("Flux", "ErnieImage", "LTX", "QwenImage", "Krea2", "StableDiffusion3")
+REFUSED = {"Anima", "Cosmos3Distilled", "Cosmos3Omni", "Ideogram4", "MiniMaxH3", "MiniMaxMusic3", "QwenImageEdit",
+           "QwenImageEditPlus"}  # fmt: skip
+
+
+@cache
+@tiny.quiet()
+def modular_classes():
+    """Every modular pipeline class of the installed diffusers that has blocks of its own, by name."""
+    found = {name: getattr(diffusers, name) for name in dir(diffusers) if name.endswith("ModularPipeline")}
+    short = {name.removesuffix("ModularPipeline"): cls for name, cls in sorted(found.items())}
+    return {name: cls for name, cls in short.items() if getattr(cls, "default_blocks_name", None)}
+
+
+MODULAR = {name: entry for names, entry in tiny.TABLE["modular"].items() for name in names.split()}
+MODULAR = {name: entry for name, entry in MODULAR.items() if name in modular_classes()}
+"""Class names without "ModularPipeline" at their ends -> their components, or their family; those of this release."""
+
+
+@tiny.quiet()
+def modular(name, blocks=None):
+    """A new modular pipeline of a class with its own blocks, or of given ones."""
+    entry, family = MODULAR[name], MODULAR[name].get("family", name)
+    if "text_encoder" in entry:
+        parts = {key: tiny.builder(one)() for key, one in entry.items()}
+    elif family in tiny.FAMILIES:
+        parts = tiny.FAMILIES[family][0]().components
+    else:
+        parts = CASES[family].parts() | {key: make() for key, make in CASES[family].drawing.items()}
+        parts = {key: part for key, part in parts.items() if key not in ("guider", "scheduler")}
+    pipe = modular_classes()[name]() if blocks is None else blocks.init_pipeline()
+    diffusers.utils.logging.set_verbosity_error()
+    pipe.update_components(**{k: one for k, one in parts.items() if k in pipe.component_names and one is not None})
+    return pipe
+
+
+def modular_states(pipe, prompts=(PLAIN, STATED)):
+    """The state after the block that encodes text and what stands behind it, before anything is drawn."""
+    single = "WanAnimate2" in type(pipe).__name__ or "Flux3" in type(pipe).__name__
+    states = []
+    for prompt in prompts if single else [list(prompts)]:
+        state = PipelineState()
+        defaults = {given.name: given.default for given in pipe._blocks.inputs if given.name}
+        for name, value in (defaults | {"prompt": prompt}).items():
+            state.set(name, value)
+        steps = pipe._blocks.sub_blocks["text_encoder"]
+        images = {"resize", "get_image_prompt"} & steps.sub_blocks.keys()  # they look at an image beside the text
+        for step in [one for n, one in steps.sub_blocks.items() if n not in images] if images else [steps]:
+            step(pipe, state)
+        states.append({name: value for name, value in state.values.items() if "embeds" in name and value is not None})
+    return {key: [state[key] for state in states] for key in states[0]} if single else states[0]
+
+
+def draw(pipe, prompts=(PLAIN, STATED), **call):
+    """Latents (2, ...) of two steps, guided, from one seed."""
+    small = {"num_inference_steps": 2, "height": 16, "width": 16, "output_type": "latent"}
+    noise = torch.Generator().manual_seed(0)
+    negative = ["old smiling person"] * len(prompts)
+    return pipe(prompt=list(prompts), negative_prompt=negative, generator=noise, output="latents", **small | call)
+
+
+def changed(one, other):
+    """For each row: is it another one?"""
+    return [not torch.equal(a, b) for a, b in zip(tiny.rows(one), tiny.rows(other), strict=True)]
+
+
+def same(one, other):
+    return one.keys() == other.keys() and not any(any(changed(one[key], other[key])) for key in one)
+
+
+def test_the_images_of_a_prompt_change_and_come_back():
+    pipe = modular("StableDiffusionXL")
+    names, attach = list(pipe._blocks.sub_blocks), partial(debias, pipe, tiny.gender(), lam=1e6, method="cali")
+    bare, attached = tiny.three_states(pipe, partial(draw, pipe), attach)
+    assert changed(attached, bare) == [True, False], "the second prompt states its gender"
+    attachment = attach()
+    with pytest.raises(AlreadyAttachedError, match="already carries"):
+        debias(pipe, tiny.gender(), method="cali")
+    copied = modular("StableDiffusionXL", pipe.blocks)
+    assert torch.equal(draw(copied), bare), "a copy of the blocks is of another pipeline"
+    attachment.remove()
+    assert list(pipe._blocks.sub_blocks) == names
+    attach(negative=True)
+    assert changed(draw(pipe), bare) == [True, True]
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in MODULAR])
+def test_what_every_class_reads_changes_and_comes_back(name):
+    """Behind the block that encodes text; of a video with sound also behind what connects the text to both."""
+    pipe = modular(name)
+    bare = modular_states(pipe)
+    attachment = debias(pipe, tiny.gender(), lam=1e6, method="cali")
+    attached = modular_states(pipe)
+    edited = [part.name for part in attachment.host.parts]
+    for key in bare:
+        expected = [True, False] if key in edited else [False, False]
+        if key.startswith("connector"):
+            expected = [True, False]
+        assert key.startswith("negative") or changed(attached[key], bare[key]) == expected, key
+    with attachment.disabled():
+        assert same(modular_states(pipe), bare)
+    attachment.remove()
+    assert same(modular_states(pipe), bare)
+
+
+@pytest.mark.parametrize("name", ["StableDiffusionXL", "StableDiffusion3", "Flux"])
+def test_it_reads_what_the_classic_pipeline_reads(name):
+    classic = resolve(tiny.FAMILIES[name][0]())
+    block = resolve(modular(name))
+    assert block.roles == classic.roles
+    for role in block.roles:
+        torch.testing.assert_close(block.embed([PLAIN, STATED], role), classic.embed([PLAIN, STATED], role))
+
+
+def test_every_class_is_attached_or_refused():
+    known = set(modular_classes())
+    assert known - set(MODULAR) == REFUSED & known
+    assert len(MODULAR) >= 32
+    for name in sorted(REFUSED & known):
+        with pytest.raises(UnsupportedHostError, match=name):
+            resolve(modular_classes()[name]())
+
+
+def test_a_pipeline_of_one_block_is_attached():
+    from diffusers.modular_pipelines.stable_diffusion_xl.encoders import StableDiffusionXLTextEncoderStep
+
+    pipe = modular("StableDiffusionXL", StableDiffusionXLTextEncoderStep())
+    bare = pipe(prompt=PLAIN, output="prompt_embeds")
+    with debias(pipe, tiny.gender(), method="cali"):
+        assert not torch.equal(pipe(prompt=PLAIN, output="prompt_embeds"), bare)
+    assert torch.equal(pipe(prompt=PLAIN, output="prompt_embeds"), bare)
+
+
+def test_tokens_of_an_image_stay(monkeypatch):
+    """What `image_pad_mask` says, up to the last of them."""
+    pipe = modular("QwenImage21")
+    kind = type(resolve(pipe).block)
+    run = kind.__call__
+
+    def with_image(block, components, state):
+        components, state = run(block, components, state)
+        mask = torch.zeros_like(state.get("prompt_embeds")[..., 0])
+        mask[:, 1:3] = 1
+        state.set("image_pad_mask", mask)
+        return components, state
+
+    monkeypatch.setattr(kind, "__call__", with_image)
+    bare = modular_states(pipe)["prompt_embeds"][0]
+    with debias(pipe, tiny.gender(), method="cali", lam=1e6):
+        attached = modular_states(pipe)["prompt_embeds"][0]
+    stay, padding = (attached == bare).all(-1), ~bare.any(-1)
+    assert stay[:3].all()
+    assert torch.equal(stay[3:], padding[3:])
+    assert not padding[3]

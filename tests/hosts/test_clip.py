@@ -1,14 +1,26 @@
-"""transformers: every supported class on all its paths, the ids that the gate reads, folding, and what is refused."""
+"""transformers and open_clip: supported classes on all paths, ids that the gate reads, folding, what is refused."""
 
 import copy
 import threading
 from types import SimpleNamespace
 from typing import Any
 
+import open_clip
 import pytest
 import torch
 import transformers
-from models_tiny import PROMPTS, TRANSFORMERS, Transformers, make
+from models_tiny import (
+    OPEN_CLIP,
+    PROMPTS,
+    STATED,
+    TRANSFORMERS,
+    OpenClip,
+    Transformers,
+    make,
+    make_clip,
+    make_hf,
+    tokenizer_for,
+)
 from tiny_tokenizers import CLIP_IDS, bert_tokenizer, clip_tokenizer, siglip_tokenizer
 from torch import Tensor, nn
 from transformers.utils import logging
@@ -20,9 +32,9 @@ from vldebias.errors import (
     TruncatedPromptWarning,
     UnsupportedHostError,
 )
+from vldebias.hosts.open_clip import OpenClipHost
 from vldebias.hosts.transformers import TransformersHost
-from vldebias.projection import CalibratedProjection
-from vldebias.prompts import PromptSet
+from vldebias.prompts import PromptSet, StatedWords
 
 
 @pytest.fixture(params=TRANSFORMERS)
@@ -118,8 +130,7 @@ def test_a_saved_projection_serves_both_classes_of_a_checkpoint(
     clip.host.save_pretrained(tmp_path / "model")
     with clip.debias(gender, keep_stated=False) as attachment:
         expected = clip.features()
-        attachment.projections["joint"].save_pretrained(tmp_path / "projection")
-    loaded = CalibratedProjection.from_pretrained(tmp_path / "projection")
+        loaded = attachment.projections["joint"]
     with vldebias.debias(clip.host, loaded, keep_stated=False):  # no tokenizer: there is nothing to read
         assert torch.equal(clip.features(), expected)
     text = transformers.CLIPTextModelWithProjection.from_pretrained(tmp_path / "model").eval()
@@ -246,3 +257,77 @@ def test_a_model_that_was_compiled_and_called_before_attaching(gender: PromptSet
             torch.testing.assert_close(compiled(**clip.inputs()).pooler_output, expected)
         torch.testing.assert_close(compiled(**clip.inputs()).pooler_output, base)
     torch.compiler.reset()
+
+
+# ---- open_clip -----------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["clip", "custom"])
+def test_intermediates_are_refused_and_come_back(kind: str, gender: PromptSet, images: Tensor) -> None:
+    model = OPEN_CLIP[kind]()
+    bare = model.forward_intermediates(images)["image_features"]
+    with OpenClip(model).debias(gender) as attachment:
+        with pytest.raises(UnsupportedHostError, match="forward_intermediates"):
+            model.forward_intermediates(images)
+        with attachment.disabled():
+            assert torch.equal(model.forward_intermediates(images)["image_features"], bare)
+        attachment.strength = 0
+        assert torch.equal(model.forward_intermediates(images)["image_features"], bare)
+    assert torch.equal(model.forward_intermediates(images)["image_features"], bare)
+
+
+@pytest.mark.parametrize("text", ["a male-dominated room!!", "don't   PANIC — a woman's café", "25-year-old man", "!"])
+def test_ids_are_read_back_as_the_text(text: str) -> None:
+    host = OpenClipHost(make_clip(vocab_size=49408))
+    (read,) = host.texts(open_clip.SimpleTokenizer()([text]))
+    words = StatedWords(["man", "woman", "year-old", "panic"])
+    assert "".join(read.split()) == "".join(text.lower().split())
+    assert words.find(read) == words.find(text)
+
+
+def test_tokenizers_of_open_clip(gender: PromptSet) -> None:
+    with pytest.raises(InvalidInputError, match=r"vocabulary 1000 .*pass tokenizer=open_clip\.get_tokenizer"):
+        vldebias.debias(make_clip(vocab_size=1000), gender)
+    with pytest.raises(InvalidInputError, match=r"expected what open_clip\.get_tokenizer.* returns, got function"):
+        vldebias.debias(make_clip(), gender, tokenizer=open_clip.tokenize)
+    vldebias.debias(make_clip(vocab_size=49408), gender).remove()
+
+
+def test_a_hugging_face_tokenizer_reads_for_the_gate(gender: PromptSet) -> None:
+    tokenizer = object.__new__(open_clip.tokenizer.HFTokenizer)
+    vars(tokenizer).update(
+        tokenizer=bert_tokenizer(),
+        context_length=12,
+        clean_fn=open_clip.tokenizer.get_clean_fn("whitespace"),
+        strip_sep_token=False,
+        tokenizer_mode="",
+    )
+    model = make_hf()
+    ids = tokenizer(PROMPTS[:3])
+    base = model.encode_text(ids)
+    with vldebias.debias(model, gender, tokenizer=tokenizer):
+        attached = model.encode_text(ids)
+        with pytest.warns(TruncatedPromptWarning, match=r"12 tokens.*\(13 tokens\)"):
+            OpenClipHost(model, tokenizer).embed(["a photo of " * 3 + "a doctor"])
+    assert [torch.equal(one, other) for one, other in zip(base, attached, strict=True)] == STATED[:3]
+
+
+def test_what_is_refused_of_open_clip(gender: PromptSet) -> None:
+    model = make_clip()
+    for wrapped in (model.visual, nn.DataParallel(model), torch.compile(model)):
+        with pytest.raises(UnsupportedHostError, match=type(wrapped).__name__):
+            vldebias.debias(wrapped, gender)
+    model.compile()
+    with pytest.raises(UnsupportedHostError, match="compiled in place"):
+        vldebias.debias(model, gender)
+
+
+@torch.no_grad()
+def test_a_method_that_was_replaced_on_the_instance_is_edited_and_comes_back(gender: PromptSet) -> None:
+    model = make_clip()
+    ids, own = tokenizer_for(model)(PROMPTS), model.encode_text
+    model.encode_text = mine = lambda tokens, normalize=False: own(tokens, normalize=normalize) * 2
+    with OpenClip(model).debias(gender, keep_stated=False) as attachment:
+        torch.testing.assert_close(model.encode_text(ids), attachment.projections["joint"](2 * own(ids)))
+    assert model.encode_text is mine

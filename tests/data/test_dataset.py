@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,16 +19,9 @@ from vldebias.errors import InvalidInputError
 
 
 def make(**changes: Any) -> ImageData:
-    fields: dict[str, Any] = {
-        "name": "tiny",
-        "split": "test",
-        "ids": ("a", "b", "c"),
-        "read": picture,
-        "labels": {"label": Labels.of(["x", "y", None])},
-        "fingerprint": "f",
-        "captions": ("A", "B", "C"),
-    }
-    return ImageData(**fields | changes)
+    labels = {"label": Labels.of(["x", "y", None])}
+    fields: dict[str, Any] = {"read": picture, "labels": labels, "fingerprint": "f", "captions": ("A", "B", "C")}
+    return ImageData(name="tiny", split="test", ids=("a", "b", "c"), **fields | changes)
 
 
 def test_rows_keep_what_belongs_together() -> None:
@@ -41,16 +35,11 @@ def test_rows_keep_what_belongs_together() -> None:
 
 
 def test_a_fingerprint_is_worked_out_once_and_only_if_asked_and_rows_have_their_own() -> None:
-    calls = []
-
-    def slow() -> str:
-        calls.append(1)
-        return "worked out"
-
+    slow = Mock(return_value="worked out")
     data = make(fingerprint=slow)
     rows, text = data[[0]], repr(data)
-    assert calls == []
-    assert [data.fingerprint, data.fingerprint, len(calls)] == ["worked out", "worked out", 1]
+    assert not slow.called
+    assert [data.fingerprint, data.fingerprint, slow.call_count] == ["worked out", "worked out", 1]
     assert rows.fingerprint == make(fingerprint="worked out")[[0]].fingerprint
     assert text == "ImageData(tiny test, 3 images, columns ['label'], captions)"
     assert len({one.fingerprint for one in (data, data[[0, 1]], data[[1, 0]], data[[0]])}) == 4
@@ -108,15 +97,9 @@ def test_paths_that_lead_out_are_refused(tmp_path: Path, path: str) -> None:
 def test_a_description_counts_everything_once() -> None:
     labels = {"a": Labels.of(["x", None, "x"]), "b": Labels.of(["p", "p", None])}
     found = describe(make(labels=labels, captions=("A", "", "C"), about={"root": "here"}))
-    assert found | {"columns": {}} == {
-        "name": "tiny",
-        "split": "test",
-        "images": 3,
-        "columns": {},
-        "captions": 2,
-        "about": {"root": "here"},
-    }
-    assert found["columns"]["a"] == {"counts": {"x": 2}, "unknown": 1}
+    columns = {"a": {"counts": {"x": 2}, "unknown": 1}, "b": {"counts": {"p": 2}, "unknown": 1}}
+    facts = {"name": "tiny", "split": "test", "images": 3, "captions": 2, "about": {"root": "here"}}
+    assert found == {**facts, "columns": columns}
     assert json.loads(json.dumps(found)) == found
 
 

@@ -149,25 +149,14 @@ class Bomb:
         return (pytest.fail, ("a pickle was opened",))
 
 
-def test_no_flipped_bit_is_read_as_other_features(tmp_path: Path) -> None:
+def test_a_flipped_bit_of_a_feature_and_a_column_that_is_not_listed_are_refused(tmp_path: Path) -> None:
     whole = Embeddings(np.arange(24, dtype=np.float32).reshape(8, 3), tuple("abcdefgh"), {"g": Labels.of("xy" * 4)})
     path = save_embeddings(tmp_path / "file.npz", whole, {"a photo": torch.ones(3)})
-    content, refused = path.read_bytes(), 0
-    rng = np.random.default_rng(0)
-    for place in rng.choice(8 * len(content), size=120, replace=False).tolist():
-        damaged = bytearray(content)
-        damaged[place // 8] ^= 1 << place % 8
-        path.write_bytes(damaged)
-        try:
-            found, texts = load_embeddings(path)
-        except InvalidInputError:
-            refused += 1
-            continue
-        assert np.array_equal(found.features, whole.features)
-        assert (found.ids, found.labels["g"].names) == (whole.ids, whole.labels["g"].names)
-        assert found.labels["g"].codes.tolist() == whole.labels["g"].codes.tolist()
-        assert {prompt: row.tolist() for prompt, row in (texts or {}).items()} == {"a photo": [1, 1, 1]}
-    assert refused > 60
+    content = path.read_bytes()
+    for place in (content.index(whole.features.tobytes()), len(content) - 12):  # the number of arrays at the end
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        with pytest.raises(InvalidInputError, match=r"file.npz: .*cannot be read"):
+            load_embeddings(path)
 
 
 JSON_NO_LIST = np.frombuffer(b'{"a": 1}', dtype=np.uint8)

@@ -66,21 +66,13 @@ def parquet_folder(root: Path) -> Path:
     return root
 
 
-def parquet_file(root: Path) -> Path:
-    root.mkdir(parents=True)
-    dataset(20).to_parquet(str(root / "own.parquet"))
-    return root / "own.parquet"
-
-
-LAYOUTS = [(parquet_folder, "test"), (parquet_file, "all")]
 MAPPED: dict[str, Any] = {"labels": {"gender": "sex", "tone": "tone"}, "caption": "text"}
 
 
-@pytest.mark.parametrize(("layout", "split"), LAYOUTS)
-def test_rows_at_random_are_those_of_a_stream_from_any_start(tmp_path: Path, layout: Any, split: str) -> None:
-    root = layout(tmp_path / "own")
-    data, stream = opened(root, split, **MAPPED), opened(root, split, streaming=True, **MAPPED)
-    assert (data.name, data.split, len(data)) == (stream.name, stream.split, N) == ("own", split, N)
+def test_rows_at_random_are_those_of_a_stream_from_any_start(tmp_path: Path) -> None:
+    root = parquet_folder(tmp_path / "own")
+    data, stream = opened(root, **MAPPED), opened(root, streaming=True, **MAPPED)
+    assert (data.name, data.split, len(data)) == (stream.name, stream.split, N) == ("own", "test", N)
     assert rows_of(data) == [(f"{i:08d}", f"text {20 + i}", picture(20 + i)) for i in range(N)]
     assert (data.column("gender").names, data.column("gender").codes.tolist()) == (("f", "m"), CODES)
     assert (data.column("tone").names, data.column("tone").codes.tolist()) == (("dark", "pale"), [0, -1, -1, 1, 0])

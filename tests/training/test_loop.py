@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -220,20 +217,15 @@ def test_the_state_holds_what_learns_and_no_code(tmp_path: Path) -> None:
         read_state(tmp_path / STATE)
 
 
-def test_no_flipped_bit_of_a_state_goes_unnoticed(tmp_path: Path) -> None:
-    """Of a file that is read as something else the tensors would be wrong for the rest of the run."""
-    fit(trainee(), batches(), settings(steps=2), folder=tmp_path)
-    path, places = tmp_path / STATE, np.random.default_rng(0)
-    whole, right = path.read_bytes(), read_state(path)
-    for place in places.integers(0, len(whole), 200):
-        damaged = bytearray(whole)
-        damaged[place] ^= 1 << int(places.integers(8))
-        path.write_bytes(damaged)
-        try:
-            found = read_state(path)
-        except InvalidInputError:
-            continue
-        assert str(found) == str(right), "a bit that says nothing, such as a date in the archive"
+def test_a_flipped_bit_of_a_state_is_noticed(tmp_path: Path) -> None:
+    """The tensors would be wrong for the rest of the run."""
+    made, path = trainee(), tmp_path / STATE
+    fit(made, batches(), settings(steps=2), folder=tmp_path)
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.index(made.model.image.weight.detach().numpy().tobytes())] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(InvalidInputError, match=r"state\.pt"):
+        read_state(path)
 
 
 # ---- a step
@@ -412,12 +404,12 @@ def test_both_passes_draw_the_same_dropout_and_mixing() -> None:
 # ---- processes
 
 
-def test_a_process_that_was_launched_as_one_of_several_and_is_alone_is_refused() -> None:
+def test_a_process_that_was_launched_as_one_of_several_and_is_alone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """As `accelerate launch --cpu --num_processes 2` leaves it: it would train alone in silence."""
-    said = {"MASTER_ADDR": "127.0.0.1", "ACCELERATE_USE_CPU": "True"}
-    script = "from vldebias.training.loop import make_accelerator; make_accelerator(cpu=True)"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **said}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode != 0
-    assert "this one sees itself alone" in done.stderr
-    assert "torchrun" in done.stderr
+    make_accelerator(cpu=True)
+    for there in ({"MASTER_ADDR": "127.0.0.1", "ACCELERATE_USE_CPU": "True"}, {"WORLD_SIZE": "2"}):
+        with monkeypatch.context() as patch:
+            for name, value in there.items():
+                patch.setenv(name, value)
+            with pytest.raises(InvalidInputError, match="torchrun"):
+                make_accelerator(cpu=True)

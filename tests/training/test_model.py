@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -23,7 +24,7 @@ from vldebias.loading import load_host
 from vldebias.miniature import load_clip, weights_dir
 from vldebias.miniature.tokenizer import open_clip_tokenizer, transformers_tokenizer
 from vldebias.training import model as module
-from vldebias.training.model import check_savable, depths, merged, replacing, save_model, tune
+from vldebias.training.model import check_savable, merged, replacing, save_model, tune
 from vldebias.training.objective import Trainee
 
 DIM = 24
@@ -174,27 +175,22 @@ def test_all_is_both_towers_without_what_reaches_no_feature() -> None:
     assert any(name.startswith("text_decoder.") for name, _ in coca.model.named_parameters())
 
 
-@pytest.mark.parametrize("name", ["custom", "twin"])
-def test_depths_go_from_what_reads_to_what_ends_and_only_the_last_blocks_learn(name: str) -> None:
+@pytest.mark.parametrize(("name", "blocks"), [("custom", 1), ("twin", 3)])
+@pytest.mark.parametrize("side", ["image", "text"])
+def test_only_the_last_blocks_learn_and_what_comes_after_them(name: str, blocks: int, side: str) -> None:
     found = make(name)
-    names = {parameter: text for text, parameter in found.model.named_parameters()}
-    everything = set(tune(found, "all"))
-    for side in ("image", "text"):
-        depth, levels = depths(found, side)
-        level = {names[p]: k for p, k in depth.items()}
-        inside = [text for text in level if "resblocks." in text or "encoder.layers." in text]
-        for text in inside:
-            number = int(text.split("resblocks." if "resblocks." in text else "layers.")[1].split(".")[0])
-            assert level[text] == number + 1
-        assert {text for text, k in level.items() if 0 < k < levels} == set(inside)
-        assert any("emb" in text or "conv1" in text for text, k in level.items() if k == 0)
-        assert any("ln_" in text or "norm" in text for text, k in level.items() if k == levels)
-        some = set(tune(found, "all", last={side: 1}))
-        assert everything - some == {text for text, k in level.items() if k < levels - 1} & everything
-        ends = {text for text, k in level.items() if k == levels}
-        assert set(tune(found, side, last={side: 0})) == ends & everything
-        with pytest.raises(InvalidInputError, match=f"{side}_blocks: the {side} tower has {levels - 1} blocks"):
-            tune(found, "all", last={side: levels})
+    everything, own = set(tune(found, "all")), set(tune(found, side))
+    inside = {text for text in own if "resblocks." in text or "encoder.layers." in text}
+    for last in range(blocks + 1):
+        some = set(tune(found, side, last={side: last}))
+        kept = {text for text in inside if int(re.findall(r"(?:resblocks|layers)\.(\d+)", text)[0]) >= blocks - last}
+        assert some & inside == kept
+        ends = some - inside
+        assert any("ln_" in text or "norm" in text for text in ends)
+        assert not any("emb" in text or "conv1" in text for text in ends)
+        assert set(tune(found, "all", last={side: last})) == everything - (own - some)
+    with pytest.raises(InvalidInputError, match=f"{side}_blocks: the {side} tower has {blocks} blocks"):
+        tune(found, "all", last={side: blocks + 1})
 
 
 def adapted(name: str, **more: Any) -> Towers:

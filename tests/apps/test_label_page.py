@@ -79,17 +79,6 @@ def test_the_end_names_the_command_that_reads_the_answers(engine: Any, page: Any
     assert "Thank you, Ada" in shown(now)
 
 
-def test_everyone_sees_the_same_images_first(tmp_path: Path) -> None:
-    draw(tmp_path, images=20)
-    engine = study(tmp_path)
-    orders = [[one.path for one in engine._order(name)] for name in ("ada", "ben", "cleo")]
-    first = [set(order[: engines.SHARED]) for order in orders]
-    assert len(orders[0]) > engines.SHARED
-    assert first[0] == first[1] == first[2]
-    assert orders[0][: engines.SHARED] != orders[1][: engines.SHARED]
-    assert orders[0][engines.SHARED :] != orders[1][engines.SHARED :]
-
-
 def test_minutes_are_told_from_the_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw(tmp_path, images=20)
     engine, clock = study(tmp_path), [0.0]

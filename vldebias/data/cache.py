@@ -66,7 +66,7 @@ def embed_images(
         Features as stored; `about` lists the images that could not be read: "skipped" ([{"id", "reason"}]).
 
     Raises:
-        InvalidInputError: no readable image, features that are not finite.
+        InvalidInputError: a stream, an unknown dtype, sizes below 1, no readable image, features that are not finite.
     """
     if not isinstance(data, ImageData):
         raise InvalidInputError(

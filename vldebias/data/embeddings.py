@@ -190,7 +190,11 @@ def load_embeddings(path: str | Path) -> tuple[Embeddings, Texts]:
 
 
 def load_texts(path: str | Path) -> Texts:
-    """Read the text embeddings alone, prompt -> (d,), of a .npz file that need not have images; None without any."""
+    """Read the text embeddings alone, prompt -> (d,), of a .npz file that need not have images; None without any.
+
+    Raises:
+        InvalidInputError: a file that cannot be read, or embeddings that do not fit their prompts.
+    """
     try:
         fields, _ = _fields(Path(path))
         return _texts(fields, fields["text"].shape[-1] if "text" in fields else 0)

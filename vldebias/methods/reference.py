@@ -35,7 +35,7 @@ class Reference:
     labels: Mapping[str, Any] = field(default_factory=dict)
     within_classes: bool = True
 
-    def batches(self, size: int = 4096) -> Iterator[Tensor]:
+    def batches(self, size: int = 1024) -> Iterator[Tensor]:
         """Yield the features as L2-normalised float64 batches (b, d).
 
         Raises:

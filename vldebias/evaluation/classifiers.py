@@ -35,10 +35,7 @@ class Examples:
     """Hold a training split and the zero-shot classifier; the same examples give the same predictor.
 
     val: features, labels and groups of a split to select settings and epochs on, by the worst group, ties broken by the
-    average, as the authors' code of Zhang and Ré (2022) does.
-
-    Raises:
-        InvalidInputError: widths that differ, or a class without rows.
+    average, as Zhang and Ré (2022) do. Widths that differ and a class without rows are refused.
     """
 
     features: Tensor  # (n, d) float32, of norm 1
@@ -84,11 +81,10 @@ def logistic_regression(
     R is |W|_2^2 / 2 or |W|_1; the bias is not penalised. Two classes have one weight vector, the difference of the
     logits; k > 2 have a softmax. L-BFGS-B in float64; under "l1", W = U - V with U, V >= 0, which is smooth.
 
-    Args:
-        features: (n, d), read in chunks. labels: (n,) classes 0 .. n_classes - 1.
-        like: rows (m, d): the penalty is on the coefficients of features standardised by their means and deviations.
-        counts: (n,) how often each row is there. start: where the solver begins, which changes its time alone.
-        tolerance: largest entry of the gradient at which it stops; a large one after `max_iterations` is warned of.
+    features: (n, d), read in chunks. labels: (n,) classes 0 .. n_classes - 1. counts: (n,) how often each row is there.
+    like: rows (m, d): the penalty is on the coefficients of features standardised by their means and deviations.
+    start: where the solver begins, which changes its time alone.
+    tolerance: largest entry of the gradient at which it stops; a large one after `max_iterations` is warned of.
     """
     rows, dim, y = (1 if n_classes == 2 else n_classes), features.shape[1], torch.from_numpy(labels)
     size, split = rows * dim, penalty == "l1"
@@ -112,14 +108,9 @@ def logistic_regression(
         leaf = torch.from_numpy(flat.copy()).requires_grad_()
         whole = 1 / (c * total) * (leaf[:-rows].sum() if split else leaf[:-rows].square().sum() / 2)
         whole.backward()
-        for first in range(0, len(y), CHUNK):
-            chunk = slice(first, first + CHUNK)
-            weight, bias = unpacked(leaf)
-            logits = F.pad(
-                features[chunk].detach().double() @ weight.T + bias, (n_classes - rows, 0)
-            )  # 0 is one of two
-            losses = F.cross_entropy(logits, y[chunk], reduction="none")
-            loss = (losses * weights[chunk]).sum() / total
+        for x, target, times in zip(*(of.split(CHUNK) for of in (features.detach(), y, weights)), strict=True):
+            logits = F.pad(_logits(unpacked(leaf), x.double()), (n_classes - rows, 0))  # of two classes one is 0
+            loss = (F.cross_entropy(logits, target, reduction="none") * times).sum() / total
             loss.backward()
             whole = whole.detach() + loss.detach()
         assert leaf.grad is not None
@@ -133,14 +124,13 @@ def logistic_regression(
         begin = np.concatenate([np.maximum(begin[:size], 0), np.maximum(-begin[:size], 0), begin[size:]])
     least = np.where(np.arange(len(begin)) < (2 * size if split else 0), 0.0, -np.inf)
     limits = {"maxiter": max_iterations, "maxfun": 2 * max_iterations, "maxcor": 20, "gtol": tolerance, "ftol": 0.0}
-    how = {"method": "L-BFGS-B", "bounds": need("scipy.optimize").Bounds(least, np.inf), "options": limits}
-    solved = need("scipy.optimize").minimize(objective, begin, jac=True, **how)
+    solver = need("scipy.optimize")
+    how = {"method": "L-BFGS-B", "bounds": solver.Bounds(least, np.inf), "options": limits}
+    solved = solver.minimize(objective, begin, jac=True, **how)
     left = float(np.abs(solved.x - np.maximum(solved.x - solved.jac, least)).max())  # of the projected gradient
     if left > 10 * tolerance:
-        warn(
-            f"logistic regression (c = {c:g}): a gradient of {left:.1e} is left after {solved.nit} iterations; "
-            "the coefficients are not final. Choose a smaller c or a larger tolerance"
-        )
+        said = f"logistic regression (c = {c:g}): did not converge in {solved.nit} iterations (gradient {left:.1e})"
+        warn(f"{said}; choose a smaller c or a larger tolerance")
     weight, bias = unpacked(torch.from_numpy(solved.x))
     halves = torch.tensor([-0.5, 0.5], dtype=torch.float64)
     return (halves[:, None] * weight, halves * bias) if n_classes == 2 else (weight, bias)
@@ -158,10 +148,11 @@ def _path(
     """Solve for each c and counts (n,) of the rows, all once if None; a solution is a good start for the next."""
     solved: list[Head] = []
     for c, counts in problems:
-        rows = np.arange(len(examples.labels)) if counts is None else np.flatnonzero(counts)
-        how |= {"counts": None if counts is None else counts[rows], "start": solved[-1] if solved else start}
-        features, labels = examples.features[torch.from_numpy(rows)], examples.labels[rows]
-        solved.append(logistic_regression(features, labels, len(examples.zero_shot), c=c, **how))
+        kept = np.arange(len(examples.labels)) if counts is None else np.flatnonzero(counts)
+        x, y = examples.features[torch.from_numpy(kept)], examples.labels[kept]
+        times = None if counts is None else counts[kept]
+        start = logistic_regression(x, y, len(examples.zero_shot), c=c, counts=times, start=start, **how)
+        solved.append(start)
     return solved
 
 
@@ -169,7 +160,7 @@ def _probe(
     examples: Examples, c: float, candidates: Iterable[float], counts: Codes | None = None, **how: Any
 ) -> tuple[Head, dict[str, float]]:
     """Fit a logistic regression whose strength c the validation split selects; return it, c and its scores."""
-    values = sorted(candidates) if examples.val is not None else [c]  # from the strongest penalty on
+    values = [c] if examples.val is None else sorted(candidates)  # from the strongest penalty on
     solved = _path(examples, [(value, counts) for value in values], **how)
     best, scores = examples.best([partial(_logits, head) for head in solved])
     return solved[best], {"c": values[best], **scores}
@@ -181,11 +172,10 @@ def linear_probe(
 ) -> Predictor:  # fmt: skip
     """Interpolate weights: (1 - alpha) zero-shot + alpha linear probe, whose L2 penalty a validation split selects.
 
-    With alpha 1 it is the probe of Radford et al. (2021), on normalised features. Zhang and Ré (2022) fit theirs with
-    SGD, so it depends on learning rate and epochs; ours is the optimum. With other alphas it is WiSE-FT (Wortsman et
-    al., 2022), which fine-tunes from the zero-shot weights; how the two logits of ours weigh against each other rests
-    on c and on the 100 that cosines are multiplied by. Without a validation split alpha is the middle one, .5, as the
-    paper recommends; with one it is selected after c.
+    With alpha 1 it is the probe of Radford et al. (2021), on normalised features: Zhang and Ré (2022) fit theirs with
+    SGD, ours is the optimum. With other alphas it is WiSE-FT (Wortsman et al., 2022), which fine-tunes from the
+    zero-shot weights; how the two logits of ours weigh against each other rests on c and on the 100 that cosines are
+    multiplied by. Without a validation split alpha is the middle one, .5 as in the paper; else it is selected after c.
     """
     (weight, bias), chosen = _probe(examples, c, candidates, tolerance=tolerance)
     zero_shot = 100 * examples.zero_shot.detach().double().cpu()
@@ -202,9 +192,9 @@ def dfr(
     """Reweight deep features: logistic regression on group-balanced data (Kirichenko et al., 2023).
 
     As in the authors' code: features standardised over the training split, L1 penalty, c selected on one balanced
-    sample, coefficients averaged over ten; the candidates span those used there for Waterbirds and CelebA. balance
-    "sub" takes from every group as many rows as the smallest one has; "up" takes every row as often as it fits into the
-    largest group and samples the remainder without replacement.
+    sample, coefficients averaged over ten; the candidates span those used there. balance "sub" takes from every group
+    as many rows as the smallest one has; "up" takes every row as often as it fits into the largest group and samples
+    the remainder without replacement.
     """
     rng = np.random.default_rng(examples.seed)
     samples = [balanced_counts(examples.groups, balance, rng) for _ in range(draws)]

@@ -50,9 +50,6 @@ class Metric:
     - "groups": hits and sizes (..., g), images of each group that are right and all of them;
     - "shares": counts (..., |A|) of images that show each value of an attribute;
     - "rankings": group codes (r, k) of the first k of r rankings, and the prior (g,) or (r, g); rows name k: "ndkl@9".
-
-    Raises:
-        InvalidInputError: a field that is none of these.
     """
 
     name: str
@@ -64,10 +61,9 @@ class Metric:
     compute: Callable[..., np.ndarray] | None = None
 
     def __post_init__(self) -> None:
-        for field, known in (("kind", Kind), ("better", Better), ("of", Of)):
-            if (given := getattr(self, field)) not in get_args(known):
-                listed = ", ".join(get_args(known))
-                raise InvalidInputError(f"metric {self.name!r}: {field}: expected one of {listed}; got {given!r}")
+        for field, known in (("kind", get_args(Kind)), ("better", get_args(Better)), ("of", get_args(Of))):
+            if (given := getattr(self, field)) not in known:
+                raise InvalidInputError(f"metric {self.name!r}: {field}: expected one of {known}, got {given!r}")
         if not self.name or not self.bounds[0] < self.bounds[1]:
             raise InvalidInputError(f"metric {self.name!r}: expected a name and bounds (low, high), got {self.bounds}")
         if self.compute is not None and self.of in ("", "texts"):

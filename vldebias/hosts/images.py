@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from vldebias.edit import Fingerprint
-from vldebias.errors import InvalidInputError, TruncatedPromptWarning, UnsupportedHostError, need, warn
+from vldebias.errors import InvalidInputError, TruncatedPromptWarning, UnsupportedHostError, warn
 from vldebias.hosts.attachment import resolve
 from vldebias.hosts.base import IMAGE, TEXT, TOKENIZING, Host, read_rows, reading, weights_fingerprint
 from vldebias.hosts.merge import foldable
@@ -179,11 +179,6 @@ class ImageEncoder:
                 state.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
                 state.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         return state.hexdigest()
-
-    @cached_property
-    def dim(self) -> int:
-        """Return the width d of the features, found with a blank image."""
-        return int(self.encode([need("PIL.Image").new("RGB", (64, 64))]).shape[1])
 
     @property
     def first_weight(self) -> Tensor:

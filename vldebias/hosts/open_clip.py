@@ -36,6 +36,7 @@ class OpenClipHost(JointHost):
                 f"{self.name}: expected one of the open_clip classes {', '.join(SUPPORTED)}; "
                 "pass the whole model, as open_clip.create_model returns it, built without TorchScript"
             )
+        self.image_tower = [model.visual]
 
     @property
     def head(self) -> object:
@@ -54,11 +55,6 @@ class OpenClipHost(JointHost):
         head = getattr(visual, "head", None)
         mlp = getattr(head, "mlp", None)
         return head if mlp is None else mlp.fc2
-
-    @property
-    def image_tower(self) -> list[nn.Module]:  # type: ignore[override]
-        """Return `visual`."""
-        return [self.model.visual]
 
     def wrapped_modules(self, role: str) -> tuple[object, ...]:
         """Return the towers that are modules: CLIP's own text tower is the model itself."""

@@ -111,15 +111,12 @@ class Towers:
         return tokens
 
     @torch.no_grad()
-    def set_temperature(self, temperature: float) -> None:
-        """Write a temperature above 0 into the model."""
+    def set_temperature(self, temperature: float, bias: float | None = None) -> None:
+        """Write a temperature above 0 into the model, and the bias of a model that has one."""
         value = temperature if self._scalar == "temperature" else -math.log(temperature)
         getattr(self.model, self._scalar).fill_(value)
-
-    @torch.no_grad()
-    def set_bias(self, bias: float) -> None:
-        """Write a bias into the model."""
-        self.model.logit_bias.fill_(bias)
+        if bias is not None and self.bias is not None:
+            self.model.logit_bias.fill_(bias)
 
     def _normalisation(self) -> None:
         """Measure size, mean and std of the outputs of `prepare` on plain images."""

@@ -114,9 +114,7 @@ def train_model(
         with torch.no_grad():  # WiSE-FT (Wortsman et al., 2022): back towards where they began
             for name, parameter in mixed.items():
                 parameter.copy_(torch.lerp(begun[name], parameter, settings.wise_ft or 1.0))
-        towers.set_temperature(objective.temperature)
-        if objective.bias is not None and towers.bias is not None:
-            towers.set_bias(objective.bias)
+        towers.set_temperature(objective.temperature, objective.bias)
         save_model(towers, folder / MODEL, scope=settings.tune, name=settings.model)
         write_atomically(folder / SETTINGS, settings.as_yaml())
         files = {"model": MODEL, "settings": SETTINGS, "history": HISTORY}

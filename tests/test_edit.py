@@ -42,6 +42,7 @@ def fitted(lam: float | list[float] = 1000.0) -> CalibratedProjection:
         prompts="gender+race",
         prompts_hash="0123+4567",
         stated_words=("man", "woman", "Müller"),
+        max_loss=0.02,
     )
 
 

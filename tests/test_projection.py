@@ -77,14 +77,6 @@ def test_fit_equals_the_dense_formula(d: int, pairs: int, spurious: int, lam: fl
     assert (projection(z) - z @ expected.T).abs().max() < 1e-8
 
 
-def test_one_example_by_hand() -> None:
-    # The pair differs by 2 along the first axis and lam / |S| = 1, so that axis shrinks to 1 / (1 + 4).
-    pairs = torch.tensor([[[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]]])
-    spurious = torch.tensor([[0.0, 1.0, 0.0]])
-    got = fit(pairs, spurious, lam=1.0)(torch.tensor([1.0, 1.0, 1.0]))
-    torch.testing.assert_close(got, torch.tensor([0.2, 0.0, 1.0]))
-
-
 # --- the laws
 
 

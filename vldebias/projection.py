@@ -258,7 +258,7 @@ class CalibratedProjection(Edit):
         """Return how much each direction is shrunk, c = lam s^2 / (1 + lam s^2) (r,), and the directions (d, r)."""
         symmetric = self.left is self.right
         c, vectors = torch.linalg.eigh(self.left.T @ self.left if symmetric else self.left @ self.right.T)
-        c = c.clamp(min=0, max=1)
+        c = c.clamp(min=0)
         # Of W W^T the eigenvectors are in the space of pairs; W^T brings them back to that of embeddings.
         return c, self.left @ vectors / c.sqrt().clamp(min=_EPS) if symmetric else vectors
 

@@ -188,6 +188,13 @@ def test_roboshot_is_its_algorithm_vector_by_vector() -> None:
     assert alone(harmful).abs().max() < 1e-12
 
 
+def test_roboshot_takes_differences_of_values_and_of_classes() -> None:
+    given, images, _ = problem()
+    male, female = (given.host.embed(texts, "joint") for texts in GENDER.by_value().values())
+    maps = roboshot(male - female, given.host.embed(GENDER.classes, "joint").diff(dim=0))
+    torch.testing.assert_close(given.fit("roboshot", "joint").image(images), TwoTowers.of_maps(maps).image(images))
+
+
 # --- Lian et al.
 
 

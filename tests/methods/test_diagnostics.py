@@ -9,7 +9,7 @@ from torch.nn.functional import cosine_similarity
 
 from tests.methods.made import unit
 from vldebias.hosts import TextTable
-from vldebias.methods.diagnostics import Diagnostics, pair_distance, spread_along
+from vldebias.methods.diagnostics import Diagnostics, spread_along
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 
@@ -30,7 +30,6 @@ def test_of_a_prompt_set_it_is_what_its_texts_allow() -> None:
     for distances, pairs in ((found.pair_distance, PAIRS[:4]), (found.held_out_distance, PAIRS[4:])):
         expected = [sum((Q @ (a - b)).norm() for a, b in pairs) / len(pairs) for Q in (torch.eye(16).double(), P)]
         assert distances == pytest.approx([float(one) for one in expected])
-        assert distances == pytest.approx((pair_distance(pairs), pair_distance(CALI(pairs))))
     spread = []
     for classes in (CLASSES, CLASSES @ P.T):
         cosines = [[float(cosine_similarity(c, s, dim=0)) for s in SPURIOUS] for c in classes]
@@ -70,6 +69,12 @@ class TestSpreadAlong:
             assert deviations > 4
         moved = spread_along(3 * self.images(100) + unit(24, seed=1), self.TEXTS + unit(24, seed=2))
         assert moved == pytest.approx((spread, deviations))
+
+    def test_directions_that_hold_a_hundredth_of_the_texts_are_left_out(self) -> None:
+        eye, many = torch.eye(24, dtype=torch.float64), torch.linspace(-1, 1, 50, dtype=torch.float64)[:, None]
+        texts = torch.cat([3 * eye[:2], -3 * eye[:2], 0.1 * eye[2:3]])
+        assert spread_along(many * eye[2], texts)[0] < 0.1
+        assert spread_along(many * eye[1], texts)[0] == pytest.approx(12, rel=0.01)
 
     def test_what_does_not_differ_has_no_spread(self) -> None:
         assert spread_along(self.images(1).repeat(5, 1), self.TEXTS) == (0.0, 0.0)

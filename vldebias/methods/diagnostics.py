@@ -43,11 +43,6 @@ def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
     return spread, (spread - 1) / max(variance, 1e-12) ** 0.5
 
 
-def pair_distance(pairs: Tensor) -> float:
-    """Return the mean L2 distance |z_i - z_j| of pairs (n, 2, d); Table 7.6."""
-    return float((pairs[:, 0] - pairs[:, 1]).norm(dim=-1).mean())
-
-
 @dataclass(frozen=True)
 class Diagnostics:
     """Hold what an edit does to the texts of a prompt set; None where the set has no such texts.
@@ -75,8 +70,9 @@ class Diagnostics:
         found: dict[str, Any] = {}
         for name, pairs in (("pair_distance", prompts.pairs), ("held_out_distance", prompts.held_out_pairs)):
             if pairs:
-                rows = host.embed([*chain.from_iterable(pairs)], role).unflatten(0, (len(pairs), 2))
-                found[name] = (pair_distance(rows), pair_distance(edit(rows)))
+                rows = host.embed([*chain.from_iterable(pairs)], role)
+                distances = [(own[0::2] - own[1::2]).norm(dim=-1) for own in (rows, edit(rows))]
+                found[name] = tuple(float(own.mean()) for own in distances)
         if prompts.classes:
             classes = host.embed(prompts.classes, role)
             found["signal_kept"], found["class_cosine"] = class_signal(classes, edit)

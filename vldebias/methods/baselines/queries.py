@@ -114,8 +114,7 @@ class Bend(Rowwise):
 
 def without(row: Tensor, directions: Tensor) -> Tensor:
     """Return a row (d,) without its projection on the span of directions (m, d)."""
-    u, s, _ = torch.linalg.svd(directions.T, full_matrices=False)
-    basis = u[:, s > s.sum() * 1e-8]
+    basis = span_of(directions)
     return row - basis @ (basis.T @ row)
 
 

@@ -90,13 +90,6 @@ def test_evaluate_measures_it_as_the_command_does(mine: Path) -> None:
     assert "reused" in again.stderr
 
 
-def test_its_options_are_checked_by_name(mine: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"'at_last', which is no option of said; .*did you mean 'at_least'"):
-        evaluate(texts(), part("test"), task="said", prompts=str(mine / "jobs.yaml"), column="job", at_last=1)
-    with pytest.raises(InvalidInputError, match="column: missing"):
-        evaluate(texts(), part("test"), task="said", prompts=str(mine / "jobs.yaml"))
-
-
 def test_suites_and_commands_know_it(mine: Path) -> None:
     assert [task.task for task in load_suite(mine / "mine.yaml").tasks] == ["said"]
     shown = CliRunner().invoke(app, ["show", str(mine / "mine.yaml")], catch_exceptions=False)

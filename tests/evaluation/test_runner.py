@@ -12,6 +12,7 @@ import torch
 from rich.console import Console
 
 from vldebias.data import Embeddings, Labels, save_embeddings
+from vldebias.data.parallel import Processes
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation import run as runner
 from vldebias.evaluation.result import Result
@@ -212,6 +213,15 @@ def test_splits_of_an_embeddings_file(tmp_path: Path) -> None:
     whole = Session(Options(out=tmp_path, embeddings=save_embeddings(tmp_path / "w.npz", Embeddings.of(np.eye(3)))))
     assert len(whole.embedded("images", split("test"))) == 3  # what is measured, and no training split
     assert whole.embedded("train", split("train")) is None
+
+
+def test_of_several_processes_the_first_alone_writes_and_speaks(
+    run: Any, table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone, _ = run(table, out=tmp_path / "alone")
+    monkeypatch.setattr(runner, "processes", lambda: Processes(1, 2, lambda: None, lambda value: value))
+    second, said = run(table, out=tmp_path / "second")
+    assert (second.rows, said, (tmp_path / "second").exists()) == (alone.rows, "", False)
 
 
 def test_some_of_the_tasks_are_measured(run: Any, table: Any) -> None:

@@ -23,7 +23,7 @@ from vldebias.evaluation.result import Measurement, Result, TaskProvenance, Task
 from vldebias.evaluation.session import Session
 from vldebias.evaluation.task import TASKS, Options, Strict, Suite, Task, file_slug, load_suite
 from vldebias.files import LOCK, digest, only_writer, read_json, write_atomically
-from vldebias.hosts import attachment_of
+from vldebias.hosts import TextTable, attachment_of
 from vldebias.hosts.base import TEXT
 from vldebias.loading import Loaded
 from vldebias.methods import Method, get_method
@@ -36,24 +36,13 @@ LABELS = ("labels", "reference_labels", "train_labels", "val_labels")
 
 
 def evaluate(
-    model: Any,
-    images: Any = None,
-    *,
-    prompts: str | PromptSet | Mapping[str, Any] | None = None,
-    labels: Any = None,
-    unknown: Any = (),
-    task: str = "retrieval",
+    model: Any, images: Any = None, *, prompts: str | PromptSet | Mapping[str, Any] | None = None,
+    labels: Any = None, unknown: Any = (), task: str = "retrieval",
     methods: str | Method | Edit | Sequence[Any] | Mapping[str, Any] | None = None,
-    reference: Any = None,
-    reference_labels: Any = None,
-    split: str = "test",
-    root: str | Path | None = None,
-    tokenizer: Any = None,
-    pretrained: str | None = None,
-    device: str = "cpu",
-    progress: Progress | bool | None = None,
-    **options: Any,
-) -> Result:
+    reference: Any = None, reference_labels: Any = None, split: str = "test", root: str | Path | None = None,
+    tokenizer: Any = None, pretrained: str | None = None, device: str = "cpu",
+    progress: Progress | bool | None = None, **options: Any,
+) -> Result:  # fmt: skip
     """Measure methods on images and the texts of one model, or with any other task: bias and utility, with intervals.
 
     Args:
@@ -146,14 +135,9 @@ class Finished(BaseModel, extra="forbid"):
 
 
 def run_suite(
-    suite: Suite | str | Path,
-    options: Options | None = None,
-    *,
-    progress: Progress | None = None,
-    console: Any = None,
-    only: Sequence[str] = (),
-    loaded: Loaded | None = None,
-) -> Result:
+    suite: Suite | str | Path, options: Options | None = None, *, progress: Progress | None = None,
+    console: Any = None, only: Sequence[str] = (), loaded: Loaded | None = None,
+) -> Result:  # fmt: skip
     """Measure every task of a suite and write result.json, pictures and index.html into `options.out`.
 
     result.json is written after every task. A second run reuses each task that a run before has finished with the
@@ -189,8 +173,8 @@ def run_suite(
     with shown, only_writer(out, shown.say) if first else nullcontext():
         session = Session(options, suite.needs, shown, {"model": loaded, "pipeline": loaded} if loaded else {})
         try:
-            if session.text_rows is not None:  # all prompts that the user's file lacks are named at once
-                session.texts.embed(suite.texts())
+            if (options.texts or options.embeddings) and isinstance(session.texts, TextTable):
+                session.texts.embed(suite.texts())  # all prompts that the user's file lacks are named at once
             for task in tasks:
                 done.append(_finished(session, suite, task, first))
                 parts = [TaskResult(*part) for one in done for part in one.parts]

@@ -126,19 +126,14 @@ class Session:
         return loaded
 
     @cached_property
-    def text_rows(self) -> dict[str, Any] | None:
-        """Return prompt -> embedding, of the user's files; None where the model embeds the prompts."""
-        if self.options.texts is not None:
-            return load_texts(self.options.texts)
-        return self._file[1] if self.options.embeddings is not None else None
-
-    @cached_property
     def texts(self) -> Host:
         """Return what embeds prompts, without any attachment: the user's files if given, else the model."""
-        source = self.options.texts or self.options.embeddings
-        if source is not None and self.text_rows is not None:
-            return TextTable(self.text_rows, self.options.model or source.name)
-        return text_host(self.model.host, self.model.tokenizer)
+        options = self.options
+        source = options.texts or options.embeddings
+        rows = load_texts(options.texts) if options.texts else self._file[1] if source else None
+        if source is None or rows is None:
+            return text_host(self.model.host, self.model.tokenizer)
+        return TextTable(rows, options.model or source.name)
 
     @cached_property
     def edits(self) -> dict[str, Edit]:
@@ -233,8 +228,7 @@ class Session:
     @cached_property
     def _file(self) -> tuple[Embeddings, dict[str, Any] | None]:
         """The embeddings of the user's file, and text embeddings where the file has them."""
-        assert self.options.embeddings is not None
-        return _of_file(self.options.embeddings, self.options.table)
+        return _of_file(self.options.embeddings or Path(), self.options.table)
 
 
 def open_split(name: str, root: Path | str | None, split: str | None, options: Mapping[str, Any]) -> ImageData:

@@ -59,13 +59,13 @@ Number = BeforeValidator(_number)
 Lam = Annotated[float, Field(ge=0), Number]
 Count = Annotated[int, Field(ge=1), Number]
 Share = Annotated[float, Field(ge=0, le=1), Number]
-# One text, or several.
-OneOrMore = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
+_several = BeforeValidator(lambda given: given if isinstance(given, (list, tuple)) else (given,))
+OneOrMore = Annotated[tuple[str, ...], _several]
 # A prompt set by name, by file, or itself; it is loaded when the task is read.
 Prompts = Annotated[
     InstanceOf[PromptSet], BeforeValidator(load_prompts), PlainSerializer(lambda one: [one.name, one.hash])
 ]
-SeveralPrompts = Annotated[tuple[Prompts, ...], BeforeValidator(lambda x: x if isinstance(x, (list, tuple)) else (x,))]
+SeveralPrompts = Annotated[tuple[Prompts, ...], _several]
 
 
 class Strict(BaseModel):

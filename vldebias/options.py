@@ -29,7 +29,7 @@ class Options:
     """
 
     out: Annotated[Path, Flag("Run", "DIR", "For results. Default: vldebias-SUITE.")]
-    device: Annotated[str, Flag("Run", "NAME", "auto (cuda where there is one), cpu, cuda, cuda:1, mps.")] = "cpu"
+    device: Annotated[str, Flag("Run", "NAME", "auto (the default: cuda if there is one), cpu, cuda:1, mps.")] = "cpu"
     dtype: Annotated[str | None, Flag("Run", "NAME", "float32, float16 or bfloat16.")] = None
     fresh: Annotated[bool, Flag("Run", None, "Measure again, or reuse what is done.", "--fresh/--resume")] = False
     resamples: Annotated[int | None, Flag("Run", "N", "Bootstrap resamples. Default: 2000.", least=1)] = None

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from vldebias.cli.common import check_out, device_of, print_result, split_names, write_run
-from vldebias.cli.flags import HOST_FLAGS, Json, SetName, flags_of_options, with_flags
+from vldebias.cli.flags import HOST, Json, SetName, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
 
 
-@with_flags(HOST_FLAGS)
+@with_flags(flags_of_options(*HOST))
 def audit_command(
     file: Annotated[Path, typer.Argument(exists=True, help="Prompts, one a line.", metavar="FILE")],
     prompts: SetName,
@@ -37,9 +37,7 @@ def audit_command(
 
     Writes a page, result.json and prompts.csv, which lists first the prompts to look at first.
 
-    [bold]Examples[/bold]
-
-    \b
+    Examples:
       vldebias audit prompts.txt --prompts gender --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5
       vldebias audit prompts.txt --prompts gender --model ViT-B-32 --pretrained openai
       vldebias audit prompts.txt --prompts race --pipeline DIR --calibrate judged.csv
@@ -57,7 +55,7 @@ def audit_command(
     if texts is not None:
         host: dict[str, Any] = {"texts": load_texts(texts)}
     else:
-        loaded = load_host(**named | {"device": device_of(named["device"])})
+        loaded = load_host(**named | {"device": device_of(named.get("device"))})
         host = {"pipe" if "pipeline" in named else "model": loaded}
     result = audit(file, prompts, calibration=calibrate, **host)
     shares = result.to_pandas().query("metric == 'predicted_share'").rename(columns={"value": "share"})
@@ -91,9 +89,7 @@ def diagnose_command(
     Writes a page, result.json and, with --labels, wrong-labels.csv with the least credible label first; with --images
     the pictures of these as wrong-labels.html.
 
-    [bold]Examples[/bold]
-
-    \b
+    Examples:
       vldebias diagnose features.npz --labels smiling --groups gender
       vldebias diagnose features.npz --groups gender --prompts gender --methods default,equalise --texts texts.npz
       vldebias diagnose features.npz --labels class --images pictures/
@@ -113,7 +109,7 @@ def diagnose_command(
     from vldebias.evaluation.session import Session
     from vldebias.options import Options
 
-    brought |= {"device": device_of(brought.get("device", "auto")), "unknown": tuple(brought.get("unknown", ()))}
+    brought |= {"device": device_of(brought.get("device")), "unknown": tuple(brought.get("unknown", ()))}
     session = Session(Options(out=folder, embeddings=features, **brought))
     data = load_embeddings(features)[0].without(session.options.unknown)
     pictures = {} if images is None else pictures_below(images, data.ids)

@@ -28,18 +28,19 @@ class App(typer.Typer):
 
     def __init__(self, text: str, **how: Any) -> None:
         super().__init__(
-            help=text, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False, **how
+            help=_unfolded(text), no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False, **how
         )
 
     def command(self, name: str | None = None, **how: Any) -> Any:
-        """Register a command under a name; its help is its docstring, of which paragraphs are unfolded."""
+        """Register a command under a name; its help is its docstring."""
+        return lambda function: super(App, self).command(name, help=_unfolded(function.__doc__), **how)(function)
 
-        def register(function: Any) -> Any:
-            parts = inspect.cleandoc(function.__doc__ or "").split("\n\n")
-            text = "\n\n".join(part if part.startswith("\b") else " ".join(part.split("\n")) for part in parts)
-            return super(App, self).command(name, help=text, **how)(function)
 
-        return register
+def _unfolded(text: str) -> str:
+    """Return a help with each paragraph on one line, and the lines of its examples as they are."""
+    about, _, examples = inspect.cleandoc(text).partition("Examples:\n")
+    lines = [" ".join(part.split()) for part in about.split("\n\n")]
+    return "\n\n".join(lines) + (f"[bold]Examples[/bold]\n\n\b\n{examples}" if examples else "")
 
 
 def check_out(folder: Path | None) -> None:
@@ -78,15 +79,15 @@ def parse_pairs(texts: Iterable[str], option: str, example: str) -> dict[str, An
     return values
 
 
-def device_of(name: str) -> str:
-    """Return the device to run on; "auto" is cuda if there is one, else the CPU.
+def device_of(name: str | None) -> str:
+    """Return the device to run on; None and "auto": cuda if there is one, else the CPU.
 
     Raises:
         InvalidInputError: torch has no such device here.
     """
     import torch
 
-    if name == "auto":
+    if name in (None, "auto"):
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         torch.empty(0, device=name)
@@ -133,6 +134,14 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(Text(row[0], style="bold"), *map(Text, row[1:]))
     out.print(table)
+
+
+def print_list(head: Sequence[str], rows: Sequence[Sequence[str]], facts: object, *, as_json: bool) -> None:
+    """Print rows under a head, or the facts that they show as JSON."""
+    if as_json:
+        print_json(facts)
+    else:
+        print_grid(head, rows)
 
 
 def print_result(result: Result, measures: Sequence[tuple[str, str]] = (), /, *, as_json: bool, **files: Path) -> None:

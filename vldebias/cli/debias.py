@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vldebias.cli.common import check_out, device_of, print_grid, print_json, say
-from vldebias.cli.flags import HOST_FLAGS, Json, with_flags
+from vldebias.cli.common import check_out, device_of, print_list, say
+from vldebias.cli.flags import HOST, Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vldebias.loading import Loaded
 
 
-@with_flags(HOST_FLAGS)
+@with_flags(flags_of_options(*HOST))
 def debias_command(
     prompts: Annotated[
         list[str],
@@ -42,9 +42,7 @@ def debias_command(
     --merge writes a checkpoint that runs without this package; weights cannot leave prompts alone that state the
     attribute, nor the negative prompt. --check ends with exit code 1 if a test fails.
 
-    [bold]Examples[/bold]
-
-    \b
+    Examples:
       vldebias debias gender --model ViT-B-32 --pretrained openai --out gender-b32
       vldebias debias gender --model ViT-B-32 --pretrained openai --reference images.npz --out gender-b32
       vldebias debias professions-gender --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5 --out sd15
@@ -70,7 +68,7 @@ def debias_command(
     get_method(method or "default")
     images = None if reference is None else load_embeddings(reference)[0]
     saved = None if projection is None else load_edits(projection)
-    loaded = load_host(**named | {"device": device_of(named["device"])})
+    loaded = load_host(**named | {"device": device_of(named.get("device"))})
     if check:
         _check(loaded, prompts[0], as_json)
         return
@@ -78,6 +76,7 @@ def debias_command(
     fitted_on = None if images is None else Reference(images.features, labels=images.labels)
     edits = fit_projections(host, prompts, method=method, lam=lam, reference=fitted_on) if saved is None else saved
     roles: dict[str, dict[str, Any]] = {}
+    rows = []
     for role, edit in edits.items():
         if role not in host.roles:
             raise InvalidInputError(f"{projection}: got the role {role!r}, expected one of {', '.join(host.roles)}")
@@ -89,26 +88,17 @@ def debias_command(
         if edit.provenance.choice is not None:
             roles[role]["choice"] = edit.provenance.choice.to_dict()
             say(edit.provenance.choice)
-    if as_json:
-        print_json({"host": loaded.name, "roles": roles})
-    else:
-        _show(roles)
-    if merge is not None:
-        _merge(loaded, edits, merge)
-
-
-def _show(roles: Mapping[str, Any]) -> None:
-    """Print the diagnostics of every role and set, a row for each measure."""
-    rows = []
-    for role, one in roles.items():
-        say(f"{role}: {one['projection']}" + (f" -> {one['folder']}" if one["folder"] else ""))
-        for name, diagnostics in one["diagnostics"].items():
-            for key, value in diagnostics.items():
+        say(f"{role}: {edit!r}" + (f" -> {folder}" if folder else ""))
+        for name, measures in said.items():
+            for key, value in measures.items():
                 pair = value if isinstance(value, tuple) else (None, value)  # one figure compares before and after
                 told = ("" if part is None else f"{part:.3f}" for part in pair)
                 rows.append((key.replace("_", " "), name, role, *told))
-    if rows:
-        print_grid(("measure", "prompt set", "role", "before", "after"), rows)
+    if rows or as_json:
+        head = ("measure", "prompt set", "role", "before", "after")
+        print_list(head, rows, {"host": loaded.name, "roles": roles}, as_json=as_json)
+    if merge is not None:
+        _merge(loaded, edits, merge)
 
 
 def _merge(loaded: Loaded, edits: Mapping[str, Edit], folder: Path) -> None:
@@ -135,12 +125,12 @@ def _check(loaded: Loaded, prompts: str, as_json: bool) -> None:
     if hasattr(loaded.host, "set_progress_bar_config"):
         loaded.host.set_progress_bar_config(disable=True)
     findings = list(check(loaded, prompts, num_inference_steps=2))
-    if as_json:
-        about = {"model": loaded.name, "class": type(loaded.host).__name__, "prompts": prompts, "versions": versions()}
-        print_json(about | {"checks": [one._asdict() for one in findings]})
-    else:
-        said = {None: "not tried", True: "ok", False: "WRONG"}
-        say(f"{loaded.name} ({type(loaded.host).__name__}); {', '.join(map(' '.join, versions().items()))}; {prompts}")
-        print_grid(("check", "result", "note"), [(one.name, said[one.right], one.note) for one in findings])
+    ran = versions()
+    say(f"{loaded.name} ({type(loaded.host).__name__}); {', '.join(map(' '.join, ran.items()))}; {prompts}")
+    about = {"model": loaded.name, "class": type(loaded.host).__name__, "prompts": prompts, "versions": ran}
+    said = {None: "not tried", True: "ok", False: "WRONG"}
+    rows = [(one.name, said[one.right], one.note) for one in findings]
+    facts = about | {"checks": [one._asdict() for one in findings]}
+    print_list(("check", "result", "note"), rows, facts, as_json=as_json)
     if any(one.right is False for one in findings):
         raise typer.Exit(1)

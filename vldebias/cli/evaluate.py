@@ -14,8 +14,7 @@ from vldebias.cli.common import (
     check_out,
     device_of,
     err,
-    print_grid,
-    print_json,
+    print_list,
     print_result,
     split_names,
     split_pair,
@@ -37,12 +36,15 @@ class SuiteGroup(TyperGroup):
 
 
 app = App(
-    "Measure bias and utility before and after, with error bars: [bold]vldebias eval SUITE[/bold].\n\n"
-    "[bold]Examples[/bold]\n\n\b\n"
-    "  vldebias eval list\n"
-    "  vldebias eval miniature\n"
-    "  vldebias eval waterbirds --model ViT-L-14 --pretrained openai --data-root DIR\n"
-    "  vldebias eval shares table.csv --prompt prompt --value gender --method model",
+    """
+    Measure bias and utility before and after, with error bars: [bold]vldebias eval SUITE[/bold].
+
+    Examples:
+      vldebias eval list
+      vldebias eval miniature
+      vldebias eval waterbirds --model ViT-L-14 --pretrained openai --data-root DIR
+      vldebias eval shares table.csv --prompt prompt --value gender --method model
+    """,
     cls=SuiteGroup,
 )
 app.command("report")(results.report)
@@ -65,9 +67,7 @@ def run(
 
     Options with * may be repeated. `vldebias methods` lists what --methods takes.
 
-    [bold]Examples[/bold]
-
-    \b
+    Examples:
       vldebias eval run miniature
       vldebias eval waterbirds --model ViT-L-14 --pretrained openai --data-root DIR
       vldebias eval fairface --embeddings 'shards/*.npy' --table 'labels/*.parquet' --texts texts.npz
@@ -86,7 +86,7 @@ def run(
     if root is not None and not Path(root).exists():
         raise InvalidInputError(f"--data-root {root}: no such folder or manifest file; name the one with the data set")
     chosen = tuple(get_method(name).name for name in split_names(given.pop("methods", None))) or None
-    given |= {"device": device_of(given.get("device", "auto")), "methods": chosen}
+    given |= {"device": device_of(given.get("device")), "methods": chosen}
     fields: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in given.items()}
     options = Options(**{"out": Path(f"vldebias-{loaded.name}"), **fields})
     result = run_suite(loaded, options, console=err, only=only or ())
@@ -129,9 +129,7 @@ def shares(
     Prints means and intervals over prompts and comparisons of methods, and writes a page. --people corrects a judge by
     labels of some of the images.
 
-    [bold]Examples[/bold]
-
-    \b
+    Examples:
       vldebias eval shares table.csv --prompt prompt --value gender
       vldebias eval shares table.csv --prompt occupation --value gender --method model --baseline sd15
       vldebias eval shares table.csv --prompt occupation --value gender --same F=female --same M=male --unknown both
@@ -152,9 +150,7 @@ def shares(
 def list_all(as_json: Json = False) -> None:
     """List the suites that come with the package, and what each needs.
 
-    [bold]Examples[/bold]
-
-    \b
+    Examples:
       vldebias eval list
       vldebias eval list --json
     """
@@ -165,11 +161,8 @@ def list_all(as_json: Json = False) -> None:
         written = read_yaml(file)
         entry = {"name": name, **{key: written[key] for key in ("title", "description", "source", "needs")}}
         suites.append(entry | {"tasks": [task["name"] for task in written["tasks"]]})
-    if as_json:
-        print_json(suites)
-    else:
-        rows = [(s["name"], f"{s['title']} ({s['source']})", s["needs"]) for s in suites]
-        print_grid(("name", "title", "needs"), rows)
+    rows = [(s["name"], f"{s['title']} ({s['source']})", s["needs"]) for s in suites]
+    print_list(("name", "title", "needs"), rows, suites, as_json=as_json)
 
 
 @app.command("show")
@@ -182,9 +175,7 @@ def show_suite(
     --texts prints what a file of text embeddings must have: store the embeddings as `text` (n, d) with the prompts as
     `prompts` (n,), in the .npz of the image features or in one of its own.
 
-    [bold]Examples[/bold]
-
-    \b
+    Examples:
       vldebias eval show fairface > mine.yaml
       vldebias eval show fairface --texts > prompts.txt
     """

@@ -20,18 +20,8 @@ SetName = Annotated[
 Flags = Iterable[tuple[str, Any, Any]]
 """Name of a keyword, its annotation with a typer option, its default."""
 
-_HOST = {
-    "model": "open_clip architecture (with --pretrained), transformers id or folder, or 'miniature'.",
-    "pretrained": "open_clip tag or checkpoint file.",
-    "pipeline": "diffusers id or folder, or 'miniature'.",
-    "dtype": "float32, float16 or bfloat16.",
-}
-DEVICE = ("device", Annotated[str, typer.Option(help="auto (cuda if there is one), cpu, cuda, cuda:1, mps.")], "auto")
-HOST_FLAGS: list[tuple[str, Any, Any]] = [
-    *((name, Annotated[str | None, typer.Option(help=text)], None) for name, text in _HOST.items()),
-    DEVICE,
-]
-"""The options that name a model or pipeline: the keywords of `load`."""
+HOST = ("model", "pretrained", "pipeline", "device", "dtype")
+"""The fields of `Options` that name a model or pipeline: the keywords of `load_host`."""
 
 
 def with_flags(flags: Flags) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -7,41 +7,35 @@ from typing import Annotated
 
 import typer
 
-from vldebias.cli.common import App, print_grid, print_json, say, split_names, split_pair
+from vldebias.cli.common import App, print_list, say, split_names, split_pair
 from vldebias.cli.flags import Json
 from vldebias.errors import InvalidInputError
 
 app = App("List, show and make prompt sets, which describe a bias.")
-_LISTS = ("pairs", "held_out_pairs", "spurious", "classes")
 
 
 @app.command("list")
 def list_sets(as_json: Json = False) -> None:
     """List the prompt sets that come with the package.
 
-    [bold]Examples[/bold]
-
-    \b
+    Examples:
       vldebias prompts list
     """
     from vldebias.prompts import list_prompts, load_prompts
 
     sets = [load_prompts(name) for name in list_prompts()]
-    if as_json:
-        counts = [{key: len(getattr(s, key)) for key in _LISTS} for s in sets]
-        facts = [{key: getattr(s, key) for key in ("name", "description", "source", "hash")} for s in sets]
-        print_json([a | b for a, b in zip(facts, counts, strict=True)])
-    else:
-        print_grid(("name", "pairs", "description"), [(s.name, str(len(s.pairs)), s.description) for s in sets])
+    counts = [{key: len(getattr(s, key)) for key in ("pairs", "held_out_pairs", "spurious", "classes")} for s in sets]
+    facts = [{key: getattr(s, key) for key in ("name", "description", "source", "hash")} for s in sets]
+    rows = [(s.name, str(len(s.pairs)), s.description) for s in sets]
+    facts = [a | b for a, b in zip(facts, counts, strict=True)]
+    print_list(("name", "pairs", "description"), rows, facts, as_json=as_json)
 
 
 @app.command("show")
 def show(name: Annotated[str, typer.Argument(metavar="SET", help="Name of a set or path of a YAML file.")]) -> None:
     """Print one prompt set as YAML, with its source and limits: save it under another name to change it.
 
-    [bold]Examples[/bold]
-
-    \b
+    Examples:
       vldebias prompts show waterbirds
     """
     from vldebias.files import packaged
@@ -61,9 +55,7 @@ def new(
 ) -> None:
     """Make a prompt set from words: a pair for every concept, "A photo of a {attribute} {concept}."
 
-    [bold]Examples[/bold]
-
-    \b
+    Examples:
       vldebias prompts new glasses.yaml --attribute with=bespectacled --attribute without=clear-eyed
           --concept doctor,nurse,teacher --test-concept pilot
     """
@@ -83,27 +75,17 @@ def methods(as_json: Json = False) -> None:
 
     Methods of other packages (entry points "vldebias.methods") are listed too.
 
-    [bold]Examples[/bold]
-
-    \b
+    Examples:
       vldebias methods
       vldebias methods --json
     """
     from vldebias.methods import METHODS
 
-    if as_json:
-        facts = {"lam": "has_lam", "pipelines": "pipelines", "models": "models", "side": "side"}
-        about = {"name": "name", "title": "title", "source": "source"} | facts
-        print_json(
-            [
-                {key: getattr(method, name) for key, name in about.items()} | {"needs": sorted(method.needs)}
-                for method in METHODS.values()
-            ]
-        )
-        return
-    rows = []
+    keys = {"lam": "has_lam"} | {key: key for key in ("name", "title", "source", "pipelines", "models", "side")}
+    facts, rows = [], []
     for one in METHODS.values():
+        needs = sorted(one.needs)
+        facts.append({key: getattr(one, name) for key, name in keys.items()} | {"needs": needs})
         hosts = ", ".join(kind for kind in ("models", "pipelines") if getattr(one, kind))
-        source = f" ({one.source})" if one.source else ""
-        rows.append((one.name, hosts, ", ".join(sorted(one.needs)), f"{one.title}{source}"))
-    print_grid(("name", "for", "needs", "about"), rows)
+        rows.append((one.name, hosts, ", ".join(needs), one.title + (f" ({one.source})" if one.source else "")))
+    print_list(("name", "for", "needs", "about"), rows, facts, as_json=as_json)

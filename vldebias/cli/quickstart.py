@@ -35,9 +35,7 @@ def quickstart(
     discrepancy of generated images, with intervals; writes a page with side-by-side pictures of the same seeds. It is
     the suite `quickstart` of `vldebias eval`: a run that was stopped continues where it was.
 
-    [bold]Examples[/bold]
-
-    \b
+    Examples:
       vldebias quickstart
       vldebias quickstart --json --out /tmp/page > figures.json
     """

@@ -31,9 +31,7 @@ def report(
     added. Whoever can change a file can change the manifest: compare its own SHA-256, which is printed, with one kept
     elsewhere.
 
-    [bold]Examples[/bold]
-
-    \b
+    Examples:
       vldebias eval report vldebias-miniature --out page.html
       vldebias eval report vldebias-miniature --verify
     """
@@ -56,9 +54,7 @@ def report(
 def compare(a: Result, b: Result, as_json: Json = False) -> None:
     """Compare two results figure by figure, and warn of everything else that differs between them.
 
-    [bold]Examples[/bold]
-
-    \b
+    Examples:
       vldebias eval compare rn50/result.json vit-l-14/result.json
       vldebias eval compare before after --json
     """
@@ -94,9 +90,7 @@ def data(
 
     Exit code 1 if --check finds images that cannot be read.
 
-    [bold]Examples[/bold]
-
-    \b
+    Examples:
       vldebias eval data waterbirds --root DIR
       vldebias eval data fairface --root DIR --split train --check
       vldebias eval data manifest --root my.csv --option image=path --option labels=gender
@@ -153,9 +147,7 @@ def paper(
     First prints what each part needs, whether it is there, and how many hours it takes on this machine, from a timed
     sample. Runs what it can and loads each model once. A run that was stopped continues where it was.
 
-    [bold]Examples[/bold]
-
-    \b
+    Examples:
       vldebias eval paper --data-root DIR --estimate
       vldebias eval paper --data-root DIR --out paper
       vldebias eval paper --data-root DIR --only waterbirds,celeba --model RN50:openai
@@ -176,7 +168,7 @@ def paper(
         print_grid(("part", "table", "model", "state", "needs"), rows)
     if not any(run.tasks for run in runs):
         raise InvalidInputError("nothing can be measured; give --data-root with at least one of these data sets")
-    options = Options(out=out, **named | {"device": device_of(named.get("device", "auto"))})
+    options = Options(out=out, **named | {"device": device_of(named.get("device"))})
     with Progress.on(err) as shown:
         frame = measure(out, runs, options, shown, stop_after_estimate=estimate)
     if as_json:

@@ -63,9 +63,7 @@ def train(
     start it with `accelerate launch -m vldebias train ...`, on several CPU processes with
     `torchrun --nproc_per_node 2 -m vldebias train ...`.
 
-    [bold]Examples[/bold]
-
-    \b
+    Examples:
       vldebias train --preset heads --data captions/ --model ViT-B-32 --pretrained openai --val-split val
       vldebias train --data birds --set caption_noise=0.4 --epochs 3 --lr 1e-4 --temperature 0.2
       vldebias train --model openai/clip-vit-base-patch32 --data pairs.parquet --tune lora --lr 1e-4

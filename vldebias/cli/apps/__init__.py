@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from vldebias.cli.common import device_of
-from vldebias.cli.flags import HOST_FLAGS, with_flags
+from vldebias.cli.flags import HOST, flags_of_options, with_flags
 from vldebias.errors import need
 
 __all__ = ["AUTH", "demo_command", "label_command", "page"]
@@ -47,7 +47,7 @@ def page(name: str) -> ModuleType:
         raise
 
 
-@with_flags([*HOST_FLAGS, *_WHERE])
+@with_flags([*flags_of_options(*HOST), *_WHERE])
 def demo_command(
     embeddings: Annotated[
         Path | None, typer.Option(exists=True, help="Image embeddings with labels to search in (.npz).")
@@ -61,16 +61,14 @@ def demo_command(
 
     Without options it runs offline on the embedded miniature models, for this machine alone.
 
-    [bold]Examples[/bold]
-
-    \b
+    Examples:
       vldebias demo
       vldebias demo --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5 --model ViT-B-32 --pretrained openai
       vldebias demo --model ViT-B-32 --pretrained openai --embeddings fairface.npz --images ./fairface
       VLDEBIAS_AUTH=ada:long-password vldebias demo --public --port 8000
     """
     where = {name: named.pop(name) for name in ("port", "public") if name in named}
-    named |= {"device": device_of(named["device"]), "embeddings": embeddings, "images": images}
+    named |= {"device": device_of(named.get("device")), "embeddings": embeddings, "images": images}
     page("demo.page").serve_demo(named, **where)
 
 
@@ -112,9 +110,7 @@ def label_command(
     Keys 1 to 9 answer, the arrows go back and on. Every answer is appended to the file at once; an annotator who comes
     back continues. The last page names the command that reads the file.
 
-    [bold]Examples[/bold]
-
-    \b
+    Examples:
       vldebias label sd15/images/gender --attribute gender
       vldebias label sd15/images/gender --attribute gender --questions 400   # a larger sample, which holds the first
       vldebias label sd15/images/race --attribute race --annotator ada --annotator ben

@@ -14,15 +14,18 @@ import socket
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from vldebias.errors import InvalidInputError, warn
+from vldebias.errors import InvalidInputError, did_you_mean, shortened, warn
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 LOCK = ".vldebias.lock"  # of a folder that a run writes
 _MAX_YAML = 1_000_000  # bytes of a file that people write
@@ -225,6 +228,39 @@ def read_bytes(path: str | Path, *, max_bytes: int = _MAX_JSON) -> bytes:
     if data is None or len(data) > max_bytes:
         raise InvalidInputError(f"{path}: got more than {max_bytes:,} bytes; expected a shorter file; split it")
     return data
+
+
+_EXPECTED = {
+    "string_type": "expected a text; in YAML put quotes around yes, no, numbers and dates",
+    "string_too_short": "expected a text that is not empty",
+    "tuple_type": "expected a list",
+    "dict_type": "expected a mapping, 'key: value'",
+    "too_short": "expected at least {least} entries",
+    "extra_forbidden": "unknown key",
+}
+
+
+def explain(error: ValidationError, place: str = "", known: Iterable[str] = ()) -> str:
+    """Return the first problem in words: where, what was expected, what came; or all keys that are missing.
+
+    place: where the content stands; known: the keys that there are, of which one that is close to a wrong one is named.
+    """
+
+    def named(location: tuple[int | str, ...]) -> str:
+        return ".".join(filter(None, [place, *(str(one) for one in location if not str(one).startswith("function-"))]))
+
+    first = error.errors()[0]
+    where, context = named(first["loc"]), first.get("ctx", {})
+    if isinstance(inside := context.get("error"), type(error)):
+        return explain(inside, where, known)
+    if first["type"] == "missing":
+        lacking = ", ".join(named(one["loc"]) for one in error.errors() if one["type"] == "missing")
+        return f"{lacking}: missing; expected a value"
+    said = _EXPECTED.get(first["type"], first["msg"].removeprefix("Value error, "))
+    said = said.replace("{least}", str(context.get("min_length")))
+    said += f"; {did_you_mean(first['loc'][-1], known, 'take it out')}" if first["type"] == "extra_forbidden" else ""
+    came = "" if isinstance(first["input"], Mapping) else f"; got {shortened(repr(first['input']), 80)}"
+    return f"{where}: {said}{came}" if where else said
 
 
 # ---- what ran --------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-from pydantic import ValidationError
 
 from vldebias.errors import InvalidInputError
 from vldebias.prompts import PromptSet, StatedWords, list_prompts, load_prompts, make_prompt_set
@@ -313,7 +312,7 @@ def test_the_hash_is_over_prompts_and_not_over_prose_or_formatting(tmp_path: Pat
     ],
 )
 def test_a_set_made_by_hand_is_checked(fields: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValidationError, match=re.escape(told)):
+    with pytest.raises(InvalidInputError, match=re.escape(told)):
         small(**fields)
 
 

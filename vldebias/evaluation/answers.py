@@ -21,8 +21,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from vldebias.errors import InvalidInputError, warn
-from vldebias.evaluation.task import explain
-from vldebias.files import read_bytes, sync
+from vldebias.files import explain, read_bytes, sync
 
 CANNOT_TELL = "cannot tell"
 NO_PERSON = "no person"  # nothing to label: the image is broken or shows no one

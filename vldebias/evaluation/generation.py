@@ -110,8 +110,10 @@ class GenerationTask(Task):
                 raise InvalidInputError(f"{self.prompts_file}: no prompt leaves {left} open, got {came}; add some")
         elif self.subjects:
             # "a photo of a waterbird", and as pairs "a photo of a waterbird with water background", the same with land
-            if known := sorted(set(self.subjects) & set(prompts.class_names)):
-                raise InvalidInputError(f"subjects: got {known}; expected some that {prompts.name!r} is not fitted on")
+            twice = [one for one, count in Counter(self.subjects).items() if count > 1]
+            if wrong := twice or sorted(set(self.subjects) & set(prompts.class_names)):
+                said = f"expected each once, and none that {prompts.name!r} is fitted on"
+                raise InvalidInputError(f"subjects: got {wrong}; {said}")
             name, names = ", ".join(self.subjects), self.subjects
             classes = tuple(fill("a photo of a {concept}", concept=one) for one in names)
             words, pair = [own[0] for own in prompts.attributes.values()], prompts.templates[0]

@@ -22,8 +22,8 @@ from torch import nn
 from vldebias.edit import Fingerprint
 from vldebias.errors import InvalidInputError, shortened
 from vldebias.evaluation.result import NONE, TaskProvenance, TaskResult
-from vldebias.evaluation.task import Strict, explain
-from vldebias.files import read_bytes, write_atomically
+from vldebias.evaluation.task import Strict
+from vldebias.files import explain, read_bytes, write_atomically
 from vldebias.hosts.base import weights_fingerprint
 from vldebias.pictures import read_png
 from vldebias.prompts import PromptSet, StatedWords, fill

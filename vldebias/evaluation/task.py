@@ -31,10 +31,10 @@ from pydantic import (
 )
 
 from vldebias.data import Embeddings, digest_of
-from vldebias.errors import InvalidInputError, did_you_mean, shortened
+from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.evaluation.result import TaskResult
 from vldebias.evaluation.session import Session, texts_digest, weights_of
-from vldebias.files import packaged, read_yaml
+from vldebias.files import explain, packaged, read_yaml
 from vldebias.hosts import Host, resolve
 from vldebias.loading import Loaded
 from vldebias.options import Options
@@ -116,23 +116,6 @@ def named_by(base: type[BaseModel], key: str) -> Callable[[Any], str]:
         return name
 
     return accept
-
-
-def explain(error: ValidationError, place: str = "") -> str:
-    """Return the first problem in words: where, what came, what was expected; all keys that are missing."""
-
-    def named(one: Any) -> str:
-        return ".".join([*([place] if place else ()), *(str(x) for x in one["loc"] if "function-" not in str(x))])
-
-    every = error.errors()
-    first, where, inside = every[0], named(every[0]), every[0].get("ctx", {}).get("error")
-    if isinstance(inside, ValidationError):  # of a part that was read with its own schema
-        return explain(inside, where)
-    if first["type"] == "missing":
-        return f"{', '.join(named(one) for one in every if one['type'] == 'missing')}: missing; expected a value"
-    said = first["msg"].removeprefix("Value error, ")
-    came = "" if isinstance(first["input"], Mapping) else f"; got {shortened(repr(first['input']), 80)}"
-    return f"{where}: {said}{came}" if where else said
 
 
 class Data(Strict):

@@ -6,19 +6,18 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import chain, combinations, product
 from math import comb
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, ValidationError
-from pydantic.dataclasses import dataclass
+from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, ValidationError, create_model
 
-from vldebias.errors import InvalidInputError, did_you_mean, shortened
-from vldebias.files import packaged, read_yaml, write_atomically
+from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.files import explain, packaged, read_yaml, write_atomically
 
 MAX_PAIRS = 200_000
 _LISTS = ("spurious", "classes", "class_names", "held_out_classes", "held_out_class_names", "stated_words")
@@ -125,7 +124,7 @@ class PromptSet:
         description, source, limits, note: purpose, origin, limitations and anything else to know.
 
     Raises:
-        pydantic.ValidationError: other values than texts, a group of one, a repeated prompt, or classes without names.
+        InvalidInputError: other values than texts, a group of one, a repeated prompt, or classes without names.
     """
 
     name: str
@@ -146,17 +145,23 @@ class PromptSet:
     note: str = ""
 
     def __post_init__(self) -> None:
+        try:
+            vars(self).update(_checks().model_validate(vars(self)))
+        except ValidationError as error:
+            raise InvalidInputError(f"PromptSet: {explain(error)}") from None
         groups = (*self.groups, *self.held_out_groups)
-        once: dict[str, Sequence[object]] = {key: getattr(self, key) for key in _LISTS}
-        once |= {f"groups[{i}]": group for i, group in enumerate(groups)}
+        once: dict[str, Sequence[object]] = {f"groups[{i}]": group for i, group in enumerate(groups)}
+        once |= {key: getattr(self, key) for key in _LISTS}
         once["held_out_groups"] = (*{*chain(*self.groups)}, *{*chain(*self.held_out_groups)})
         once["groups"] = [pair for group in groups for pair in combinations(sorted(group), 2)]
         for key, entries in once.items():
             if len(set(entries)) < len(entries):
-                raise ValueError(f"{key}: got {Counter(entries).most_common(1)[0][0]!r} twice; expected it once")
-        for names, classes in (("class_names", self.classes), ("held_out_class_names", self.held_out_classes)):
-            if len(own := getattr(self, names)) != len(classes):
-                raise ValueError(f"{names}: got {len(own)} names; expected one for each of {len(classes)} classes")
+                twice = Counter(entries).most_common(1)[0][0]
+                raise InvalidInputError(f"{key}: got {twice!r} twice; expected it once")
+        for part in ("", "held_out_"):
+            names, n = getattr(self, f"{part}class_names"), len(getattr(self, f"{part}classes"))
+            if len(names) != n:
+                raise InvalidInputError(f"{part}class_names: got {len(names)} names; expected {n}, one for each class")
 
     @cached_property
     def pairs(self) -> tuple[tuple[str, str], ...]:
@@ -243,6 +248,12 @@ class PromptSet:
         return write_atomically(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 
+@cache
+def _checks() -> type[BaseModel]:
+    fields: dict[str, Any] = {key: (kind, ...) for key, kind in get_type_hints(PromptSet, include_extras=True).items()}
+    return create_model("PromptSet", **fields)
+
+
 class _Concepts(BaseModel, extra="forbid"):  # `like` adds those of another set
     like: _Text = ""
     train: _Texts = ()
@@ -264,7 +275,7 @@ class Recipe(BaseModel, extra="forbid"):
     note: _Text = ""
     classes: dict[_Text, _Text] = {}
     spurious: _Texts = ()
-    groups: tuple[_Texts, ...] = ()
+    groups: _Groups = ()
     attribute: Annotated[dict[_Text, Annotated[_Texts, Field(min_length=1)]], Field(min_length=2)] = {}
     templates: _Texts = ()
     class_template: _Text = "A photo of a {concept}."
@@ -359,15 +370,9 @@ def load_prompts(name_or_path: str | Path | Mapping[str, Any] | PromptSet) -> Pr
         content, name, where = read_yaml(path), path.stem, str(path)
     try:
         return _build(content, name)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key, said = ".".join(map(str, first["loc"])), first["msg"].replace("Input should be", "expected")
-        if first["type"] == "extra_forbidden":
-            said = f"expected a known key; {did_you_mean(first['loc'][-1], Recipe.model_fields, 'take it out')}"
-        problem = f"{key}: got {shortened(repr(first['input']), 60)}; {said}" if key else said
-        raise InvalidInputError(f"{where}: {problem.removeprefix('Value error, ')}; see prompts/README.md") from None
     except ValueError as error:
-        raise InvalidInputError(f"{where}: {error}; see prompts/README.md") from None
+        problem = explain(error, "", Recipe.model_fields) if isinstance(error, ValidationError) else error
+        raise InvalidInputError(f"{where}: {problem}; see prompts/README.md") from None
 
 
 def make_prompt_set(

@@ -18,9 +18,6 @@ _VERBS = {"ies": ("y",), "es": ("", "e"), "s": ("",), "ied": ("y",), "ed": ("", 
 _WORD = re.compile(r"[^\W_]+(?:[-'\u2019&.][^\W_]+)*['\u2019]?")
 _BREAK = re.compile(r"[,.;:!?()\[\]{}|\"\n\u2014\u2013/\u201c\u201d]")
 _QUOTED = re.compile(r"\"[^\"]*\"|\u201c[^\u201d]*\u201d|(?<![^\s(])'[^']*[^'\s]'(?![^\W_])|\u2018[^\u2019]*\u2019")
-_CREDIT = re.compile(
-    r"\b(?:by|style of|styled? (?:as|like)|inspired by|artist:?|art of|works? of|directed by|manner of)\s+$"
-)
 STOPS = ("determiner", "preposition", "function")
 
 
@@ -61,8 +58,6 @@ def singular(word: str) -> str:
     """Return the singular of a plural noun; return any other word unchanged."""
     if (one := _irregular().get(word)) is not None:
         return one
-    if word.endswith("people"):
-        return word.removesuffix("people") + "person"
     for end, new in _PLURALS.items():
         if word.endswith(end) and len(word) > len(end) + 1:
             one = word[: -len(end)] + new
@@ -219,8 +214,7 @@ def _is_name(text: Text, i: int, inside: bool) -> bool:
         return inside or not (adjective(low) or person(low) or "a" in own)
     if not common:
         return bool(set(own) & set("fi")) or (inside and ("l" in own or not own))
-    after = set(kinds(text.after(i)))
-    return "f" in own and "u" in own and bool(after & set("li")) and not after & set("npvax")
+    return "f" in own and "u" in own and bool(set(kinds(text.after(i))) & set("li"))
 
 
 def _of_person(text: Text, first: int, stop: int) -> bool:
@@ -246,8 +240,6 @@ def _verbal(text: Text, i: int) -> bool:
 def named(text: Text, names: list[tuple[int, int]], i: int) -> bool:
     """Return whether one of the names is of the person at word i, or of somebody shown with this person."""
     if any(word in ("named", "called") and not listed(text.after(j), "determiner") for j, word in enumerate(text.low)):
-        return True
-    if text.low[i] in ("dr", "prof"):
         return True
     if not text.title_case:
         if text.after(i) and text.words[i + 1][0].isupper() and not text.words[i + 1].isupper():
@@ -282,7 +274,7 @@ def _seen(text: Text, first: int, stop: int, i: int) -> bool:
 def _credited(text: Text, first: int, stop: int) -> bool:
     """Whether a name is that of an artist or a model of style: after "by ..." or in the list of such names there."""
     left = text.prompt[: text.start[first]].lower()
-    if _CREDIT.search(left) or any(listed(_bare(word), "artist") for word in text.low[first:stop]):
+    if any(listed(_bare(word), "artist") for word in text.low[first:stop]):
         return True
     at = max(left.rfind(" by "), left.rfind("style of "), 0 if left.startswith("by ") else -1)
     return at >= 0 and not re.search(r"\b(?:a|an|the|of|with|portrait|wearing)\b", left[at + 9 :])

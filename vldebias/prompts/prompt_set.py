@@ -146,7 +146,7 @@ class PromptSet:
 
     def __post_init__(self) -> None:
         try:
-            vars(self).update(_checks().model_validate(vars(self)))
+            vars(self).update(_CHECKS.model_validate(vars(self)))
         except ValidationError as error:
             raise InvalidInputError(f"PromptSet: {explain(error)}") from None
         groups = (*self.groups, *self.held_out_groups)
@@ -248,10 +248,8 @@ class PromptSet:
         return write_atomically(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 
-@cache
-def _checks() -> type[BaseModel]:
-    fields: dict[str, Any] = {key: (kind, ...) for key, kind in get_type_hints(PromptSet, include_extras=True).items()}
-    return create_model("PromptSet", **fields)
+_FIELDS: dict[str, Any] = {key: (kind, ...) for key, kind in get_type_hints(PromptSet, include_extras=True).items()}
+_CHECKS = create_model("PromptSet", **_FIELDS)
 
 
 class _Concepts(BaseModel, extra="forbid"):  # `like` adds those of another set

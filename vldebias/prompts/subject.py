@@ -168,8 +168,6 @@ def _thing(text: Text, i: int, one: str, own: list[str]) -> bool:
     phrase, after = f"{own[-1]} {one}" if own else "", text.after(i)
     if listed(phrase, "person-phrase"):
         return False
-    if one == "maker":
-        return not own or not listed(own[-1], "crafted")
     if listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x") or (one == "elder" and text.before(i) == "the"):
         return True
     for kind, handles in (("brand", "brand-person"), ("toy", "toy-handles")):  # "a Ford Explorer", "a toy soldier"
@@ -184,8 +182,7 @@ def _thing(text: Text, i: int, one: str, own: list[str]) -> bool:
         return cued
     if one in ("head", "chair"):
         return not (after == "of" and any(listed(singular(word), "organization") for word in text.low[i + 2 : i + 5]))
-    telling = ("thing-person", "human-adjective", *(["figure-adjective"] if listed(one, "figure-like") else []))
-    human = any(listed(word, *telling) for word in own)
+    human = any(listed(word, "thing-person", "human-adjective") for word in own)
     human = human or listed(text.after(i + 1) if after == "is" else after, "human-verb")
     human = human or (one in ("character", "figure") and (not own or adjective(own[-1])))
     if after in ("in", "with", "on", "at", "behind"):

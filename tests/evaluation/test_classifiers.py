@@ -18,12 +18,7 @@ from torch.nn.functional import normalize
 from tests.refusals import refused
 from vldebias.errors import VldebiasWarning
 from vldebias.evaluation import classifiers
-from vldebias.evaluation.classifiers import (
-    BASELINES,
-    Examples,
-    balanced_counts,
-    logistic_regression,
-)
+from vldebias.evaluation.classifiers import BASELINES, Examples, balanced_counts, logistic_regression
 from vldebias.metrics.classification import GroupAccuracy, group_accuracy
 
 

@@ -24,14 +24,7 @@ from torch import Tensor
 
 from vldebias.data import Embeddings, Labels, UnitRows, cross
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
-from vldebias.evaluation.images import (
-    ImageTask,
-    disjoint,
-    doubt_labels,
-    doubt_space,
-    doubt_values,
-    sets_by_column,
-)
+from vldebias.evaluation.images import ImageTask, disjoint, doubt_labels, doubt_space, doubt_values, sets_by_column
 from vldebias.evaluation.result import CHANCE, NONE, TaskResult
 from vldebias.evaluation.session import Session
 from vldebias.evaluation.task import Count, SeveralPrompts, register_task

@@ -2,15 +2,13 @@
 
 Two scikit-learn probes are scored out of fold and compared with permuted labels: a linear one shows what a projection
 can remove, the nearest neighbour what a search can still find. Balanced accuracy is the mean over values of the share
-of rows predicted right, so chance is 1 / |values| whatever their shares. Margins are those of chapter 8 of the thesis:
-gradient-normalised they are distances to the decision boundary, and divided by the k-variance of the classes they
-distinguish true labels from random ones (Figure 8-2).
+of rows predicted right. Margins are those of chapter 8 of the thesis (Figure 8-2).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -36,7 +34,6 @@ Codes = NDArray[np.int64]
 Floats = NDArray[np.float64]
 BLOCK = 8192  # rows in float64 at once
 FOLDS = 5
-PERMUTATIONS = 100  # of labels, for chance
 SEARCHED = 20_000  # rows among which neighbours are sought at most
 FEW = 30  # rows of a group below which its accuracy is no reason for advice
 
@@ -63,10 +60,7 @@ def _out_of_fold(model: Any, rows: Tensor, codes: Codes, targets: Any, seed: int
 
 
 def _ridge(rows: Tensor) -> Any:
-    """Return ridge regression, for one-hot targets: scores are near 1 for the given class and 0 for others.
-
-    The penalty is the mean variance of a column: a penalty selected on labels that may be wrong would fit their errors.
-    """
+    """Return ridge regression; its penalty is the mean variance of a column, as wrong labels may not select it."""
     variance = float(rows.double().var(0, correction=0).mean())
     return need("sklearn.linear_model").Ridge(alpha=max(variance * len(rows), 1e-12))
 
@@ -92,9 +86,9 @@ class Probe(NamedTuple):
 def readable(features: Any, labels: Any, reader: str = "linear", *, seed: int = 0, resamples: int = 2000) -> Probe:
     """Return how well a probe predicts the labels (n,) of features (n, d) out of fold; unknown labels are left out.
 
-    "linear" is scikit-learn's discriminant with equal priors and the shrinkage of Ledoit and Wolf; "neighbour" takes
-    the value of the row with the largest cosine, among at most 20,000 rows. Features that are not (n, d) or not finite,
-    and a value of fewer than five rows, raise InvalidInputError.
+    reader: "linear", scikit-learn's discriminant with equal priors and the shrinkage of Ledoit and Wolf, or
+    "neighbour", the value of the row with the largest cosine. Features that are not finite and a value of fewer than
+    five rows raise InvalidInputError.
     """
     rows, codes, names = _known(features, labels)
     rng = np.random.default_rng(seed)
@@ -106,7 +100,7 @@ def readable(features: Any, labels: Any, reader: str = "linear", *, seed: int = 
         rows, codes = rows[torch.from_numpy(some)], np.unique(codes[some], return_inverse=True)[1]
         model = need("sklearn.neighbors").KNeighborsClassifier(1, metric="cosine")
     named, sizes = _out_of_fold(model, rows, codes, codes, seed), np.bincount(codes)
-    dealt = [rng.permutation(codes) for _ in range(PERMUTATIONS)]
+    dealt = [rng.permutation(codes) for _ in range(100)]
     shares, *chance = (np.bincount(one, weights=named == one) / sizes for one in (codes, *dealt))
     by_chance = np.mean(chance, axis=1)
     drawn = np.random.default_rng(seed).binomial(sizes, shares, (resamples, len(sizes))) / sizes
@@ -116,8 +110,8 @@ def readable(features: Any, labels: Any, reader: str = "linear", *, seed: int = 
 def wrong_labels(features: Any, labels: Any, *, seed: int = 0) -> pd.DataFrame:
     """Return every labelled row, the least credible label first: columns row, given, proposed, confidence.
 
-    Each row is scored by ridge regression on one-hot targets that was fitted on the other folds; confidence is the
-    score of the given label less the best other one, so below 0 another label fits better. Raises: see `readable`.
+    Ridge regression on one-hot targets of the other folds scores each row; confidence is the score of the given label
+    less the best other one, so below 0 another label fits better. Raises: see `readable`.
     """
     rows, codes, names = _known(features, labels)
     scores = _out_of_fold(_ridge(rows), rows, codes, np.eye(len(names))[codes], seed)
@@ -130,12 +124,12 @@ def wrong_labels(features: Any, labels: Any, *, seed: int = 0) -> pd.DataFrame:
 def margins(head: Any, features: Any, codes: Codes, *, seed: int = 0) -> tuple[dict[str, Floats], Floats]:
     """Return the margins (n,) of a linear classifier by metric, and the k-variance (k,) of the classes.
 
-    "margin" is eq. 8.1; "gn_margin" the margin over the length of its gradient by the features, plus 1e-6 as in section
-    8.3.2; "kv_margin" is the margin over E_c[Lip_c Var_c], with the largest gradient of a class as Lip_c, and
-    "kv_gn_margin" the normalised one over E_c[Var_c] (section 8.4). The last two are missing where classes are points.
+    "margin" is eq. 8.1; "gn_margin" the margin over the length of its gradient plus 1e-6 (section 8.3.2); "kv_margin"
+    the margin over E_c[Lip_c Var_c], with the largest gradient of a class as Lip_c, and "kv_gn_margin" the normalised
+    one over E_c[Var_c] (section 8.4). The last two are missing where classes are points.
 
     head: (weight (k, d), bias (k,)) or nn.Linear. features: (n, d) as the head takes them. codes: (n,) classes. Shapes
-    that do not fit, a class that the head does not have and one of a single row raise InvalidInputError.
+    that do not fit and a class of a single row raise InvalidInputError.
     """
     rows = torch.as_tensor(features).detach().cpu()
     if isinstance(head, nn.Linear):
@@ -144,8 +138,8 @@ def margins(head: Any, features: Any, codes: Codes, *, seed: int = 0) -> tuple[d
     sizes = np.bincount(codes, minlength=len(weight))
     if weight.shape != (len(sizes), rows.shape[1]) or bias.shape != weight.shape[:1] or sizes[sizes > 0].min() < 2:
         raise InvalidInputError(
-            f"head: expected weight (k, {rows.shape[1]}) and bias (k,) of the classes, each with two rows or more (one "
-            f"has no k-variance), got {tuple(weight.shape)}, {tuple(bias.shape)} and {sizes.tolist()} rows"
+            f"head: got weight {tuple(weight.shape)}, bias {tuple(bias.shape)} and classes of {sizes.tolist()} rows; "
+            f"expected (k, {rows.shape[1]}), (k,) and two or more rows of each class"
         )
     scores = torch.cat([block.double() @ weight.T for block in rows.split(BLOCK)]) + bias
     margin, rival = _margin(scores.numpy(), codes)
@@ -184,47 +178,44 @@ def diagnose(
     """
     data, began = features if isinstance(features, Embeddings) else Embeddings.of(features), time.monotonic()
     if labels is None and groups is None:
-        columns = sorted(data.labels)
-        raise InvalidInputError(
-            f"expected labels= (classes), groups= (an attribute) or both; the columns are {columns}"
-        )
+        raise InvalidInputError(f"expected labels= (classes) or groups= (an attribute), such as {sorted(data.labels)}")
     kinds = [get_method(one) for one in ([methods] if isinstance(methods, str) else methods)]
-    fitted = [one.name for one in kinds if one.name != NONE]
-    if fitted and (prompts is None or texts is None):
-        raise InvalidInputError(f"methods: {', '.join(fitted)} are fitted on texts; expected prompts= and texts= too")
-    of_classes = labels if isinstance(labels, str) else "labels"
-    of_groups = groups if isinstance(groups, str) else "groups"
+    if any(one.name != NONE for one in kinds) and (prompts is None or texts is None):
+        raise InvalidInputError("methods: got some without texts to fit them on; expected prompts= and texts= too")
+    of_classes, of_groups = (
+        given if isinstance(given, str) else role for role, given in (("labels", labels), ("groups", groups))
+    )
     classes, attribute = (
         given if given is None else data.column(given) if isinstance(given, str) else Labels.of_array(given)
         for given in (labels, groups)
     )
-    own, side, rows, used = None, None, {NONE: data.unit[:]}, dict[str, Any]()
+    rows, settings = {NONE: data.unit[:]}, {"probes": "balanced accuracy out of five folds; see vldebias.diagnose"}
+    about: dict[str, Any] = {"task": "diagnose", "description": "", "seeds": [seed], "n": {"images": len(data)}}
+    about |= {
+        "title": " by ".join(name for name, of in ((of_classes, classes), (of_groups, attribute)) if of is not None)
+    }
+    about |= {"model": data.about.get("model"), "methods": {}}
+    about |= {"data": {"images": str(data.about["digest"])} if data.about.get("digest") else {}}
+    about["split"] = " ".join(str(data.about[key]) for key in ("data", "split") if data.about.get(key))
+    parts, origin = attribute, f"by {of_groups}"
     if prompts is not None and texts is not None:
         own, side = load_prompts(prompts), text_host(texts)
+        about |= {"prompts": own.name, "prompts_hash": own.hash, "fingerprint": weights_of(side)}
+        about["model"] = about["model"] or side.model_id
         ImageTask.check_images(data, side, own.spurious[0])
         given = reference if reference is None or isinstance(reference, Embeddings) else Embeddings.of(reference)
         kept = disjoint(given, data)[0]
         for method in kinds:
             if (edit := fit_method(side, own, method, reference=kept)) is not None:
-                rows[method.name] = data.unit.changed(lambda block, edit=edit: normalize(edit.image(block), dim=1))[:]  # type: ignore[misc]
-                used[method.name] = {"lam": edit.provenance.lam, "prompts": edit.provenance.prompts, "side": "image"}
-    chance, advice, about = dict[str, Any](), list[str](), data.about
-    provenance = TaskProvenance(
-        task="diagnose",
-        title=" by ".join(name for name, one in ((of_classes, classes), (of_groups, attribute)) if one is not None),
-        description="",
-        model=str(about.get("model") or (side and side.model_id) or "unnamed model"),
-        fingerprint=None if side is None else weights_of(side),
-        prompts=own.name if own else "",
-        prompts_hash=own.hash if own else "",
-        split=" ".join(str(about[key]) for key in ("data", "split") if about.get(key)) or "unnamed split",
-        seeds=[seed],
-        n={"images": len(data)},
-        methods=used,
-        data={"images": str(about["digest"])} if about.get("digest") else {},
-        settings={"probes": "balanced accuracy out of five folds; see vldebias.diagnose", "chance": chance},
-    )
-    out, read = TaskResult(provenance), dict[str, dict[str, Probe]]()
+                blocks = [normalize(edit.image(block), dim=1) for block in rows[NONE].split(BLOCK)]
+                rows[method.name], of = torch.cat(blocks), edit.provenance
+                about["methods"][method.name] = {"lam": of.lam, "prompts": of.prompts, "side": "image"}
+        if attribute is None:
+            centres = torch.stack([side.embed(some).mean(0) for some in own.by_value().values()]).float()
+            parts = Labels((rows[NONE] @ centres.T).argmax(1).numpy(), tuple(own.by_value()))
+            origin = "by the prompts' texts"
+    about |= {"model": str(about["model"] or "unnamed model"), "split": about["split"] or "unnamed split"}
+    out, read, chance = TaskResult(TaskProvenance(**about)), dict[str, dict[str, Probe]](), dict[str, Any]()
     for metric, column, name, reader in (
         ("linear_probe", attribute, of_groups, "linear"),
         ("neighbour_probe", attribute, of_groups, "neighbour"),
@@ -235,32 +226,21 @@ def diagnose(
             values, draws = {m: one.accuracy for m, one in probes.items()}, {m: one.draws for m, one in probes.items()}
             out.add_draws(metric, values, draws, n={"images": int(column.known.sum())}, subset=name)
             chance[f"{metric} of {name}"] = {method: round(one.limit, 4) for method, one in probes.items()}
+    advice = []
     if attribute is not None:
-        advice.append(_of_probes(of_groups, read["linear_probe"], read["neighbour_probe"][NONE].accuracy))
+        linear, neighbour = read["linear_probe"], read["neighbour_probe"][NONE].accuracy
+        removed = [method for method, one in linear.items() if one.accuracy <= one.limit]
+        # where nothing can be read without a method, it is not the method that removed it
+        said = "nothing to remove" if NONE in removed else f"removed by {', '.join(removed) or 'no method'}"
+        advice.append(
+            f"{of_groups}: a linear probe predicts it in {linear[NONE].accuracy:.0%} of held-out images, nearest "
+            f"neighbours in {neighbour:.0%} (chance at most {linear[NONE].limit:.0%}); {said}."
+        )
     if classes is not None:
-        parts, origin = attribute, f"by {of_groups}"
-        if attribute is None and own is not None and side is not None:
-            centres = torch.stack([side.embed(some).mean(0) for some in own.by_value().values()]).float()
-            nearest, origin = (rows[NONE] @ centres.T).argmax(1).numpy(), "by the prompts' texts"
-            parts = Labels(nearest, tuple(own.by_value()))
         advice += _of_classes(out, data.features, classes, parts and cross(classes, parts), origin, head, seed)
-    provenance.description, provenance.settings["advice"] = " ".join(advice), advice
+    out.provenance.description = " ".join(advice)
+    out.provenance.settings = {**settings, "chance": chance, "advice": advice}
     return Result.of("diagnose", [out], seconds=round(time.monotonic() - began, 3))
-
-
-def _of_probes(name: str, linear: Mapping[str, Probe], neighbour: float) -> str:
-    """Return what the probes of an attribute say."""
-    none, removed = linear[NONE], [method for method, one in linear.items() if one.accuracy <= one.limit]
-    kept = {one.accuracy: method for method, one in linear.items() if method not in (NONE, *removed)}
-    said = (
-        f"{name}: a linear probe predicts it in {none.accuracy:.0%} of images that it was not fitted on, the nearest "
-        f"neighbour in {neighbour:.0%} (chance at most {none.limit:.0%})"
-    )
-    if NONE in removed:  # whatever a method does then, it is not what took it out
-        return f"{said}; there is nothing to remove."
-    said += f"; removed for a linear probe by {', '.join(removed)}" if removed else ""
-    said += f"; reduced most by {kept[min(kept)]} ({min(kept):.0%}), not removed" if kept else ""
-    return f"{said}." if len(linear) > 1 else f"{said}; try --methods with a prompt set."
 
 
 def _of_classes(
@@ -278,13 +258,10 @@ def _of_classes(
         if len(large := sizes[sizes["size"] >= FEW]):
             _, size, share = large.loc[worst := large["mean"].idxmin()]
             advice.append(
-                f"Worst group {origin}: {groups.names[worst]}, {size:,.0f} images, {share:.0%} right where all are "
-                f"{found.right.mean():.0%}: reweight it (baseline dfr-sub, with these groups) first."
+                f"Worst group {origin}: {groups.names[worst]}, {size:,.0f} images, {share:.0%} right (all: "
+                f"{found.right.mean():.0%}); reweight it first."
             )
-    advice.append(
-        f"{suspect:,} of {n:,} labels fit another class better: look at the first of them, the least credible; rare "
-        "and hard images are among them."
-    )
+    advice.append(f"{suspect:,} of {n:,} labels fit another class better: look at them, the least credible first.")
     out.add("suspect_labels", NONE, suspect / n, wilson_interval(suspect, n), n={"images": n})
     rows, which, names = _known(features, classes)
     if head is None:

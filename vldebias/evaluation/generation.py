@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field, SerializeAsAny
 
 from vldebias.data import UNKNOWN, cross, processes
-from vldebias.errors import InvalidInputError, Lazily, need
+from vldebias.errors import InvalidInputError, Lazily
 from vldebias.evaluation.auditing import read_prompts
 from vldebias.evaluation.judges import JUDGES, SURE, ClipJudge, Judge, JudgeSpec, decide
 from vldebias.evaluation.plan import SEED_STEP, GeneratedImages, Plan, planned_prompts
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 else:
     pd = Lazily("pandas")
 
-SIDE = 128  # pixels to which larger images of a report are scaled: a page holds hundreds
 ABOUT = (
     "Every prompt generated from the same noise without and with the method. Shares are those of the images that "
     "the judge can tell; the others are counted. Discrepancy is the distance of the shares from uniform (eq. 7.2), "
@@ -92,11 +91,10 @@ class GenerationTask(Task):
         """Return the task with the given methods as variants; InvalidInputError: no folder for the images."""
         if "images" not in session.given:
             raise InvalidInputError("images: expected the folder that images are generated into, or lie in")
-        names = [get_method(one).name for one in fields.get("methods") or ()]
-        named = {name: {"method": name} for name in names if name != NONE}
+        named = {
+            name: {"method": name} for one in fields.get("methods") or () if (name := get_method(one).name) != NONE
+        }
         return super().of_given(session, {"variants": named, **fields} if named else fields)
-
-    # ---- what is generated -------------------------------------------------------------------------------------
 
     @property
     def prompt_set(self) -> PromptSet:
@@ -156,8 +154,6 @@ class GenerationTask(Task):
         seeds, stated_images = tuple(dict.fromkeys(self.seeds)), min(self.images, self.stated_images)
         return Plan.build({**own, "seeds": seeds, "stated_images": stated_images})
 
-    # ---- in a suite --------------------------------------------------------------------------------------------
-
     def with_options(self, options: Options) -> Self:
         """Return the task with the user's images, seeds, steps and lambda, and methods or edits as variants.
 
@@ -184,12 +180,11 @@ class GenerationTask(Task):
         given = session.given
         if self.judge is None and "judge" not in given:
             raise InvalidInputError(f"{self.name}: expected `judge:`, which reads the generated images; add one")
-        scorer = given.get("scorer")
-        if (self.clip_score or self.fid) and scorer is None:
-            if session.options.model is not None:
-                scorer = session.model
-            elif isinstance(self.judge, ClipJudge):
-                scorer = self.judge.loaded(session)
+        scorer, quality = given.get("scorer"), self.clip_score or self.fid
+        if quality and scorer is None and session.options.model is not None:
+            scorer = session.model
+        elif quality and scorer is None and isinstance(self.judge, ClipJudge):
+            scorer = self.judge.loaded(session)
         return {
             "images": given.get("images", session.options.out / "images" / file_slug(self.name)),
             "judge": given["judge"] if self.judge is None else self.judge.ready(self, session),
@@ -200,19 +195,15 @@ class GenerationTask(Task):
             "progress": session.progress,
         }
 
-    # ---- measuring ---------------------------------------------------------------------------------------------
-
     def measure(
         self, images: str | Path, judge: Judge, *, pipe: Any = None, scorer: Loaded | None = None,
         progress: Progress = SILENT,
     ) -> list[TaskResult]:  # fmt: skip
         """Generate, judge and measure images; gives a result per attribute, and for CLIPScore and FID.
 
-        Args:
-            images: the folder for the images; those that exist already are not generated again. Without `pipe` all
-                of them have to be there.
-            judge: reads the images (`vldebias.evaluation.judges`). pipe: a diffusers pipeline without an attachment.
-            scorer: the image-text model of CLIPScore and FID, with its preprocessing.
+        images: the folder for the images; those that exist already are not generated again. Without `pipe`, a diffusers
+        pipeline without an attachment, all of them have to be there. judge: reads the images
+        (`vldebias.evaluation.judges`). scorer: the image-text model of CLIPScore and FID, with its preprocessing.
 
         Raises:
             AlreadyAttachedError, InvalidInputError: see `generate`, `plan`, `judge_images`; attributes that the judge
@@ -220,10 +211,8 @@ class GenerationTask(Task):
         """
         prompts, quality = self.prompt_set, self.clip_score or self.fid
         if any(one not in judge.names for attribute in self.attributes for one in attribute.split(" x ")):
-            raise InvalidInputError(
-                f"attributes: got {list(self.attributes)}; expected some of {list(judge.names)}, which judge "
-                f"{judge.name} reads, or intersections such as 'gender x race'"
-            )
+            expected = f"{list(judge.names)}, which judge {judge.name} reads, or intersections such as 'gender x race'"
+            raise InvalidInputError(f"attributes: got {list(self.attributes)}; expected some of {expected}")
         if quality and scorer is None:
             raise InvalidInputError(f"{self.name}: expected an image-text model for CLIPScore and FID; give --model")
         known = {attribute: {name.casefold(): i for i, name in enumerate(of)} for attribute, of in judge.names.items()}
@@ -233,9 +222,8 @@ class GenerationTask(Task):
         else:
             made = generate(pipe, self.plan(), self.ways, images, progress=progress)
         if prompts.hash != made.plan.prompt_set_hash:
-            raise InvalidInputError(
-                f"{made.folder}: was generated with another version of {made.plan.prompt_set!r} than {prompts!r}"
-            )
+            came = made.plan.prompt_set
+            raise InvalidInputError(f"{made.folder}: got another version of {came!r}; expected images of {prompts!r}")
         said = judge_images(judge, made, progress=progress)
         table = pd.DataFrame(made.images)
         table["flagged"] = [made.about(image)["flagged"] for image in made]
@@ -254,16 +242,13 @@ class GenerationTask(Task):
             read = {one: judge.names[one] for one in attribute.split(" x ")}
             labels = cross(*(decide(said[one], names, self.sure) for one, names in read.items()))
             own = {**settings, "judge": judge.name, "values": {one: list(names) for one, names in read.items()}}
-            result = made.result(
-                task=self.name if self.name == attribute else f"{self.name} {attribute}",
-                title=f"Discrepancy of generated images, {attribute} (Table 7.7)",
-                description=ABOUT,
-                settings=self.settings(own),
-            )
+            block = self.name if self.name == attribute else f"{self.name} {attribute}"
+            title = f"Discrepancy of generated images, {attribute} (Table 7.7)"
+            result = made.result(task=block, title=title, description=ABOUT, settings=self.settings(own))
             table["code"] = np.where(labels.codes == UNKNOWN, len(labels.names), labels.codes)
             table["right"] = labels.codes == table.stated.map(code_of) if attribute == about else np.nan
-            self._add_shares(result, made, table, labels.names, pictures=not results)
-            self._add_means(result, made, table, others=not results)
+            self._add_shares(result, made, table, labels.names, not results)
+            self._add_means(result, made, table, not results)
             results.append(result)
         if quality and scorer is not None:
             encoder = image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
@@ -277,7 +262,7 @@ class GenerationTask(Task):
         return {"resamples": self.resamples, "seed": self.seed}
 
     def _add_shares(
-        self, result: TaskResult, made: GeneratedImages, table: pd.DataFrame, values: tuple[str, ...], *, pictures: bool
+        self, result: TaskResult, made: GeneratedImages, table: pd.DataFrame, values: tuple[str, ...], pictures: bool
     ) -> None:
         """Add what every prompt shows that states no value, and for one of the attributes pictures of it."""
         for part, own in table[table.stated.isna() & (table.part != "others")].groupby("part", sort=False):
@@ -295,14 +280,14 @@ class GenerationTask(Task):
             # Some of the prompts, from those that show the first value least often; each column shares a seed.
             order = np.argsort(counts[NONE][:, 0], kind="stable")
             chosen = order[np.linspace(0, len(order) - 1, min(ROWS, len(order))).round().astype(int)]
-            of = {key: images.index[:COLUMNS] for key, images in own.groupby(["variant", "unit"], sort=False)}
-            cells = {one: [[_small(made, i) for i in of[one, units[at]]] for at in chosen] for one in counts}
+            of = {key: list(images.index[:COLUMNS]) for key, images in own.groupby(["variant", "unit"], sort=False)}
+            cells = {one: [[made.read(made.images[i]) for i in of[one, units[at]]] for at in chosen] for one in counts}
             heads = [str(i + 1) for i in range(len(cells[NONE][0]))]
             told = f"{subset.capitalize()}: the same seeds column by column, as the pipeline is and debiased."
             stem = f"{file_slug(result.provenance.task)}-{part}-side-by-side"
             result.pictures[stem] = told, compose([names[at] for at in chosen], cells, heads)
 
-    def _add_means(self, result: TaskResult, made: GeneratedImages, table: pd.DataFrame, *, others: bool) -> None:
+    def _add_means(self, result: TaskResult, made: GeneratedImages, table: pd.DataFrame, others: bool) -> None:
         """Add how often prompts that state the attribute get it, over all and by value; unknown counts as wrong.
 
         Resampled over concepts, which share their prompts. others: also add how many images of prompts that no method
@@ -339,19 +324,11 @@ def _stated(prompts: PromptSet, judge: Judge, known: Mapping[str, Mapping[str, i
         }
         if -1 not in code_of.values() and len(set(code_of.values())) == len(code_of):
             return attribute, code_of
-    raise InvalidInputError(
-        f"judge {judge.name}: none of its attributes has the values {list(prompts.attributes)} that prompts of "
-        f"{prompts.name!r} state; use a judge with values of these names, or stated=False"
-    )
+    expected = f"the values {list(prompts.attributes)} that {prompts.name!r} states; use another judge or stated=False"
+    raise InvalidInputError(f"judge {judge.name}: expected an attribute with {expected}")
 
 
 def _means(table: pd.DataFrame, column: str) -> dict[str, Any]:
     """Return variant -> mean of a column over the images of each unit, in the order of the table."""
     every = table.groupby("variant", sort=False)
     return {str(name): of.groupby("unit", sort=False)[column].mean().to_numpy(float) for name, of in every}
-
-
-def _small(made: GeneratedImages, place: int) -> Any:
-    image = made.read(made.images[place])
-    image.thumbnail((SIDE, SIDE), need("PIL.Image").Resampling.LANCZOS)
-    return image

@@ -1,7 +1,6 @@
 """Judge what an image shows: probabilities for the values of each attribute; the rest is "none of them".
 
-A value counts as unknown where no probability is large enough, or where what is left outweighs every value: a picture
-without a person has no gender, so report the rate of such pictures with every figure about the others.
+A picture without a person has no gender: it is unknown, and the rate of unknown images is a figure of its own.
 """
 
 from __future__ import annotations
@@ -43,9 +42,8 @@ BIAS = 0.2  # mean total variation between two orders of options from which a wa
 class Judge:
     """Read attributes from images; any object with these attributes is a judge.
 
-    name: for reports. names: attribute -> its values, in the order of the columns. predict: images -> attribute ->
-    probabilities (n, values); what a row lacks to one is "none of them". fingerprint: a text that changes whenever the
-    answers may; judgements are stored under it.
+    names: attribute -> its values, in the order of the columns. predict: images -> attribute -> probabilities
+    (n, values). fingerprint: a text that changes whenever the answers may; judgements are stored under it.
     """
 
     name: str
@@ -83,9 +81,6 @@ def decide(probabilities: np.ndarray, names: Sequence[str], sure: float) -> Labe
     return Labels(np.where(known, probabilities.argmax(axis=1), UNKNOWN), tuple(names))
 
 
-# ---- kinds of judges -----------------------------------------------------------------------------------------
-
-
 class JudgeSpec(Strict, ABC):
     """Describe a judge in a suite, `kind: Literal["clip"] = "clip"`."""
 
@@ -97,18 +92,14 @@ class JudgeSpec(Strict, ABC):
 
 
 JUDGES: Registry[type[JudgeSpec]] = Registry("judge", "vldebias.judges", named_by(JudgeSpec, "kind"))
-
-
-register_judge = JUDGES.register
-"""Register a kind of judge for suites, as `judge: {kind: NAME}`, and return it."""
+register_judge = JUDGES.register  # a kind of judge for suites, as `judge: {kind: NAME}`
 
 
 @register_judge
 class MiniatureJudge(JudgeSpec):
-    """Classify images of the miniature worlds: what a portrait, or a bird in its place, shows.
+    """Classify images of the miniature: profession, gender, tone and age of a portrait; species and place of a bird.
 
-    It reads profession, gender, tone and age of a portrait, and species, place and background (land, water) of a
-    bird. A picture of the other kind has none of them: the chance that it is one is left over.
+    A picture of the other kind has none of them: the chance that it is one is left over.
     """
 
     kind: Literal["miniature"] = "miniature"
@@ -137,12 +128,13 @@ class MiniatureJudge(JudgeSpec):
         return Judge("miniature judge", portraits | birds | halves, answers, hash_of([weights_fingerprint(network)]))
 
 
-def _from_hub(name: str, device: str, kind: str, processor: str, **how: Any) -> tuple[Any, Any]:
+def _from_hub(name: str, session: Session, kind: str, processor: str, **how: Any) -> tuple[Any, Any]:
     """Load a model of transformers and its processor, by the names of their classes."""
     transformers = need("transformers")
     try:
         with asked_once(name):
-            model = getattr(transformers, kind).from_pretrained(name, **NO_CODE, **how).to(device).eval()
+            model = getattr(transformers, kind).from_pretrained(name, **NO_CODE, **how)
+            model = model.to(session.options.device).eval()
             return model, getattr(transformers, processor).from_pretrained(name, **NO_CODE)
     except Exception as error:  # on damaged files the library raises whatever it stumbles over
         expected = f"expected an id or folder that {kind} of transformers reads"
@@ -164,8 +156,7 @@ class ClassifierJudge(JudgeSpec):
 
     def ready(self, task: Any, session: Session) -> Judge:
         """Return the judge; InvalidInputError: no such model or label, or a label that means two values."""
-        kinds = "AutoModelForImageClassification", "AutoImageProcessor"
-        model, processor = _from_hub(self.model, session.options.device, *kinds)
+        model, processor = _from_hub(self.model, session, "AutoModelForImageClassification", "AutoImageProcessor")
         labels = [model.config.id2label[i] for i in range(model.config.num_labels)]
         values = self.values or {label: (label,) for label in labels}
         used = [label for some in values.values() for label in some]
@@ -188,8 +179,7 @@ class ClipJudge(JudgeSpec):
     """Judge images zero-shot with any open_clip or transformers image-text model; its texts are never edited.
 
     The probabilities are the softmax over values and rejects of cosine x the model's own logit scale (section 7.6 of
-    the thesis). Such a judge has the biases of its model, and may share them with the pipeline that it judges: the
-    paper's judge and the text tower of its pipeline are both CLIPs. Compare it with people.
+    the thesis). It has the biases of its model, which the pipeline may share: compare it with people.
 
     prompts: attribute -> value -> its texts, of which the mean embedding is compared. reject: texts for images that
     show none of them, each of which competes with the values. model, pretrained: --judge replaces them.
@@ -275,16 +265,15 @@ class VlmJudge(JudgeSpec):
     def ready(self, task: Any, session: Session) -> Judge:
         """Return the judge with its model loaded."""
         asked = self.questions or {task.attributes[0].split(" x ")[0]: tuple(task.prompts.attributes)}
-        kinds, dtype = ("AutoModelForImageTextToText", "AutoProcessor"), session.options.dtype or "auto"
-        loaded = _from_hub(self.model, session.options.device, *kinds, dtype=dtype)
+        how = {"dtype": session.options.dtype or "auto"}
+        loaded = _from_hub(self.model, session, "AutoModelForImageTextToText", "AutoProcessor", **how)
         return self.model_copy(update={"questions": asked}).on(*loaded)
 
     def on(self, model: Any, processor: Any) -> Judge:
         """Return the judge that asks this model; InvalidInputError: its processor has no chat template."""
-        names = self.questions
+        names, warned = self.questions, set[str]()
         if not getattr(processor, "chat_template", None):
             raise InvalidInputError(f"judge {self.model}: got no chat template; give a model that follows instructions")
-        warned = set[str]()
 
         def answers(images: Sequence[Image]) -> Probabilities:
             said = Probabilities()

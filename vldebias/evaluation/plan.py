@@ -1,8 +1,4 @@
-"""Plan the images of a task in plan.json, and generate them with and without methods from the same noise.
-
-The plan fixes the prompts, seeds, variants and batches, so the pixels are the same however often a run was
-interrupted.
-"""
+"""Plan images in plan.json: prompts, seeds, variants and batches, so that interrupted runs give the same pixels."""
 
 from __future__ import annotations
 
@@ -67,17 +63,13 @@ def _path(variant: str, prompt: str, seed: int) -> str:
     return f"{folder_slug(variant)}/{folder_slug(prompt)}-{told_apart}/{seed}.png"
 
 
-# ---- which images ----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class PlannedImage:
     """Hold one image of a plan, or of any folder.
 
     concept: what the prompt asks for ("nurse"), or the kind of OTHERS. part: "train" if its concept is used for
-    fitting, else "unseen"; "wordings" and "others": of WORDINGS and OTHERS. stated: the value that it names.
-    path: of the file below the folder of images, with forward slashes, "<variant>/<prompt>/<seed>.png" in a plan: its
-    name in annotations and judgements. variant: "none" for the unchanged pipeline, else the name of a variant.
+    fitting, "unseen", "wordings" or "others". stated: the value that it names. path: below the folder of images, with
+    forward slashes: its name in annotations and judgements. variant: "none" for the unchanged pipeline.
     """
 
     prompt: str
@@ -138,9 +130,9 @@ def planned_prompts(prompts: PromptSet, concepts: str, *, stated: bool, as_writt
 class Plan(Strict):
     """Hold everything that determines the pixels in a folder of images.
 
-    model: as of `identity`. variants: name -> `Variant.planned`, first "none". seeds: of runs; images: of each prompt
-    and run; stated_images: the same of prompts that state their attribute, wordings and others. options: further
-    arguments of the pipeline. batch_size is part of it: the rounding of a product depends on the size of the batch.
+    model: as of `identity`. variants: name -> `Variant.planned`, first "none". images: of each prompt and seed;
+    stated_images: the same of prompts that state their attribute, wordings and others. options: further arguments of
+    the pipeline. batch_size is part of it: the rounding of a product depends on the size of the batch.
     """
 
     model: dict[str, Any]
@@ -189,10 +181,8 @@ class Plan(Strict):
     def settle(self, folder: Path) -> GeneratedImages:
         """Write the plan into a folder and return its images; a plan that has images already is kept.
 
-        Weights may differ by rounding from those of the plan that is kept.
-
         Raises:
-            InvalidInputError: the folder holds images of another plan, or images without one.
+            InvalidInputError: the folder holds images of another plan, or without one; weights may differ by rounding.
         """
         if not any(folder.glob("*/*/*.png")):
             write_atomically(folder / PLAN, self.model_dump_json(indent=1) + "\n")
@@ -252,30 +242,17 @@ class GeneratedImages:
         """Return an empty block about these images; fields: task, title, description, ...; rows have lam, strength."""
         plan, model = self.plan, dict(self.plan.model)
         stated = sum(value is not None for *_, value in plan.prompts)
-        about = {
-            "model": str(model.get("id") or model["pipeline"]),
-            "fingerprint": joint_fingerprint(model.pop("fingerprints")),
-            "prompts": plan.prompt_set,
-            "prompts_hash": plan.prompt_set_hash,
-            "split": "generated",
-            "methods": plan.variants,
-            "seeds": list(plan.seeds),
-            "n": {"prompts": len(plan.prompts) - stated, "stated": stated, "images": len(plan.all_images)},
-            "settings": {**model, **settings},
-        }
+        n = {"prompts": len(plan.prompts) - stated, "stated": stated, "images": len(plan.all_images)}
+        about = {"model": str(model.get("id") or model["pipeline"]), "split": "generated", "n": n}
+        about |= {"prompts": plan.prompt_set, "prompts_hash": plan.prompt_set_hash, "methods": plan.variants}
+        about |= {"seeds": list(plan.seeds), "fingerprint": joint_fingerprint(model.pop("fingerprints"))}
         own = ("lam", "strength")
         details = {name: {k: of[k] for k in own if of.get(k) is not None} for name, of in plan.variants.items()}
-        return TaskResult(TaskProvenance(**about | fields), details=details)
-
-
-# ---- which pipeline -----------------------------------------------------------------------------------------
+        return TaskResult(TaskProvenance(**{**about, "settings": {**model, **settings}, **fields}), details=details)
 
 
 def identity(pipe: Any) -> dict[str, Any]:
-    """Return what identifies a pipeline: class, origin, fingerprints of all components, scheduler, adapters, precision.
-
-    Fingerprints are None where weights are offloaded to meta tensors.
-    """
+    """Return what identifies a pipeline; fingerprints are None where weights are offloaded to meta tensors."""
     modules = {n: getattr(m, "_orig_mod", m) for n, m in pipe.components.items() if isinstance(m, nn.Module)}
     # Private entries say which values were defaults, in an order that changes from process to process.
     scheduler = sorted((key, value) for key, value in pipe.scheduler.config.items() if not key.startswith("_"))

@@ -1,13 +1,10 @@
 """Judge generated images, store the answers, and measure quality: CLIPScore against the prompts, FID against "none".
 
-CLIPScore (Hessel et al., 2021) looks at images through a CLIP, with the prejudices of that CLIP: one that associates
-nurses with women scores a man in a nurse's uniform lower. A lower score after debiasing may therefore be the scorer's
-bias and not a worse image. Measure with another backbone than the one that was debiased, and read the score beside
-`recognised` and the labels of people.
-
-FID (Heusel et al., "GANs Trained by a Two Time-Scale Update Rule", 2017) is the distance of two sets of features, both
-taken as Gaussians, here of a CLIP (Kynkäänniemi et al., 2023). Few images bias it upwards: compare figures of one run.
-A debiased pipeline should move away from images that have the bias, so a larger distance is not by itself a loss.
+CLIPScore (Hessel et al., 2021) has the biases of its CLIP: one that associates nurses with women scores a man in a
+nurse's uniform lower. Measure with another backbone than the one that was debiased, and read the score beside
+`recognised` and the labels of people. FID (Heusel et al., 2017) is the distance of two sets of features, both taken as
+Gaussians, here of a CLIP (Kynkäänniemi et al., 2023). Few images bias it upwards, and a debiased pipeline should move
+away from images that have the bias, so a larger distance is not by itself a loss.
 """
 
 from __future__ import annotations
@@ -45,25 +42,19 @@ ABOUT_FID = (
 )
 
 
-# ---- judgements, stored next to the images ---------------------------------------------------------------------
-
-
 def judge_images(
     judge: Judge, images: GeneratedImages, *, batch_size: int = 64, progress: Progress = SILENT
 ) -> Probabilities:
     """Return attribute -> probabilities (n, values) for n images, in their order.
 
-    Answers are stored in the folder, a line about the judge and one for each image by path and hash of its file: a new
-    or changed image is judged, all other answers are read.
+    Answers are stored in the folder, by path and hash of an image: a new or changed image is judged, others are read.
 
     Raises:
         InvalidInputError: images are missing, or the judge answers in a wrong shape.
     """
     if missing := [image.path for image in images if not images.path(image).is_file()]:
-        raise InvalidInputError(
-            f"{images.folder}: {len(missing)} of {len(images)} images are missing, such as {missing[0]}; generate "
-            "again, which goes on where it stopped"
-        )
+        came = f"{len(missing)} of {len(images)} images are missing, such as {missing[0]}"
+        raise InvalidInputError(f"{images.folder}: {came}; generate again, which goes on where it stopped")
     name = f"{folder_slug(judge.name)}-{folder_slug(judge.fingerprint)[:16]}.jsonl"
     path, keys = images.folder / "judgements" / name, _keys(images)
     if not path.exists():
@@ -72,10 +63,8 @@ def judge_images(
     _, known = _stored(path)
     todo = [(image, key) for image, key in zip(images, keys, strict=True) if key not in known]
     torn = path.read_bytes()[-1:] != b"\n"  # by a process that was killed
-    with (
-        path.open("a", encoding="utf-8") as file,
-        progress.bar("judging", len(todo), there=len(keys) - len(todo)) as bar,
-    ):
+    bars = progress.bar("judging", len(todo), there=len(keys) - len(todo))
+    with path.open("a", encoding="utf-8") as file, bars as bar:
         file.write("\n" * torn)
         for start in range(0, len(todo), batch_size):
             batch = todo[start : start + batch_size]
@@ -93,9 +82,8 @@ def last_judgements(
 ) -> tuple[str, list[str], np.ndarray] | None:
     """Return what the newest judge in a folder said that knows these values of an attribute; None if there is none.
 
-    Returns:
-        The name of the judge; its answer for every image, one of `values` or NO_VALUE; its probability (n,), 0 for
-        images that changed since or were never judged.
+    That is its name; its answer for every image, one of `values` or NO_VALUE; and its probability (n,), 0 for images
+    that changed since or were never judged.
     """
     files = images.folder.glob("judgements/*.jsonl")
     for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True):
@@ -123,9 +111,6 @@ def _stored(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         with suppress(ValueError):
             known |= json.loads(line)
     return json.loads(first), known
-
-
-# ---- quality ---------------------------------------------------------------------------------------------------
 
 
 def scored(

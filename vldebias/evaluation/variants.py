@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any
@@ -41,11 +42,9 @@ def is_for_pipelines(method: str) -> bool:
 class Variant(Strict):
     """Hold one way to debias a pipeline: the arguments of `vldebias.debias`, or a saved edit.
 
-    prompts: sets that are solved jointly; none: the set that is generated. method: its name.
-    lam = 500 is the paper's (section 7.6); "default" chooses its own.
+    prompts: sets that are solved jointly; none: the set that is generated. lam = 500 is the paper's (section 7.6).
     strength: share of the edit, and of "balanced-prompts" share of the images. projection: a folder that
-    `save_pretrained` or `vldebias debias --out` wrote, in place of prompts, method and lam.
-    only_stated: generate the prompts that state a value alone.
+    `save_pretrained` or `vldebias debias --out` wrote. only_stated: generate the prompts that state a value alone.
     """
 
     prompts: SeveralPrompts = ()
@@ -104,23 +103,17 @@ class Variant(Strict):
         return told | {"projection": hash_of([digest(file) for file in sorted(self.projection.rglob("*.safetensors"))])}
 
 
-# ---- generating ----------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def prepared(
     pipe: Any, attach: Callable[[], Attachment] | None, prompts: Sequence[str], noise: Sequence[int], **options: Any
 ) -> Iterator[tuple[list[tuple[str, Any, bool]], Callable[[Sequence[int]], list[tuple[Image, bool]]]]]:
     """Attach a method for the context; yield what is generated, and a function that generates images by their numbers.
 
-    What is generated: for each image its text, the value that was written into it, and whether it is left unchanged.
-    Prompts are rewritten all at once, so that values are balanced over all of them and not over each batch. The
-    function returns each image, made from its own generator, and whether the safety checker replaced it by black. The
-    pipeline's own progress bar, one per batch, is off.
+    What is generated: for each image its text, the value that was written into it, and whether it is left unchanged;
+    prompts are rewritten all at once, so values are balanced over all of them. The function returns each image, made
+    from its own generator, and whether the safety checker replaced it by black.
 
-    Args:
-        attach: None for the pipeline as it is. noise: seeds of the generators, one per prompt.
-        options: of the pipeline.
+    attach: None for the pipeline as it is. noise: seeds of the generators, one per prompt. options: of the pipeline.
 
     Raises:
         AlreadyAttachedError: the pipeline carries an attachment.
@@ -129,7 +122,7 @@ def prepared(
         raise AlreadyAttachedError(f"{type(pipe).__name__} carries {carried!r}: call .remove() on it first")
     with ExitStack() as stack:
         before = dict(getattr(pipe, "_progress_bar_config", {}))
-        pipe.set_progress_bar_config(**before | {"disable": True})
+        pipe.set_progress_bar_config(**before | {"disable": True})  # it shows one bar per batch
         stack.callback(pipe.set_progress_bar_config, **before)
         attachment = None if attach is None else stack.enter_context(attach())
         texts, values, alone = list(prompts), [None] * len(prompts), [False] * len(prompts)
@@ -160,10 +153,7 @@ def generate(
     run was interrupted. Missing and damaged files are generated again. Images of prompts that a variant leaves alone
     are copied from "none". Nothing is fitted where no image of a variant is missing.
 
-    Args:
-        pipe: any diffusers text-to-image pipeline that `vldebias.debias` takes.
-        plan, variants: of a `GenerationTask`.
-        folder: made where it is missing; may hold an interrupted run of the same plan.
+    pipe: a diffusers pipeline that `vldebias.debias` takes. plan, variants: of a `GenerationTask`.
 
     Raises:
         AlreadyAttachedError: the pipeline carries an attachment, so there would be no image without one.
@@ -264,23 +254,21 @@ def compose(texts: Sequence[str], images: Mapping[str, Sequence[Sequence[Image]]
     """Return a picture of images by name, text and column, stacked, with the names on the left."""
     Image, ImageDraw = need("PIL.Image"), need("PIL.ImageDraw")
     width, height = next(iter(images.values()))[0][0].size
-    scale = max(1, CELL // max(height, width)) if max(height, width) < CELL else CELL / max(height, width)
+    scale = CELL / max(height, width) if max(height, width) >= CELL else CELL // max(height, width)
     cell = round(width * scale), round(height * scale)
-    size = (LABEL + len(heads) * (cell[0] + GAP), HEAD + len(texts) * len(images) * (cell[1] + GAP))
-    sheet = Image.new("RGB", size, "white")
+    across, down = cell[0] + GAP, cell[1] + GAP
+    sheet = Image.new("RGB", (LABEL + len(heads) * across, HEAD + len(texts) * len(images) * down), "white")
     pen, face, bold = ImageDraw.Draw(sheet), font(13), font(13, bold=True)
     for column, head in enumerate(heads):
-        pen.text((LABEL + column * (cell[0] + GAP), 5), head, INK, face)
+        pen.text((LABEL + column * across, 5), head, INK, face)
     kind = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.LANCZOS
-    for i, text in enumerate(texts):
-        for j, (name, shown) in enumerate(images.items()):
-            top = HEAD + (i * len(images) + j) * (cell[1] + GAP)
-            lines = wrap(name, (LABEL - 2 * GAP) // 9, max_lines=2, placeholder="…")
-            pen.multiline_text((GAP, top), "\n".join(lines), INK, bold)
-            if j == 0:
-                most = max(1, cell[1] // 16 - len(lines))
-                words = wrap(text, (LABEL - 2 * GAP) // 8, max_lines=most, placeholder="…")
-                pen.multiline_text((GAP, top + 17 * len(lines)), "\n".join(words), "#52606d", face)
-            for column, image in enumerate(shown[i]):
-                sheet.paste(image.resize(cell, kind), (LABEL + column * (cell[0] + GAP), top))
+    for at, (i, name) in enumerate(product(range(len(texts)), images)):
+        top, lines = HEAD + at * down, wrap(name, (LABEL - 2 * GAP) // 9, max_lines=2, placeholder="…")
+        pen.multiline_text((GAP, top), "\n".join(lines), INK, bold)
+        if at % len(images) == 0:
+            most = max(1, cell[1] // 16 - len(lines))
+            words = wrap(texts[i], (LABEL - 2 * GAP) // 8, max_lines=most, placeholder="…")
+            pen.multiline_text((GAP, top + 17 * len(lines)), "\n".join(words), "#52606d", face)
+        for column, image in enumerate(images[name][i]):
+            sheet.paste(image.resize(cell, kind), (LABEL + column * across, top))
     return sheet

@@ -243,7 +243,7 @@ class GeneratedImages:
         plan, model = self.plan, dict(self.plan.model)
         stated = sum(value is not None for *_, value in plan.prompts)
         n = {"prompts": len(plan.prompts) - stated, "stated": stated, "images": len(plan.all_images)}
-        about = {"model": str(model.get("id") or model["pipeline"]), "split": "generated", "n": n}
+        about: dict[str, Any] = {"split": "generated", "n": n, "model": str(model.get("id") or model["pipeline"])}
         about |= {"prompts": plan.prompt_set, "prompts_hash": plan.prompt_set_hash, "methods": plan.variants}
         about |= {"seeds": list(plan.seeds), "fingerprint": joint_fingerprint(model.pop("fingerprints"))}
         own = ("lam", "strength")

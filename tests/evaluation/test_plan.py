@@ -28,7 +28,7 @@ from vldebias.edit import Fingerprint
 from vldebias.errors import AlreadyAttachedError, InvalidInputError
 from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.plan import GeneratedImages, Plan, PlannedImage, identity, joint_fingerprint
-from vldebias.evaluation.variants import Variant, generate, is_for_pipelines, prepared
+from vldebias.evaluation.variants import Variant, generate, prepared
 from vldebias.hosts.attachment import attachment_of
 from vldebias.methods import METHODS, Need
 from vldebias.pictures import write_png
@@ -178,7 +178,7 @@ def test_what_cannot_be_planned_is_refused(changes: dict[str, Any], named: str) 
         plan(**changes)
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "none" and is_for_pipelines(name)])
+@pytest.mark.parametrize("name", [name for name, one in METHODS.items() if name != "none" and one.for_pipelines])
 def test_rows_carry_a_lam_only_of_a_method_that_has_one(name: str, tmp_path: Path) -> None:
     made = plan(variants={"mine": {"method": name, "lam": 7.0, "strength": 0.5}}, stated=False)
     expected = {"strength": 0.5} | ({"lam": 7.0} if METHODS[name].has_lam else {})

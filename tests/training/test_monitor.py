@@ -18,7 +18,7 @@ from training_parts import image_data, letters_of, plain, reader, tiny_image, ti
 from vldebias.data import Labels
 from vldebias.errors import VldebiasWarning
 from vldebias.projection import CalibratedProjection
-from vldebias.training.monitor import Monitor, worsened
+from vldebias.training.monitor import Monitor
 
 WORDS = ("cat", "dog", "owl", "emu")
 
@@ -173,6 +173,7 @@ def test_what_cannot_be_read_is_left_out() -> None:
 def test_what_is_worse_is_named_and_nothing_else() -> None:
     before = {"zero_shot_accuracy": 0.983, "recall@1 image->text": 0.068, "positive_score": 0.5}
     after = {"zero_shot_accuracy": 0.975, "recall@1 image->text": 0.068, "positive_score": 0.4}
+    worsened = Monitor.worsened
     assert worsened(before, after) == {"zero_shot_accuracy": (0.983, 0.975)}, "a cosine alone is of no worth"
     assert worsened(after, before) == worsened(before, {}) == {}
     assert worsened({"zero_shot_accuracy": 0.5}, {"zero_shot_accuracy": math.nan}).keys() == {"zero_shot_accuracy"}

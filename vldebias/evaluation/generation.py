@@ -21,7 +21,7 @@ from vldebias.evaluation.scores import judge_images, scored
 from vldebias.evaluation.session import Session, text_host
 from vldebias.evaluation.shares import add_shares
 from vldebias.evaluation.task import Count, Name, Options, Prompts, Share, Task, file_slug, one_of, register_task
-from vldebias.evaluation.variants import COLUMNS, ROWS, Variant, compose, generate, is_for_pipelines
+from vldebias.evaluation.variants import COLUMNS, ROWS, Variant, compose, generate
 from vldebias.hosts.images import image_encoder
 from vldebias.loading import Loaded
 from vldebias.methods import get_method
@@ -165,7 +165,7 @@ class GenerationTask(Task):
             raise InvalidInputError(f"{self.name}: one process generates images; launch one, or leave it out by --only")
         given = {name: {key: getattr(v, key) for key in v.model_fields_set} for name, v in self.variants.items()}
         if options.methods is not None:
-            named = [name for name in options.methods if name != NONE and is_for_pipelines(name)]
+            named = [name for name in options.methods if name != NONE and get_method(name).for_pipelines]
             given = {name: next(iter(given.values())) | {"method": name} for name in named} or given
         if options.lam is not None:
             given = {name: v if "projection" in v else v | {"lam": options.lam} for name, v in given.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache, cached_property
@@ -18,7 +17,7 @@ from torch import nn
 from vldebias.edit import Fingerprint
 from vldebias.errors import InvalidInputError, shortened
 from vldebias.evaluation.result import NONE, TaskProvenance, TaskResult
-from vldebias.evaluation.task import Strict
+from vldebias.evaluation.task import Strict, file_slug
 from vldebias.files import explain, read_bytes, write_atomically
 from vldebias.hosts.base import weights_fingerprint
 from vldebias.pictures import read_png
@@ -52,15 +51,10 @@ def hash_of(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, default=str).encode()).hexdigest()[:16]
 
 
-def folder_slug(text: str) -> str:
-    """Return a name as a folder name: letters, digits and hyphens."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60].strip("-")
-
-
 @cache
 def _path(variant: str, prompt: str, seed: int) -> str:
     told_apart = hashlib.sha256(prompt.encode()).hexdigest()[:8]  # "A photo." and "a photo" have one slug
-    return f"{folder_slug(variant)}/{folder_slug(prompt)}-{told_apart}/{seed}.png"
+    return f"{file_slug(variant)[:60]}/{file_slug(prompt)[:60]}-{told_apart}/{seed}.png"
 
 
 @dataclass(frozen=True)
@@ -151,7 +145,7 @@ class Plan(Strict):
     @field_validator("variants")
     @classmethod
     def _in_different_folders(cls, given: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        if given[NONE] or len({folder_slug(name) for name in given} - {""}) < len(given):
+        if given[NONE] or len({file_slug(name)[:60] for name in given} - {""}) < len(given):
             raise ValueError("expected names that stay different as names of folders, and none that is called 'none'")
         return given
 

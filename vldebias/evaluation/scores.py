@@ -22,9 +22,10 @@ from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError, need, warn
 from vldebias.evaluation.judges import NO_VALUE, SURE, Judge, Probabilities, decide, predict
-from vldebias.evaluation.plan import GeneratedImages, folder_slug
+from vldebias.evaluation.plan import GeneratedImages
 from vldebias.evaluation.result import NONE, TaskResult
 from vldebias.evaluation.session import weights_of
+from vldebias.evaluation.task import file_slug
 from vldebias.files import digest, write_atomically
 from vldebias.hosts import Host
 from vldebias.hosts.images import ImageEncoder
@@ -55,7 +56,7 @@ def judge_images(
     if missing := [image.path for image in images if not images.path(image).is_file()]:
         came = f"{len(missing)} of {len(images)} images are missing, such as {missing[0]}"
         raise InvalidInputError(f"{images.folder}: {came}; generate again, which goes on where it stopped")
-    name = f"{folder_slug(judge.name)}-{folder_slug(judge.fingerprint)[:16]}.jsonl"
+    name = f"{file_slug(judge.name)}-{file_slug(judge.fingerprint)[:16]}.jsonl"
     path, keys = images.folder / "judgements" / name, _keys(images)
     if not path.exists():
         names = {attribute: list(values) for attribute, values in judge.names.items()}

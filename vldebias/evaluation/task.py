@@ -209,7 +209,7 @@ def _mark(value: Any) -> Any:
 
 
 def file_slug(text: str) -> str:
-    """Return a file name: "fairface gender: cosines" -> "fairface-gender-cosines"."""
+    """Return a name for a file or folder: "fairface gender: cosines" -> "fairface-gender-cosines"."""
     return re.sub(r"[^a-z0-9@]+", "-", text.lower()).strip("-")
 
 

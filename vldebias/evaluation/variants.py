@@ -34,11 +34,6 @@ COLUMNS, ROWS = 10, 4
 CELL, GAP, LABEL, HEAD = 192, 6, 150, 26  # pixels of a grid
 
 
-def is_for_pipelines(method: str) -> bool:
-    """Return whether a method is for pipelines; InvalidInputError if no method has this name."""
-    return get_method(method).pipelines and not get_method(method).uses_images
-
-
 class Variant(Strict):
     """Hold one way to debias a pipeline: the arguments of `vldebias.debias`, or a saved edit.
 
@@ -57,8 +52,8 @@ class Variant(Strict):
 
     @model_validator(mode="after")
     def _fits(self) -> Variant:
-        if not is_for_pipelines(self.method):
-            expected = ", ".join(filter(is_for_pipelines, METHODS))
+        if not get_method(self.method).for_pipelines:
+            expected = ", ".join(name for name, one in METHODS.items() if one.for_pipelines)
             raise ValueError(f"method {self.method!r} is not for pipelines; expected one of {expected}")
         clash = self.model_fields_set & {"prompts", "method", "lam"}
         if self.projection is not None and clash:

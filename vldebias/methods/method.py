@@ -103,6 +103,11 @@ class Method(ABC):
         """Return whether it is fitted to reference images, labelled or not."""
         return bool(self.needs & {Need.IMAGES, Need.LABELS})
 
+    @property
+    def for_pipelines(self) -> bool:
+        """Return whether a pipeline takes it: its host has no image tower."""
+        return self.pipelines and not self.uses_images
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({getattr(self, 'name', None)!r})"
 

@@ -70,12 +70,6 @@ def pixel_batches(
         held.clear()  # or two batches would be in memory
 
 
-def worsened(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, tuple[float, float]]:
-    """Return the scores, but the cosine, that got worse at three decimals: (before, after) by name."""
-    both = {name: (value, after[name]) for name, value in before.items() if name in after and name != "positive_score"}
-    return {name: (was, now) for name, (was, now) in both.items() if math.isfinite(was) and not now - was > -0.0005}
-
-
 class Monitor:
     """Score held-out images by the current model; NaN where features are not finite.
 
@@ -108,6 +102,14 @@ class Monitor:
             raise InvalidInputError("held-out data: no image has a known group; leave groups out")
         self.images, self.captions, self.class_texts = images, tuple(captions), tuple(class_texts)
         self.labels, self.groups = labels, groups
+
+    @staticmethod
+    def worsened(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+        """Return the scores, but the cosine, that got worse at three decimals: (before, after) by name."""
+        both = {
+            name: (value, after[name]) for name, value in before.items() if name in after and name != "positive_score"
+        }
+        return {name: (was, now) for name, (was, now) in both.items() if math.isfinite(was) and not now - was > -0.0005}
 
     @classmethod
     def of(

@@ -23,7 +23,7 @@ from vldebias.training.augmentation import Augmentation
 from vldebias.training.batches import Batches, MapBatches, StreamBatches
 from vldebias.training.loop import HISTORY, STATE, Entry, fit, make_accelerator, read_state
 from vldebias.training.model import check_savable, refuse_foreign, save_model, tune
-from vldebias.training.monitor import Monitor, worsened
+from vldebias.training.monitor import Monitor
 from vldebias.training.objective import Objective, Trainee
 from vldebias.training.pairs import Pairs, check_held_out, make_pairs, open_images
 from vldebias.training.settings import WORLDS, TrainSettings
@@ -133,7 +133,7 @@ def train_model(
             outcome["debiased"] = {} if monitor is None else monitor(towers, edits["joint"])
         outcome["processes"] = {"number": processes, "kind": str(accelerator.distributed_type.value)}
         outcome |= {"settings": settings.model_dump(), "versions": versions(), "files": files}
-        outcome["worse"] = worsened(before, after)
+        outcome["worse"] = Monitor.worsened(before, after)
         write_atomically(folder / OUTCOME, json.dumps(outcome, indent=1, default=str) + "\n")
     return outcome
 

@@ -18,16 +18,10 @@ from vldebias.hosts.images import image_encoder
 from vldebias.loading import Loaded
 from vldebias.miniature import load_clip
 from vldebias.pictures import write_png
-from vldebias.prompts import PromptSet
+from vldebias.prompts import make_prompt_set
 
 JOBS = ("nurse", "chef", "pilot")
-SET = PromptSet(
-    "jobs",
-    groups=tuple((f"A male {job}.", f"A female {job}.") for job in JOBS),
-    classes=tuple(f"A photo of a {job}." for job in JOBS),
-    class_names=JOBS,
-    attributes={"male": ("male",), "female": ("female",)},
-)
+SET = make_prompt_set("jobs", {"male": ["male"], "female": ["female"]}, JOBS)
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +39,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> GeneratedImages:
     made = task.plan({"pipeline": "Painter", "id": None, "fingerprints": {}}).settle(folder)
     how = {"seed": 1, "balanced": True, "life": portraits.STUDIO}
     shown = torch.stack([portraits.sample(8, professions=[job], **how).images for job in JOBS])  # (3, 8, 3, h, w)
-    world = shown.unflatten(1, (2, 4)).transpose(0, 1).flatten(0, 2)
-    pixels = (world * 255).round().byte().permute(0, 2, 3, 1).numpy()
+    pixels = (shown.unflatten(1, (2, 4)).transpose(0, 1).flatten(0, 2) * 255).round().byte().permute(0, 2, 3, 1).numpy()
     for image, picture in zip(made, pixels, strict=True):
         write_png(Image.fromarray(picture), made.path(image), {})
     return made
@@ -71,7 +64,6 @@ def test_means_over_prompts_and_the_paired_change(clip, drawn) -> None:
     assert figures["cali"].change[0] == pytest.approx(mean["cali"] - mean["none"], abs=1e-3)
     assert figures["cali"].n == {"prompts": 3, "images": 12}
     assert figures["cali"].better == "higher"
-    assert protocol.settings["scale"] == "percent: 100 max(cos, 0)"
     assert protocol.settings["preprocessing"].startswith("Preprocess(")
 
 

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,11 +23,13 @@ FAST = {"steps": 2, "guidance": 3.0}
 TEXT = "A photo of a nurse."
 
 
-def cell(picture: Image.Image, row: int, column: int, side: int = 64) -> np.ndarray:
-    """The pixels of one cell, in the size in which they were drawn."""
-    left, top = LABEL + column * (CELL + GAP), HEAD + row * (CELL + GAP)
-    zoom = CELL // side
-    return np.asarray(picture.crop((left, top, left + CELL, top + CELL)))[zoom // 2 :: zoom, zoom // 2 :: zoom]
+def assert_drawn(picture: Image.Image, row: int, column: int, pipe: Any, text: str, seed: int) -> None:
+    """One cell, in the size in which it was drawn, is what the pipeline draws by itself."""
+    noise = torch.Generator().manual_seed(seed)
+    expected = pipe(text, generator=noise, num_inference_steps=2, guidance_scale=3.0, output_type="pil").images[0]
+    left, top, zoom = LABEL + column * (CELL + GAP), HEAD + row * (CELL + GAP), CELL // 64
+    shown = np.asarray(picture.crop((left, top, left + CELL, top + CELL)))[zoom // 2 :: zoom, zoom // 2 :: zoom]
+    assert np.abs(shown.astype(int) - np.asarray(expected).astype(int)).max() <= 1
 
 
 def test_cells_are_what_the_pipeline_generates_under_each_method() -> None:
@@ -44,23 +47,11 @@ def test_cells_are_what_the_pipeline_generates_under_each_method() -> None:
         if name != "as it is":
             vldebias.debias(pipe, "professions-gender", method="cali", **options[name])
         for i, text in enumerate(texts):
-            noise = [torch.Generator().manual_seed(seed) for seed in seeds]
-            call = {"num_inference_steps": 2, "guidance_scale": 3.0, "output_type": "pil"}
-            expected = pipe([text] * 2, generator=noise, **call).images
-            for column in range(2):
-                shown = cell(picture, i * len(methods) + j, column).astype(int)
-                assert np.abs(shown - np.asarray(expected[column]).astype(int)).max() <= 1
+            for column, seed in enumerate(seeds):
+                assert_drawn(picture, i * len(methods) + j, column, pipe, text, seed)
         attachment = attachment_of(pipe)
         if attachment is not None:
             attachment.remove()
-
-
-@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
-def test_texts_come_from_the_set() -> None:
-    methods = ["balanced-prompts"]
-    picture = vldebias.grid(load_pipeline(), "professions-gender", methods=methods, seeds=range(2), **FAST)
-    assert picture.height == HEAD + 4 * (CELL + GAP)  # four unseen professions
-    assert (cell(picture, 0, 0) != cell(picture, 0, 1)).any()
 
 
 def test_what_cannot_be_generated_is_refused() -> None:
@@ -73,6 +64,11 @@ def test_what_cannot_be_generated_is_refused() -> None:
         grid(pipe, gender(), texts=[TEXT])
 
 
+def test_texts_come_from_the_set() -> None:
+    picture = grid(load_pipeline(), "professions-gender", methods=["none"], seeds=range(2), steps=1)
+    assert picture.height == HEAD + 4 * (CELL + GAP)  # four unseen professions
+
+
 def test_prompts_are_balanced_over_all_images_and_not_by_batch() -> None:
     """Batches of one would each be given a value of their own otherwise."""
     how = {"seeds": range(4), "texts": TEXT, "batch_size": 3, **FAST}
@@ -81,7 +77,4 @@ def test_prompts_are_balanced_over_all_images_and_not_by_batch() -> None:
         values = [attachment.rewrite([TEXT] * 4), list(attachment.sampled)][1]
     assert sorted(values) == ["female"] * 2 + ["male"] * 2
     for column, value in enumerate(values):
-        noise = torch.Generator().manual_seed(column)
-        call = {"num_inference_steps": 2, "guidance_scale": 3.0, "generator": noise}
-        by_hand = pipe(f"A photo of a {value} nurse.", **call).images[0]
-        assert np.abs(cell(picture, 0, column).astype(int) - np.asarray(by_hand).astype(int)).max() <= 1
+        assert_drawn(picture, 0, column, pipe, f"A photo of a {value} nurse.", column)

@@ -4,9 +4,10 @@ import json
 import shutil
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, cycle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
 
+from diffusers import DDIMScheduler
 from diffusers_tiny import gender, own, sd
 
 from vldebias import debias, fit_projection
@@ -35,16 +37,8 @@ from vldebias.pictures import write_png
 from vldebias.prompts import PromptSet, balance_prompts, load_prompts, make_prompt_set
 
 SIZE = {"height": 16, "width": 16}
-JOBS = ("doctor", "nurse")
-PEOPLE = PromptSet(
-    "people",
-    groups=tuple((f"a photo of a male {job}", f"a photo of a female {job}") for job in JOBS),
-    classes=tuple(f"a photo of a {job}" for job in JOBS),
-    class_names=JOBS,
-    attributes={"male": ("male",), "female": ("female",)},
-    stated_words=("male", "female"),
-)
-KEPT, BARE = "cali", "cali, stated not kept"
+PEOPLE = make_prompt_set("people", {"male": ["male"], "female": ["female"]}, ["doctor", "nurse"])
+BARE = "cali, stated not kept"
 
 
 def task(**changes: Any) -> GenerationTask:
@@ -90,11 +84,8 @@ def test_every_prompt_has_its_images_under_every_variant_with_the_same_noise() -
         (BARE, True): stated,
     }
     assert {image.seed for image in images if image.stated is None} == {0, 1, 2, 40_000, 40_001, 40_002}
-    noise: dict[tuple[str, int], set[int]] = {}
-    for image in images:
-        noise.setdefault((image.prompt, image.seed), set()).add(image.noise)
-    assert all(len(found) == 1 for found in noise.values())
-    assert len(set(chain(*noise.values()))) == len(noise)
+    noise = {(image.prompt, image.seed, image.noise) for image in images}
+    assert len(noise) == len({one[:2] for one in noise}) == len({one[2] for one in noise})
     assert images[0].under("cali") in images
     pinned = PlannedImage("a photo of a nurse", "nurse", path="", variant="none", seed=10_000)
     assert pinned.noise == 159895270975431  # other noise would be other images
@@ -111,38 +102,31 @@ def test_subjects_take_the_place_of_unseen_concepts() -> None:
 def test_batches_are_the_images_in_order_and_do_not_mix_stated_prompts_with_others(size: int, images: int) -> None:
     made = plan(prompts=PEOPLE, concepts="train", batch_size=size, images=images)
     for variant in made.variants:
-        own = [image for image in made.all_images if image.variant == variant]
-        numbers = made.batches(own)
-        assert sorted(chain(*numbers)) == list(range(len(own)))
-        batches = [[own[i] for i in batch] for batch in numbers]
-        kinds = [{image.stated is not None for image in batch} for batch in batches]
+        images = [image for image in made.all_images if image.variant == variant]
+        batches = made.batches(images)
+        assert sorted(chain(*batches)) == list(range(len(images)))
+        kinds = [{images[i].stated is not None for i in batch} for batch in batches]
         assert all(len(kind) == 1 for kind in kinds)
         assert all(len(b) == size for b, kind, after in zip(batches, kinds, kinds[1:], strict=False) if kind == after)
 
 
 @pytest.mark.parametrize("name", ["professions-gender", "professions-race", "skin-tone", "backgrounds"])
-@pytest.mark.parametrize("part", ["train", "unseen"])
-def test_stated_prompts_know_their_value_and_concept(name: str, part: str) -> None:
+def test_stated_prompts_know_their_value_and_concept(name: str) -> None:
     """In these sets a group has one prompt for each value, in order, and groups follow the classes."""
-    prompts = load_prompts(name)
-    groups = prompts.groups if part == "train" else prompts.held_out_groups
-    concepts = prompts.class_names if part == "train" else prompts.held_out_class_names
-    expected = [
-        (p, v, c) for g, c in zip(groups, concepts, strict=True) for p, v in zip(g, prompts.attributes, strict=True)
-    ]
-    made = plan(prompts=prompts, concepts=part)
-    assert [(prompt, value, concept) for prompt, concept, _, value in made.prompts if value] == expected
+    of = load_prompts(name)
+    train, unseen = (of.groups, of.class_names), (of.held_out_groups, of.held_out_class_names)
+    for part, (groups, concepts) in {"train": train, "unseen": unseen}.items():
+        asked = plan(prompts=of, concepts=part).prompts
+        expected = [*zip(chain(*groups), cycle(of.attributes), np.repeat(concepts, len(of.attributes)))]
+        assert [(prompt, value, concept) for prompt, concept, _, value in asked if value] == expected
 
 
 def test_prompts_that_look_alike_in_a_path_have_different_files() -> None:
-    words = {"male": ("man",), "female": ("woman",)}
-    alike = {"classes": ("A nurse.", "a nurse"), "class_names": ("x", "y"), "attributes": words}
-    prompts = PromptSet("alike", (("a man", "a woman"),), **alike)
-    long = make_prompt_set("long", words, [f"{'very ' * 30}{end}" for end in ("old nurse", "young nurse")])
-    for one in (prompts, long):
-        paths = [image.path for image in plan(prompts=one, concepts="train").all_images]
-        assert len({path.lower() for path in paths}) == len(paths)
-        assert all(len(part) < 100 for path in paths for part in Path(path).parts)
+    classes = ("A nurse.", "a nurse", *(f"{'very ' * 30}{age} nurse" for age in ("old", "young")))
+    alike = PromptSet("alike", PEOPLE.groups, classes=classes, class_names=tuple("wxyz"), attributes=PEOPLE.attributes)
+    paths = [image.path for image in plan(prompts=alike, concepts="train", stated=False).all_images]
+    assert len({path.lower() for path in paths}) == len(paths)
+    assert all(len(part) < 100 for path in paths for part in Path(path).parts)
 
 
 def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
@@ -201,27 +185,21 @@ def test_every_image_is_what_the_pipeline_generates_from_its_noise(whole: Genera
 
 
 def test_stated_prompts_are_left_alone_unless_asked_for(whole: GeneratedImages) -> None:
-    by_variant = {name: chosen(whole, variant=name, stated=True) for name in whole.plan.variants}
-    changed = 0
-    for none, kept, bare in zip(*by_variant.values(), strict=True):
-        assert (pixels(whole, none) == pixels(whole, kept)).all()
-        changed += int((pixels(whole, none) != pixels(whole, bare)).any())
-        assert whole.about(kept)["left_alone"] is True
-        assert whole.about(bare)["left_alone"] is whole.about(none)["left_alone"] is False
-    assert changed
+    none, kept, bare = (list(chosen(whole, variant=name, stated=True)) for name in whole.plan.variants)
+    assert {whole.about(image)["left_alone"] for image in kept} == {True}
+    assert {whole.about(image)["left_alone"] for image in none + bare} == {False}
+    assert any((pixels(whole, a) != pixels(whole, b)).any() for a, b in zip(none, bare, strict=True))
 
 
 def test_a_file_says_how_it_was_made(whole: GeneratedImages) -> None:
     image = chosen(whole, variant="cali").images[2]
     about = whole.about(image)
     expected = {"prompt": image.prompt, "seed": image.seed, "noise": image.noise, "variant": "cali", "method": "cali"}
-    expected |= {"sets": {"people": PEOPLE.hash}, "lam": 500.0, "strength": 1.0, "keep_stated": True}
-    expected |= {"steps": 2, "guidance": 3.0, "options": SIZE, "pipeline": "StableDiffusionPipeline"}
-    expected |= {"left_alone": False, "flagged": False}
-    assert expected.items() <= about.items()
+    expected |= {"sets": {"people": PEOPLE.hash}, "lam": 500.0, "strength": 1.0, "keep_stated": True, "steps": 2}
+    expected |= {"guidance": 3.0, "options": SIZE, "pipeline": "StableDiffusionPipeline", "left_alone": False}
+    assert (expected | {"flagged": False}).items() <= about.items()
     assert {"model", "fingerprint", "version"} <= about.keys()
-    with Image.open(whole.path(image)) as opened:
-        assert json.loads(opened.text["vldebias"]) == about
+    assert json.loads(Image.open(whole.path(image)).text["vldebias"]) == about
     assert whole.about(whole.images[0])["method"] == "none"
 
 
@@ -281,24 +259,6 @@ def test_an_interrupted_run_goes_on(whole: GeneratedImages, tmp_path: Path) -> N
     assert contents(tmp_path) == contents(whole.folder)
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"steps": 3}, "steps was 2 and is 3"),
-        ({"images": 2}, "images was 3 and is 2"),
-        ({"variants": {"cali": {"lam": 1.0}}}, "variants"),
-        ({"options": SIZE | {"eta": 1.0}}, "options"),
-    ],
-)
-def test_other_settings_are_refused_in_a_folder_with_images(
-    whole: GeneratedImages, changes: dict[str, Any], named: str
-) -> None:
-    before = contents(whole.folder)
-    with pytest.raises(InvalidInputError, match=named):
-        generated_in(whole.folder, **changes)
-    assert contents(whole.folder) == before
-
-
 def trained() -> Any:
     pipe = own(sd())
     with torch.no_grad():
@@ -307,13 +267,24 @@ def trained() -> Any:
     return pipe
 
 
-def test_other_weights_and_schedulers_are_refused(whole: GeneratedImages) -> None:
-    from diffusers import DDIMScheduler
-
-    with pytest.raises(InvalidInputError, match="the weights of unet"):
-        generated_in(whole.folder, trained())
-    with pytest.raises(InvalidInputError, match="scheduler was"):
-        generated_in(whole.folder, sd(scheduler=DDIMScheduler(beta_start=0.01, clip_sample=False, steps_offset=1)))
+@pytest.mark.parametrize(
+    ("pipe", "changes", "named"),
+    [
+        (sd, {"steps": 3}, "steps was 2 and is 3"),
+        (sd, {"images": 2}, "images was 3 and is 2"),
+        (sd, {"variants": {"cali": {"lam": 1.0}}}, "variants"),
+        (sd, {"options": SIZE | {"eta": 1.0}}, "options"),
+        (trained, {}, "the weights of unet"),
+        (lambda: sd(scheduler=DDIMScheduler(beta_start=0.01, clip_sample=False, steps_offset=1)), {}, "scheduler was"),
+    ],
+)
+def test_what_differs_from_a_folder_of_images_is_refused(
+    whole: GeneratedImages, pipe: Callable[[], Any], changes: dict[str, Any], named: str
+) -> None:
+    before = contents(whole.folder)
+    with pytest.raises(InvalidInputError, match=named):
+        generated_in(whole.folder, pipe(), **changes)
+    assert contents(whole.folder) == before
 
 
 def test_rounding_of_the_fingerprint_is_not_another_model(whole: GeneratedImages) -> None:
@@ -358,9 +329,8 @@ def test_images_that_are_left_alone_are_copied_and_equal_to_generated_ones(tmp_p
     attach = partial(debias, pipe, PEOPLE, method="cali")
     with prepared(pipe, attach, texts, noise, num_inference_steps=2, guidance_scale=3.0, **SIZE) as (_, pictures_of):
         again = pictures_of([0, 1])
-    assert all(
-        (pixels(made, one) == np.asarray(picture)).all() for one, (picture, _) in zip(stated, again, strict=True)
-    )
+    for one, (picture, _) in zip(stated, again, strict=True):
+        assert np.array_equal(pixels(made, one), np.asarray(picture))
 
 
 # ---- any method ----------------------------------------------------------------------------------------------
@@ -402,7 +372,6 @@ def test_balanced_prompts_are_generated_as_if_written_by_hand_and_others_stay(tm
     """The whole plan is balanced once; noise is that of the original prompt; what is left alone is copied."""
     variants = {"balanced": Variant(prompts=("gender",), method="balanced-prompts")}
     made = generated_in(tmp_path, variants=variants, images=4, as_written=True, batch_size=3)
-    assert list(made.plan.variants) == ["none", "balanced"]
     assert {part for _, _, part, _ in made.plan.prompts} == {"train", "wordings", "others"}
     images = [image for image in made if image.variant == "balanced"]
     written = balance_prompts([image.prompt for image in images], "gender")
@@ -415,8 +384,7 @@ def test_balanced_prompts_are_generated_as_if_written_by_hand_and_others_stay(tm
         assert same == (text == image.prompt) == about["left_alone"]
     assert all(sorted(map(str, values[prompt])) == ["female"] * 2 + ["male"] * 2 for prompt in PEOPLE.classes)
     assert all(value is None for one in images if one.part == "others" for value in values[one.prompt])
-    first = next(b for b in made.plan.batches(images) if images[b[0]].prompt == PEOPLE.classes[0])
-    batch = [images[i] for i in first]
+    batch = [images[i] for i in made.plan.batches(images)[0]]
     texts = [made.about(one)["generated prompt"] for one in batch]
     noise = [torch.Generator().manual_seed(one.noise) for one in batch]
     expected = sd()(texts, generator=noise, num_inference_steps=2, guidance_scale=3.0, output_type="pil", **SIZE).images

@@ -8,11 +8,15 @@ import torch
 from typer.testing import CliRunner
 
 from eval.miniature.birds import LEAN
+from vldebias.api import debias, fit_projection, fit_projections
 from vldebias.cli import app
+from vldebias.edit import Fingerprint
 from vldebias.evaluation.images import fit_method
 from vldebias.evaluation.plan import identity, joint_fingerprint
 from vldebias.evaluation.result import Result
 from vldebias.evaluation.task import load_suite
+from vldebias.hosts import resolve
+from vldebias.miniature import load_clip, load_pipeline
 from vldebias.prompts import load_prompts
 
 ROOT = Path(__file__).parents[2]
@@ -27,15 +31,7 @@ def test_small_run_and_a_second_one_that_has_nothing_to_do(tmp_path: Path) -> No
     assert done.exit_code == 0, done.output
     result = Result.model_validate_json(done.stdout)
     assert Result.read(tmp_path / "result.json") == result
-    for task, metric, subset in (
-        ("birds", "worst_group", ""),
-        ("portraits gender", "max_skew@100", ""),
-        ("generation gender", "discrepancy", "unseen professions"),
-    ):
-        figure = result.row(task, metric, "default" if not subset else "balanced-prompts", subset=subset)
-        low, high = figure.interval
-        assert low - 1e-9 <= figure.value <= high + 1e-9
-        assert figure.change is not None
+    assert {"birds", "portraits gender", "generation gender"} <= {row.task for row in result.rows if row.change}
     committed = Result.read(COMMITTED)
     for figure in result.rows:
         if figure.task in ("birds", "portraits gender") and not figure.subset:  # the same renders, so the same figures
@@ -50,10 +46,6 @@ def test_small_run_and_a_second_one_that_has_nothing_to_do(tmp_path: Path) -> No
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ReferenceWarning")  # the reference is noise
 def test_what_is_called_default_is_what_debias_attaches() -> None:
-    from vldebias.api import debias, fit_projection, fit_projections
-    from vldebias.hosts import resolve
-    from vldebias.miniature import load_clip, load_pipeline
-
     model, _, tokenizer = load_clip()
     host = resolve(model, tokenizer=tokenizer)
     birds, portraits, generation = load_suite("quickstart").tasks
@@ -61,13 +53,10 @@ def test_what_is_called_default_is_what_debias_attaches() -> None:
         method, images, paper = task.methods[1:]
         assert (method, images, paper) == ("default", "cali+equalise", "paper")
         reference = torch.randn(50, host.dim("joint"), generator=torch.Generator().manual_seed(0))
-        for name, given in ((method, None), (images, reference)):
+        for name, given, asked in ((method, None, {}), (images, reference, {}), (paper, None, {"method": paper})):
             measured = fit_method(host, load_prompts(prompts), name, task.lam, reference=given)
-            attached = fit_projection(host, prompts, reference=given)
-            torch.testing.assert_close(measured.matrix(), attached.matrix(), rtol=0, atol=0)
-        measured = fit_method(host, load_prompts(prompts), paper, task.lam)
-        attached = fit_projection(host, prompts, method=paper)
-        torch.testing.assert_close(measured.matrix(), attached.matrix(), rtol=0, atol=0)
+            attached = fit_projection(host, prompts, reference=given, **asked)
+            assert torch.equal(measured.matrix(), attached.matrix())
     pipe = resolve(load_pipeline())
     balanced, paper = generation.ways.values()
     texts = ["A photo of a nurse.", "A photo of a plumber."] * 4
@@ -77,24 +66,16 @@ def test_what_is_called_default_is_what_debias_attaches() -> None:
         assert measured.rewrite(texts) == expected
     with paper.attach(pipe) as measured:
         for role, edit in fit_projections(pipe, "professions-gender", method="paper").items():
-            torch.testing.assert_close(measured.projections[role].matrix(), edit.matrix(), rtol=0, atol=0)
+            assert torch.equal(measured.projections[role].matrix(), edit.matrix())
 
 
-def test_committed_result_is_of_the_shipped_suite() -> None:
+def test_committed_result_is_of_the_shipped_suite_and_weights() -> None:
     result, suite = Result.read(COMMITTED), load_suite("quickstart")
     assert {(f.task, f.metric) for f in result.rows} >= set(suite.headline)
-    for protocol in result.provenance:
-        assert protocol.prompts_hash == load_prompts(protocol.prompts).hash
-    generation = next(p for p in result.provenance if p.task == "generation gender")
-    assert generation.seeds == [0, 1, 2]
-
-
-def test_committed_result_is_of_the_shipped_weights() -> None:
-    from vldebias.edit import Fingerprint
-    from vldebias.hosts import resolve
-    from vldebias.miniature import load_clip, load_pipeline
-
-    committed = {p.task: Fingerprint.of(p.fingerprint) for p in Result.read(COMMITTED).provenance}
+    told = {protocol.task: protocol for protocol in result.provenance}
+    assert all(one.prompts_hash == load_prompts(one.prompts).hash for one in told.values())
+    assert told["generation gender"].seeds == [0, 1, 2]
+    committed = {name: Fingerprint.of(one.fingerprint) for name, one in told.items()}
     model, _, tokenizer = load_clip()
     assert committed["birds"].matches(resolve(model, tokenizer=tokenizer).fingerprint())
     drawn = joint_fingerprint(identity(load_pipeline())["fingerprints"])

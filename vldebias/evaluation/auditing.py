@@ -56,25 +56,22 @@ def subject(text: str) -> str:
 
 def _with_words(prompts: PromptSet) -> PromptSet:
     """Return the prompt set with "man" as a word for male and "woman" for female, as tables write them."""
-    words = {value: (*own, *WORDS.get(value.casefold(), ())) for value, own in prompts.attributes.items()}
-    return replace(prompts, attributes={value: tuple(dict.fromkeys(own)) for value, own in words.items()})
+    words = {value: {*own, *WORDS.get(value.casefold(), ())} for value, own in prompts.attributes.items()}
+    return replace(prompts, attributes={value: tuple(sorted(own)) for value, own in words.items()})
 
 
 def read_shares(given: str | Path | pd.DataFrame | None, prompts: PromptSet) -> pd.DataFrame:
     """Return the shares of the values among the images of each prompt: a row per prompt, a column per value.
 
     given: a table or its file, with a row per image (`prompt`, `value`; other values are left out), or a row per prompt
-        with a column of counts or shares for each value; values by their names or words in the prompt set. None: the
-        published counts, of men and women.
-
-    Raises:
-        InvalidInputError: a file that cannot be read, columns that are missing, cells that are no counts.
+        with a column of counts for each value; values by their names or words in the prompt set. None: the published
+        counts of men and women. Columns that are missing and cells that are no counts raise InvalidInputError.
     """
     pandas, values = need("pandas"), list(prompts.attributes)
     if given is None and set(values) != {"male", "female"}:
         raise InvalidInputError(
-            f"{prompts.name}: the published counts are of male and female. Label images of your own pipeline, 30 "
-            "prompts with 8 images each, and pass them as --calibrate judged.csv (prompt, value) or calibration="
+            f"{prompts.name}: expected calibration= (--calibrate judged.csv) of images that you labelled, 30 prompts "
+            "with 8 images each; the published counts are of male and female alone"
         )
     if given is None:
         table = pandas.read_csv(PUBLISHED, comment="#").rename(columns={"concept": "prompt"})
@@ -90,10 +87,9 @@ def read_shares(given: str | Path | pd.DataFrame | None, prompts: PromptSet) -> 
         counts = table.set_index("prompt").reindex(columns=values).apply(pandas.to_numeric, errors="coerce")
     numbers, twice = (counts >= 0) & (counts < np.inf), counts.index.astype(str).str.casefold().has_duplicates
     if not numbers.all(axis=None) or not counts.any(axis=None) or twice:
-        where = "calibration" if isinstance(given, pandas.DataFrame) else given
         raise InvalidInputError(
-            f"{where}: got the columns {list(table)}; expected `prompt` and `value` (a row per image) or, with each "
-            f"prompt once, `prompt` and counts from 0 on for each of {values}"
+            f"calibration{'' if isinstance(given, pandas.DataFrame) else f' {given}'}: got the columns {list(table)}; "
+            f"expected `prompt` and `value`, or each `prompt` once with counts from 0 on of each of {values}"
         )
     counts = counts[counts.sum(axis=1) > 0]
     shares: pd.DataFrame = counts.div(counts.sum(axis=1), axis=0)
@@ -107,16 +103,14 @@ class ShareLine:
     (Barber, Candes, Ramdas and Tibshirani, 2021, "Predictive inference with the jackknife+", eq. 1.4). They cover about
     LEVEL of exchangeable prompts, at least 2 LEVEL - 1; with fewer than 1 / (1 - LEVEL) - 1 prompts they are [0, 1].
     left_out: (n,) each share as predicted from the other prompts. r2: 1 - its squared error over that of the mean.
-
-    Raises:
-        InvalidInputError: fewer than LEAST prompts, or leans that are all alike.
+    Fewer than LEAST prompts, and leans that are all alike, raise InvalidInputError.
     """
 
     def __init__(self, x: Floats, y: Floats) -> None:
         if len(x) < LEAST or float(np.ptp(x)) < 1e-9:
             raise InvalidInputError(
-                f"calibration: expected {LEAST} or more prompts that lean differently, whose shares and texts are "
-                f"known, got {len(x)}; 30 prompts with 8 images each will do"
+                f"calibration: got {len(x)} prompts whose shares and texts are known; expected {LEAST} or more that "
+                "lean differently, such as 30 prompts with 8 images each"
             )
         n, sx, sy = len(x) - 1, x.sum() - x, y.sum() - y
         spread = (x**2).sum() - x**2 - sx**2 / n
@@ -170,11 +164,7 @@ class ShareLine:
 
 
 def directions(host: Host, prompts: PromptSet, listed: Sequence[str] | None = None) -> torch.Tensor:
-    """Return unit directions (k, d) of the values: the mean text of each less the mean of all; listed: texts to use.
-
-    Raises:
-        InvalidInputError: a value without a text.
-    """
+    """Return unit directions (k, d) of the values: the mean text of each less the mean of all; listed: texts to use."""
     own = [text for text in chain(prompts.spurious, *prompts.groups) if listed is None or text in listed]
     by_value = _with_words(prompts).by_value(own)
     if empty := [value for value, texts in by_value.items() if not texts]:
@@ -189,10 +179,9 @@ def read_prompts(path: str | Path) -> tuple[str, ...]:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"{path!s:.200}: expected a text file in UTF-8, one prompt a line: {error}") from error
-    prompts = tuple(dict.fromkeys(line.strip() for line in lines if line.strip() and not line.startswith("#")))
-    if not prompts:
-        raise InvalidInputError(f"{path}: expected prompts, one a line, got none")
-    return prompts
+    if not (prompts := dict.fromkeys(line.strip() for line in lines if line.strip() and not line.startswith("#"))):
+        raise InvalidInputError(f"{path}: got no prompts; expected one a line")
+    return tuple(prompts)
 
 
 def _advised(
@@ -244,19 +233,15 @@ def audit(
 ) -> Result:
     """Predict what prompts will show before any image is generated: a share with an interval, from each text.
 
-    Args:
-        prompts: texts, or a file with one a line.
-        attribute_set: the prompt set of the attribute, "gender".
-        model, pipe, texts: one of an image-text model (or what `vldebias.load_host` gives), a pipeline, or a mapping
-            prompt -> embedding (d,) that has the prompts, texts of the set, and texts of the calibration's concepts.
-        calibration: images that were judged, as `read_shares` takes them. Default: men and women among 250 images of
-            each of 153 occupations by Stable Diffusion 1.5 (Friedrich et al., "Fair Diffusion", arXiv 2302.10893).
+    prompts: texts, or a file with one a line. attribute_set: the prompt set of the attribute, "gender".
+    model, pipe, texts: one of an image-text model (or what `vldebias.load_host` gives), a pipeline, or a mapping
+        prompt -> embedding (d,) that has the prompts, texts of the set, and texts of the calibration's concepts.
+    calibration: images that were judged, a row each (`prompt`, `value`) or a row of counts per prompt. Default: men and
+        women among 250 images of each of 153 occupations by Stable Diffusion 1.5 (Friedrich et al., "Fair Diffusion",
+        arXiv 2302.10893).
 
-    Returns:
-        A `Result`; its provenance says what to look at first, and has advice on each prompt in `settings["prompts"]`.
-
-    Raises:
-        InvalidInputError: not one of model, pipe and texts; a calibration that does not fit.
+    The provenance says what to look at first, and has advice on each prompt in `settings["prompts"]`. Not one of model,
+    pipe and texts, and a calibration that does not fit, raise InvalidInputError.
 
     >>> vldebias.audit(["a photo of a nurse"], "gender", pipe=pipe).to_pandas()  # doctest: +SKIP
     """
@@ -288,12 +273,12 @@ def audit(
     said.append(f"Each calibration prompt, left out of the line, is predicted with R2 {r2:.2f}.")
     if r2 < POOR:
         said.append("That is hardly better than one share for all prompts: generate and judge images instead.")
-    title, print_of = "What the prompts will show", None if weights is None else weights.to_dict()
-    about: dict[str, Any] = {"task": "audit", "title": title, "description": " ".join(said), "split": "texts"}
-    about |= {"model": name, "prompts": own.name, "prompts_hash": own.hash, "n": {"prompts": len(frame), **n}}
-    settings = {"calibration": source, "intervals": f"jackknife+ (leave one prompt out), {LEVEL:.0%}"}
-    about["settings"] = settings | {"prompts": dict(zip(frame.prompt, frame.advice, strict=True))}
-    out = TaskResult(TaskProvenance(**about, fingerprint=print_of, seeds=[0]))
+    settings: dict[str, Any] = {"calibration": source, "intervals": f"jackknife+ (leave one prompt out), {LEVEL:.0%}"}
+    settings |= {"prompts": dict(zip(frame.prompt, frame.advice, strict=True))}
+    about: dict[str, Any] = {"description": " ".join(said), "n": {"prompts": len(frame), **n}, "settings": settings}
+    about |= {"model": name, "fingerprint": weights and weights.to_dict(), "seeds": [0]}
+    about |= {"prompts": own.name, "prompts_hash": own.hash}
+    out = TaskResult(TaskProvenance(task="audit", title="What the prompts will show", split="texts", **about))
     shown = values[: 1 if len(values) == 2 else None]
     for i, text in predicted.prompt.items():
         for (share, *ends), value in zip(shares[:, :, i].T.tolist(), shown, strict=False):

@@ -1,4 +1,6 @@
-"""A task of another package, in one file: by name in `evaluate`, in suites and in the commands."""
+"""A task and a metric of another package, in one file each: by name in `evaluate`, suites, commands and reports."""
+
+from __future__ import annotations
 
 import json
 from importlib.metadata import EntryPoint
@@ -8,18 +10,127 @@ import numpy as np
 import pytest
 import yaml
 from any_method_parts import GENDER, part, texts
+from groups_parts import birds, measure
+from made_figures import figure, protocol, result
 from typer.testing import CliRunner
 
 from vldebias.cli.evaluate import app
-from vldebias.data import save_embeddings
+from vldebias.data import Labels, save_embeddings
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation import TASKS, evaluate, load_suite
 from vldebias.evaluation.judges import JUDGES
+from vldebias.evaluation.report import grids, lines, render, told
+from vldebias.evaluation.result import Result, TaskResult
+from vldebias.evaluation.retrieval import Gallery
+from vldebias.evaluation.shares import add_shares
+from vldebias.metrics import METRICS, Metric, register_metric
+from vldebias.metrics.metric import get_metric, metric_of
 from vldebias.registry import Registry
 
-pytestmark = pytest.mark.usefixtures("no_charts")
+METRIC_FILE = """
+import numpy as np
+from vldebias.metrics import Metric
 
-MINE = '''
+
+def over_groups(hits, size):
+    return (hits / np.maximum(size, 1)).sum(-1) / (size > 0).sum(-1)
+
+
+def most_shown(counts):
+    return (counts / counts.sum(-1, keepdims=True)).max(-1)
+
+
+def first_group(groups, prior):
+    return (groups[:, 0] == 0).astype(float)
+
+
+MACRO = Metric("macro", "mean over the groups", "utility", "higher", (0, 1), "groups", over_groups)
+SHOWN = Metric("most_shown", "share of the value that is shown most", "bias", "lower", (0, 1), "shares", most_shown)
+FIRST = Metric("first_group", "first place goes to the first group", "bias", "lower", (0, 1), "rankings", first_group)
+"""
+
+
+@pytest.fixture
+def own_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installed beside this package as pip would."""
+    about = tmp_path / "mine-1.0.dist-info"
+    about.mkdir()
+    (tmp_path / "mine_metrics.py").write_text(METRIC_FILE)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    points = "".join(f"{name.lower()} = mine_metrics:{name}\n" for name in ("MACRO", "SHOWN", "FIRST"))
+    (about / "entry_points.txt").write_text(f"[vldebias.metrics]\n{points}")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(METRICS, "_searched", False)
+
+
+@pytest.fixture
+def measured(own_metrics: None) -> Result:
+    return Result.of("birds", measure(birds(600, noise=1.0), methods=("orth",)), seconds=1.0)
+
+
+def test_it_is_measured_with_an_interval_and_a_paired_change(measured: Result) -> None:
+    none, orth = (measured.row("birds", "macro", method) for method in ("none", "orth"))
+    for row in (none, orth):
+        groups = [r.value for r in measured.rows if (r.metric, r.method) == ("accuracy", row.method)]
+        assert row.value == pytest.approx(np.mean(groups))
+        assert 0 <= row.interval[0] < row.value < row.interval[1] <= 1
+    assert (none.change, orth.better) == (None, "higher")
+    assert orth.change is not None
+    assert orth.change[0] == pytest.approx(orth.value - none.value)
+
+
+def test_tables_page_and_conclusion_call_it_by_its_title(measured: Result, tmp_path: Path) -> None:
+    frame = told(measured)
+    heads = [one for _, heads, _, _ in grids(frame[~frame.task.str.contains("cosines")]) for one in heads]
+    assert "mean over the groups (higher is better)" in heads
+    page = render(measured, tmp_path / "page.html", beside=tmp_path).read_text()
+    assert "mean over the groups" in page
+    assert "macro" not in page
+    rows = [figure("none", 0.5, metric="worst_group"), figure("none", 0.9, metric="macro")]
+    rows += [figure("orth", 0.7, metric="worst_group", change=(0.2, 0.1, 0.3))]
+    rows += [figure("orth", 0.7, metric="macro", change=(-0.2, -0.3, -0.1))]
+    (line,) = lines(told(result(rows)))
+    assert line.costs == "mean over the groups -0.200 [-0.300, -0.100]"
+
+
+def test_one_of_shares_and_one_of_rankings_are_measured_too(own_metrics: None) -> None:
+    counts = {"none": np.array([[3, 1, 0], [2, 2, 0]])}
+    drawn = TaskResult(protocol(task="generation gender"))
+    add_shares(drawn, ("male", "female"), counts, ["nurse", "pilot"], subset="train professions", resamples=20)
+    (row,) = [row for row in drawn.rows if row.metric == "most_shown"]
+    assert row.value == (3 / 4 + 2 / 4) / 2
+    gallery = Gallery(Labels(np.array([0, 0, 1, 1]), ("a", "b")), [2])
+    values = gallery.measure(gallery.codes[[[0, 1, 2, 3], [2, 3, 0, 1], [1, 2, 3, 0]]], gallery.prior)
+    assert values["first_group@2"].tolist() == [1, 0, 1]
+    assert get_metric("first_group@2").title == "first place goes to the first group@2"
+
+
+def test_a_name_means_one_metric_and_an_unknown_one_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"metric 'gap': .*taken"):
+        register_metric(Metric("gap", "another gap"))
+    with pytest.raises(InvalidInputError, match="kind: expected one of"):
+        Metric("mine", "mine", kind="nonsense")
+    with pytest.raises(InvalidInputError, match="'gap'"):
+        register_metric("gap")  # type: ignore[arg-type]
+    part = TaskResult(protocol())
+    with pytest.raises(InvalidInputError, match=r"metric: expected one of worst_group, .*did you mean 'accuracy'"):
+        part.add("acuracy", "none", 0.5, n={})
+    assert metric_of("of_another_package@5") == Metric("of_another_package@5", "of another package@5", "bias")
+
+
+def test_none_chance_and_facts_have_no_change_and_intervals_end_at_the_bounds() -> None:
+    part = TaskResult(protocol())
+    values = {"none": 0.1, "random": 0.2, "cali": 0.3}
+    draws = dict.fromkeys(values, np.linspace(-1, 1, 9))
+    part.add_draws("gap", values, draws, n={"images": 9})
+    part.add_draws("share", values, draws, n={"images": 9})
+    assert [row.change is None for row in part.rows] == [True, True, False, True, True, True]
+    assert {row.interval[0] for row in part.rows} == {0.0}
+
+
+# ---- a task ----
+
+TASK_FILE = '''
 from typing import Literal
 
 from vldebias.evaluation import Task, TaskResult
@@ -57,7 +168,7 @@ class Said(ImageTask):
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file of a package, and its entry point; what was registered is forgotten afterwards."""
-    (tmp_path / "mine_tasks.py").write_text(MINE)
+    (tmp_path / "mine_tasks.py").write_text(TASK_FILE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(TASKS, "data", {**TASKS})
     monkeypatch.setattr(TASKS, "_searched", False)
@@ -78,8 +189,9 @@ def test_evaluate_measures_it_as_the_command_does(mine: Path) -> None:
     found = evaluate(texts(), data, task="said", **options)
     right = (data.features @ np.stack([texts()[prompt] for prompt in GENDER.classes]).T).argmax(1)
     assert found.row("said", "average", "none").value > 0.5
-    same = np.mean(right == data.column("job").codes)
-    assert found.row("said", "average", "none").value == pytest.approx(same, abs=0.02)
+    assert found.row("said", "average", "none").value == pytest.approx(
+        np.mean(right == data.column("job").codes), abs=0.02
+    )
     halved = evaluate(texts(), data, task="said", weights=np.full(len(data), 0.5), **options)
     assert halved.row("said", "average", "none").value == found.row("said", "average", "none").value / 2
     arguments = ["run", str(mine / "mine.yaml"), "--embeddings", str(mine / "images.npz"), "--out", str(mine / "o")]
@@ -95,13 +207,13 @@ def test_suites_and_commands_know_it(mine: Path) -> None:
     shown = CliRunner().invoke(app, ["show", str(mine / "mine.yaml")], catch_exceptions=False)
     assert "said" in shown.stdout
     wrong = yaml.safe_load((mine / "mine.yaml").read_text())
-    (mine / "unknown.yaml").write_text(yaml.safe_dump({**wrong, "tasks": [{"task": "sayd", "name": "said"}]}))
-    with pytest.raises(InvalidInputError, match=r"expected `task:` with one of .*said"):
-        load_suite(mine / "unknown.yaml")
-    wrong["tasks"][0]["colum"] = wrong["tasks"][0].pop("column")
-    (mine / "wrong.yaml").write_text(yaml.safe_dump(wrong))
-    with pytest.raises(InvalidInputError, match=r"tasks\.0: colum: unknown key"):
-        load_suite(mine / "wrong.yaml")
+    for change, message in (
+        ({"task": "sayd"}, "with one of .*said"),
+        ({"colum": "job"}, r"tasks\.0: colum: unknown key"),
+    ):
+        (mine / "wrong.yaml").write_text(yaml.safe_dump({**wrong, "tasks": [wrong["tasks"][0] | change]}))
+        with pytest.raises(InvalidInputError, match=message):
+            load_suite(mine / "wrong.yaml")
 
 
 @pytest.mark.parametrize("registry", [TASKS, JUDGES])

@@ -1,11 +1,10 @@
 """Suites: every shipped one is valid, comes with the wheel and names what exists; mistakes are answered by name."""
 
-import copy
+import json
 import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
 
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.classifiers import BASELINES
@@ -21,12 +20,6 @@ ROOT = Path(__file__).parents[2]
 GROUPS = {"task": "groups", "name": "birds", "title": "Birds", "data": {"name": "birds"}, "prompts": "waterbirds"}
 GROUPS |= {"label": "label", "spurious": "place"}
 SUITE = {"title": "t", "description": "d", "source": "s", "needs": "nothing", "tasks": [GROUPS]}
-
-
-def write(folder: Path, content: object) -> Path:
-    path = folder / "mine.yaml"
-    path.write_text(yaml.safe_dump(content))
-    return path
 
 
 def with_task(**changed: object) -> dict[str, object]:
@@ -51,15 +44,13 @@ def test_a_shipped_suite_names_what_exists(name: str) -> None:
             assert all(one.held_out_pairs for one in task.sets.values())
 
 
-def judged(**judge: str) -> dict[str, object]:
-    task = {"task": "generation", "name": "g", "title": "G", "prompts": "professions-gender", "attributes": ["gender"]}
-    return {**SUITE, "tasks": [{**task, "judge": judge, "variants": {"cali": {"prompts": ["professions-gender"]}}}]}
+JUDGED = {"task": "generation", "name": "g", "title": "G", "prompts": "professions-gender", "attributes": ["gender"]}
+JUDGED |= {"judge": {"kind": "cilp"}, "variants": {"cali": {"prompts": ["professions-gender"]}}}
 
 
 def test_suites_of_the_contract_come_with_the_wheel() -> None:
-    assert {"waterbirds", "celeba", "fairface", "generation", "backgrounds", "human", "miniature"} <= set(
-        packaged("suites")
-    )
+    named = {"waterbirds", "celeba", "fairface", "generation", "backgrounds", "human", "miniature"}
+    assert named <= set(packaged("suites"))
     (fairface,) = load_suite("fairface").tasks  # as the paper has it
     assert (fairface.k, fairface.prior, fairface.lam) == ([1000], "uniform", 1000)
     generation = load_suite("generation").tasks[1]
@@ -72,31 +63,20 @@ def test_suites_of_the_contract_come_with_the_wheel() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({**SUITE, "titel": "x"}, "titel: unknown key; expected one of .*; did you mean 'title'"),
-        (
-            with_task(data={"name": "x", "spilt": "a"}),
-            r"tasks\.0\.data: spilt: unknown key; expected one of name, split",
-        ),
-        (
-            with_task(task="group"),
-            r"tasks\.0: expected `task:` with one of (?=.*groups)(?=.*shares)(?=.*texts).*; got",
-        ),
+        ({**SUITE, "titel": "x"}, "titel: .*'title'"),
+        (with_task(data={"name": "x", "spilt": "a"}), r"tasks\.0\.data: spilt: .*name, split"),
+        (with_task(task="group"), r"tasks\.0: .*`task:` .*(?=.*groups)(?=.*shares)(?=.*texts)"),
         (with_task(label=None), r"tasks\.0\.label: missing"),
         ({"tasks": SUITE["tasks"]}, r": title, description, source(, \w+)*: missing"),
-        (with_task(lam=-1), r"tasks\.0\.lam: Input should be greater than or equal to 0; got -1"),
-        (
-            with_task(methods=["orto"]),
-            r"tasks\.0\.methods: method: expected one of .*, got 'orto'; did you mean 'orth'",
-        ),
-        ({**SUITE, "tasks": [GROUPS, copy.deepcopy(GROUPS)]}, "two tasks with the name 'birds'"),
-        (
-            judged(kind="cilp"),
-            "judge: expected `kind:` with one of miniature, classifier, clip, vlm",
-        ),
+        (with_task(lam=-1), r"tasks\.0\.lam: .*-1"),
+        (with_task(methods=["orto"]), r"tasks\.0\.methods: .*'orth'"),
+        ({**SUITE, "tasks": [GROUPS, GROUPS.copy()]}, "'birds'"),
+        ({**SUITE, "tasks": [JUDGED]}, "judge: .*`kind:` .*miniature, classifier, clip, vlm"),
     ],
 )
 def test_mistakes_are_named(content: object, message: str, tmp_path: Path) -> None:
-    path = write(tmp_path, content)
+    path = tmp_path / "mine.yaml"
+    path.write_text(json.dumps(content))
     with pytest.raises(InvalidInputError, match=message) as caught:
         load_suite(path)
     assert str(path) in str(caught.value)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from itertools import chain
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from vldebias import make_prompt_set
-from vldebias.data import Embeddings, Labels, save_embeddings
+from vldebias.data import Embeddings, Labels
 
 JOBS = ("doctor", "nurse", "pilot", "clerk", "cook", "judge", "baker")
 GENDER = make_prompt_set("g", {"male": ["male"], "female": ["female"]}, JOBS)
 DIM = 24
 AXES = torch.linalg.qr(torch.randn(DIM, DIM, generator=torch.Generator().manual_seed(3), dtype=torch.float64))[0]
-METHODS = ("none", "orth-cali", "cali", "difference", "equalise", "auto")
 
 
 def texts() -> dict[str, torch.Tensor]:
@@ -54,18 +50,3 @@ def part(name: str) -> Embeddings:
     """The rows of a split."""
     data = images()
     return data[data.column("split").codes == data.column("split").names.index(name)]
-
-
-def write_suite(folder: Path, images: Embeddings, *more: dict[str, Any], **fields: Any) -> Path:
-    """A suite that searches `images`, and the embeddings that it needs, in files; more: its other tasks."""
-    save_embeddings(folder / "images.npz", images)
-    save_embeddings(folder / "reference.npz", part("reference"))
-    rows = texts()
-    np.savez(folder / "texts.npz", text=torch.stack(list(rows.values())).numpy(), prompts=np.array(list(rows)))
-    prompts = str(GENDER.to_yaml(folder / "g.yaml"))
-    task = {"task": "retrieval", "name": "jobs", "title": "Jobs", "data": {"name": "mine"}, "k": 20, "resamples": 5}
-    task |= {"prompts": {"gender": prompts}, "queries": list(GENDER.classes)}
-    tasks = [{**one, **fields} for one in (task, *({"prompts": prompts, **other} for other in more))]
-    about = {"title": "Mine", "description": "d", "source": "s", "needs": "embeddings", "tasks": tasks}
-    (folder / "mine.yaml").write_text(json.dumps(about))
-    return folder / "mine.yaml"

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from any_method_parts import GENDER, METHODS, images, part, texts, write_suite
+from any_method_parts import GENDER, images, part, texts
+from PIL import Image
 from typer.testing import CliRunner
 
 import vldebias
 from vldebias.cli import app
+from vldebias.data import save_embeddings
 from vldebias.errors import InvalidInputError, SuspectInputWarning, VldebiasError
 from vldebias.evaluation import Options, Result, evaluate, run_suite
 from vldebias.methods import METHODS as REGISTRY
@@ -24,6 +26,7 @@ from vldebias.progress import SILENT
 
 quiet = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 pytestmark = pytest.mark.usefixtures("no_charts")
+METHODS = ("none", "orth-cali", "cali", "difference", "equalise", "auto")
 GALLERY = part("test")
 JOB, SEX = GALLERY.column("job").codes, GALLERY.column("gender").codes
 
@@ -31,9 +34,17 @@ JOB, SEX = GALLERY.column("job").codes, GALLERY.column("gender").codes
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Images, texts and a reference in files of their own, and a suite that compares six methods."""
-    people = {"task": "groups", "name": "people", "title": "People", "label": "job", "spurious": "gender"}
+    save_embeddings(tmp_path / "images.npz", images())
+    rows = texts()
+    np.savez(tmp_path / "texts.npz", text=torch.stack(list(rows.values())).numpy(), prompts=np.array(list(rows)))
     common = {"data": {"name": "mine"}, "methods": METHODS, "reference": {"name": "mine", "split": "reference"}}
-    write_suite(tmp_path, images(), people, **common, resamples=50)
+    common |= {"resamples": 50}
+    prompts = str(GENDER.to_yaml(tmp_path / "g.yaml"))
+    jobs = {"task": "retrieval", "name": "jobs", "title": "Jobs", "k": 20, "queries": list(GENDER.classes)}
+    people = {"task": "groups", "name": "people", "title": "People", "label": "job", "spurious": "gender"}
+    tasks = [jobs | {"prompts": {"gender": prompts}} | common, people | {"prompts": prompts} | common]
+    about = {"title": "Mine", "description": "d", "source": "s", "needs": "embeddings", "tasks": tasks}
+    (tmp_path / "mine.yaml").write_text(json.dumps(about))
     return tmp_path
 
 
@@ -143,9 +154,7 @@ def test_with_a_reference_a_method_is_what_debias_attaches_with_it(method: str) 
 
 
 def test_what_to_embed_is_listed_and_all_that_is_missing_is_named(folder: Path) -> None:
-    listed = cli("show", str(folder / "mine.yaml"), "--texts").splitlines()
-    assert set(listed) == set(texts())
-    assert len(listed) == len(set(listed))
+    assert sorted(cli("show", str(folder / "mine.yaml"), "--texts").splitlines()) == sorted(texts())
     rows = dict(list(texts().items())[4:])
     np.savez(folder / "few.npz", text=torch.stack(list(rows.values())).numpy(), prompts=np.array(list(rows)))
     with pytest.raises(InvalidInputError, match=r"4 of \d+ prompts .*eval show"):
@@ -154,12 +163,10 @@ def test_what_to_embed_is_listed_and_all_that_is_missing_is_named(folder: Path) 
 
 @quiet
 def test_a_model_by_name_embeds_a_folder_of_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from PIL import Image
-
     monkeypatch.setenv("VLDEBIAS_CACHE", str(tmp_path / "cache"))
     for i in range(24):
-        (tmp_path / "pictures" / ("male", "female")[i % 2]).mkdir(parents=True, exist_ok=True)
         file = tmp_path / "pictures" / ("male", "female")[i % 2] / f"{i}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (32, 32), (10 * i, 90, 40)).save(file)
     options = {"prompts": {"folder": "fairface-gender"}, "methods": ["cali"], "k": 8, "resamples": 5}
     result = evaluate("miniature", tmp_path / "pictures", **options)
@@ -172,14 +179,9 @@ def test_a_model_by_name_embeds_a_folder_of_pictures(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("shared", [True, False])
 def test_features_that_share_a_mean_with_the_texts_are_of_their_model(shared: bool) -> None:
     """Photographs of CLIP vary along a few queries no more than elsewhere: that alone is no sign of another model."""
-
-    def about(mean: np.ndarray, n: int, seed: int) -> np.ndarray:
-        return mean + np.random.default_rng(seed).standard_normal((n, len(mean))) * 0.1
-
-    mean, other = np.eye(64)[:2]
-    prompts = vldebias.load_prompts("professions-gender")
-    rows = dict(zip(prompts.texts, about(mean, len(prompts.texts), 1), strict=True))
-    features = about(mean if shared else other, 60, 2).astype(np.float32)
+    rng, prompts, (mean, other) = np.random.default_rng(1), vldebias.load_prompts("professions-gender"), np.eye(64)[:2]
+    rows = {text: mean + 0.1 * rng.standard_normal(64) for text in prompts.texts}
+    features = (mean if shared else other) + 0.1 * rng.standard_normal((60, 64))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         evaluate(rows, features, prompts=prompts, labels={"gender": ["female", "male"] * 30}, methods=["none"])
@@ -192,8 +194,7 @@ def test_features_that_share_a_mean_with_the_texts_are_of_their_model(shared: bo
 @pytest.mark.parametrize("values", [(-1, 0, 1), (7, 70, 700), ("a", "b", "c"), (-1.0, 0.0, 1.0)])
 def test_the_figures_do_not_depend_on_what_the_values_are_called(values: tuple) -> None:
     """-1 was read as unknown: a group of three less. Beside 0 it is asked about."""
-    asked = pytest.warns(SuspectInputWarning, match="for '-1'; say unknown") if values[0] == -1 else nullcontext()
-    with asked:
+    with pytest.warns(SuspectInputWarning, match="'-1'") if values[0] == -1 else nullcontext():
         result = measured(np.array(values)[JOB % 3])
     assert figures(result) == figures(measured((JOB % 3 + 1).tolist()))
     assert (result.provenance[0].n["groups"], result.provenance[0].n["unknown"]) == (3, 0)
@@ -233,15 +234,15 @@ def test_groups_find_their_columns_by_name_and_leave_out_what_is_unknown() -> No
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"task": "group"}, "task: expected one of .*groups, .*retrieval, .*got 'group'; did you mean 'groups'"),
-        ({"priror": "uniform"}, "'priror', which is no option of retrieval; .* did you mean 'prior'"),
+        ({"task": "group"}, "'groups'"),
+        ({"priror": "uniform"}, "'prior'"),
         ({"queries": []}, "queries: "),
         ({"classes": {"shoes": {"boot": "a boot"}}}, "shoes"),
         ({"prompts": {"gender": GENDER, "rcae": GENDER}}, "rcae"),
-        ({"images": None}, "images: expected features"),
-        ({"images": "no-such-data"}, "images: got 'no-such-data'; expected a folder"),
-        ({"images": np.ones(4)}, r"features: expected floats \(n, d\), got \(4,\)"),
-        ({"images": "birds"}, "a model without its preprocessing"),
+        ({"images": None}, "images"),
+        ({"images": "no-such-data"}, "no-such-data"),
+        ({"images": np.ones(4)}, "features"),
+        ({"images": "birds"}, "preprocessing"),
     ],
 )
 def test_mistakes_of_a_notebook_are_answered(change: dict, message: str) -> None:

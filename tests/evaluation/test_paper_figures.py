@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from made_figures import figure, result
 
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.paper import Run, compared, estimate, paper, plan
-from vldebias.evaluation.result import Measurement, Result
 from vldebias.evaluation.retrieval import RetrievalTask
 from vldebias.evaluation.task import load_suite
 from vldebias.loading import Loaded
@@ -40,16 +40,13 @@ def test_the_estimate_is_a_timed_sample_as_often_as_it_fits(monkeypatch: pytest.
 
 def test_generated_people_stand_beside_the_published_figures(tmp_path: Path) -> None:
     (run,) = plan(None, ["generation"], pipeline="own/pipe")
-    how = {"interval": (0.3, 0.5), "better": "lower", "n": {"professions": 20, "images each": 1000}}
-    names = {"task": "gender", "metric": "discrepancy", "method": "cali", "subset": "unseen professions"}
-    result = Result(
-        rows=[Measurement(**names, value=0.4, **how)], provenance=[], name="x", versions={}, commit=None, seconds=0
-    )
-    t = compared([run], {run.name: result}, tmp_path).set_index(["data", "metric", "method"])
+    row = figure("cali", 0.4, task="gender", metric="discrepancy", subset="unseen professions", better="lower",
+                 interval=(0.3, 0.5), n={"professions": 20, "images each": 1000})  # fmt: skip
+    t = compared([run], {run.name: result([row])}, tmp_path).set_index(["data", "metric", "method"])
     assert (run.generates, run.model, len(t), t.table.unique().tolist()) == (True, "own/pipe", 8, ["7.6 and 7.7"])
-    row = t.loc["gender", "discrepancy, unseen professions", "cali"]
-    assert (row.published, row.measured, row.low, row.high) == (0.354, 0.4, 0.3, 0.5)
-    assert (row.difference, row.n) == (pytest.approx(0.046), "20 professions, 1,000 images each")
+    told = t.loc["gender", "discrepancy, unseen professions", "cali"]
+    assert (told.published, told.measured, told.low, told.high) == (0.354, 0.4, 0.3, 0.5)
+    assert (told.difference, told.n) == (pytest.approx(0.046), "20 professions, 1,000 images each")
     assert t.loc["pairs race", "pair_distance, unseen", "none"].published == 0.69
     assert t.measured.isna().sum() == 7
 

@@ -19,18 +19,18 @@ from vldebias.metrics.bootstrap import (
 )
 
 
+def correlation(a: np.ndarray, b: np.ndarray) -> float:
+    return float(np.corrcoef(a, b)[0, 1])
+
+
 def test_agrees_with_scipy() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=200)
     y = x + rng.normal(size=200)
-
-    def statistic(a: np.ndarray, b: np.ndarray) -> float:
-        return float(np.corrcoef(a, b)[0, 1])
-
     for level in (0.95, 0.5):
         how = {"paired": True, "vectorized": False, "method": "percentile", "n_resamples": 3000, "rng": rng}
-        theirs = stats.bootstrap((x, y), statistic, confidence_level=level, **how).confidence_interval
-        found = bootstrap_interval(x, y, statistic=statistic, level=level, resamples=3000)
+        theirs = stats.bootstrap((x, y), correlation, confidence_level=level, **how).confidence_interval
+        found = bootstrap_interval(x, y, statistic=correlation, level=level, resamples=3000)
         assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=0.01)
         assert (found.n, found.level, found.resamples) == (200, level, 3000)
 
@@ -93,24 +93,16 @@ def test_weights_and_counts_are_those_of_drawing_rows(monkeypatch: pytest.Monkey
 
 
 def test_means_of_few_different_rows_are_counted_with_the_same_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(2)
+    rng, found = np.random.default_rng(2), []
     before = rng.random(800) < 0.7
     after = before & (rng.random(800) < 0.9)
-
-    def both() -> list[float]:
+    for least in (bootstrap._REPEATED, 801):
+        monkeypatch.setattr(bootstrap, "_REPEATED", least)
         point, drawn = resampled_values({"a": before, "b": after}, resamples=2000, seed=0)
-        return [
-            *percentile_interval(drawn["a"]),
-            float(drawn["b"].std()),
-            float((drawn["b"] - drawn["a"]).std()),
-            point["b"],
-        ]
-
-    counted = both()
-    monkeypatch.setattr(bootstrap, "_REPEATED", 801)
-    drawn = both()
-    assert counted == pytest.approx(drawn, abs=0.006)
-    assert counted != drawn
+        spread = [float(one.std()) for one in (drawn["b"], drawn["b"] - drawn["a"])]
+        found.append([*percentile_interval(drawn["a"]), *spread, point["b"]])
+    assert found[0] == pytest.approx(found[1], abs=0.006)
+    assert found[0] != found[1]
 
 
 def test_a_recentred_interval_has_its_mean_at_the_value_and_holds_it() -> None:

@@ -1,16 +1,30 @@
-"""Shares from a judge on all images and people on some: what holds whatever the judge does."""
+"""Discrepancy (eq. 7.2) against its definition; shares from a judge on all images and people on some."""
 
 import contextlib
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from vldebias.errors import InvalidInputError, SuspectInputWarning
+from tests.refusals import refused
+from vldebias.errors import SuspectInputWarning
 from vldebias.evaluation import Result
-from vldebias.metrics import corrected_shares
+from vldebias.metrics import corrected_shares, discrepancy
 from vldebias.metrics.bootstrap import Interval, wilson_interval
-from vldebias.metrics.shares import NOT_LABELLED, corrected_squares, independent, squared_discrepancies
+from vldebias.metrics.shares import (
+    NOT_LABELLED,
+    corrected_squares,
+    deviation_ratios,
+    discrepancies,
+    independent,
+    kl_divergences,
+    shares_radius,
+    squared_discrepancies,
+)
 
 MALE, FEMALE, UNKNOWN = 0, 1, 2
 TRUE = np.array([0.57, 0.4, 0.03])
@@ -61,31 +75,11 @@ def test_right_whatever_the_judge_does_and_covered(name, stratified):
         assert abs((said == FEMALE).mean() - TRUE[FEMALE]) > 0.1
 
 
-def test_a_judge_that_says_one_thing_leaves_the_people_alone():
-    people = np.array([0, 0, 1, 0, 1, 0, 0, 1] * 25 + [NOT_LABELLED] * 3000)
-    found = corrected_shares(np.zeros(3200, int), people, 2)
-    np.testing.assert_allclose(found.shares, [5 / 8, 3 / 8])
-    here = found.interval(0)
-    np.testing.assert_allclose((here.low, here.high), wilson_interval(125, 200), atol=0.01)
-
-
-def labelled(n, true, n_images=400):
-    """A judge that is right but for one in ten, and labels of n of its images."""
-    rng = np.random.default_rng(n)
-    truth = rng.choice(2, size=n_images, p=[true, 1 - true])
-    said = np.where(rng.random(n_images) < 0.1, 1 - truth, truth)
-    people = np.full(n_images, NOT_LABELLED)
-    chosen = rng.choice(n_images, n, replace=False)
-    people[chosen] = truth[chosen]
-    return said, people, truth
-
-
 @pytest.mark.parametrize(("labels", "told"), [(10, True), (29, True), (30, False), (100, False)])
 def test_few_labels_warn_and_no_interval_has_no_width(labels, told):
     """Also where judge and people agree about every image that was labelled, and all labels are one value."""
-    said, people, truth = labelled(labels, 1.0)
-    said = truth.copy()  # a judge that was not seen to err
-    said[people == NOT_LABELLED][:40] = 1
+    said, people = np.zeros(400, int), np.full(400, NOT_LABELLED)
+    people[:labels] = 0
     context = pytest.warns(SuspectInputWarning, match="label more") if told else contextlib.nullcontext()
     with context:
         found = corrected_shares(said, people, 2)
@@ -95,12 +89,14 @@ def test_few_labels_warn_and_no_interval_has_no_width(labels, told):
 
 
 def test_an_answer_of_the_judge_without_a_label_warns_and_widens():
-    said, people, _ = labelled(60, 0.6)
+    rng = np.random.default_rng(60)
+    truth, said = (of % 2 for of in world(rng, JUDGES["calls women men"], 400))
+    people, _ = sampled(rng, truth, said, 60, stratified=False)
     known = corrected_shares(said, people, 2).interval(0)
     people[said == 1] = NOT_LABELLED
     with pytest.warns(SuspectInputWarning, match=r"\['1'\]"):
         blind = corrected_shares(said, people, 2).interval(0)
-    assert blind.high - blind.low > 2 * (known.high - known.low)
+    assert blind.high - blind.low > 1.5 * (known.high - known.low)
 
 
 @few
@@ -126,17 +122,19 @@ def test_weights_undo_a_sample_of_unequal_chances_within_an_answer():
     people[chosen] = truth[chosen]
     weights[sure], weights[~sure] = sure.sum() / 50, (~sure).sum() / 50
     said = np.zeros(4000, int)
-    np.testing.assert_allclose(corrected_shares(said, people, 2, weights=weights).shares[0], sure.mean())
+    found = corrected_shares(said, people, 2, weights=weights)
+    np.testing.assert_allclose(found.shares[0], sure.mean())
     assert abs(corrected_shares(said, people, 2).shares[0] - 0.5) < 1e-9
-    interval = corrected_shares(said, people, 2, weights=weights).interval(MALE)
-    assert interval.high - interval.low < 0.1  # both kinds are known for certain: only their mixture is estimated
+    low, high = found.interval(MALE)[1:3]
+    assert high - low < 0.1  # both kinds are known for certain: only their mixture is estimated
 
 
-def test_discrepancy_and_skew_are_those_of_known_images():
-    people = np.array([0] * 20 + [1] * 12 + [2] * 8 + [NOT_LABELLED] * 360)
-    found = corrected_shares(np.zeros(400, int), people, 3)
+def test_a_judge_that_says_one_thing_leaves_the_people_alone():
+    people = np.array([0] * 20 + [1] * 12 + [2] * 8 + [NOT_LABELLED] * 3600)
+    found = corrected_shares(np.zeros(3640, int), people, 3)
     np.testing.assert_allclose(found.shares, [0.5, 0.3, 0.2])
-    gap, skew = found.discrepancy(2), found.max_skew(2)
+    share, gap, skew = found.interval(0), found.discrepancy(2), found.max_skew(2)
+    np.testing.assert_allclose((share.low, share.high), wilson_interval(20, 40), atol=0.02)
     assert gap.value == pytest.approx(np.sqrt(2) * 0.125)
     assert skew.value == pytest.approx(np.log(1.25))
     assert gap.low == skew.low == 0 < gap.value < gap.high
@@ -198,25 +196,68 @@ def test_the_difference_of_two_keeps_the_sides_of_their_intervals():
     assert independent(after, before) == pytest.approx((0.3, 0.2, 0.3 + np.hypot(0.4, 0.1)))
 
 
-@pytest.mark.parametrize(
-    ("people", "weights", "said"),
-    [
-        ([NOT_LABELLED] * 3, None, "0 of 30"),
-        ([0, 1, 5], None, "expected codes -1 .. 1"),
-        ([0], None, "one length"),
-        ([0, 1, 1], [1, 0, 1], "numbers above 0"),
-    ],
+@refused(
+    ([NOT_LABELLED] * 3, 1, "0 of 30"),
+    ([0, 1, 5], 1, "codes -1 .. 1"),
+    ([0], 1, "length"),
+    ([0, 1, 1], 0, "above 0"),
 )
-def test_refused(people, weights, said):
-    weights = None if weights is None else weights * 10
-    with pytest.raises(InvalidInputError, match=said):
-        corrected_shares([0, 1, 1] * 10, people * 10, 2, weights=weights)
+def test_what_cannot_be_corrected(people, weight):
+    corrected_shares([0, 1, 1] * 10, people * 10, 2, weights=[1, weight, 1] * 10)
 
 
 def test_committed_intervals_cover():
     """All but MaxSkew of a gallery of 100 of which five are of the rarer group, where resamples repeat those five."""
     result = Result.read(Path(__file__).parents[2] / "eval" / "results" / "coverage_shares.json")
     rows = {(row.task, row.method, row.subset): row.value for row in result.rows if row.metric == "coverage"}
-    assert len(rows) == 4 * (3 * (2 + 3) + 2)  # truths; 30, 100, 300 labels: share, gap, corrected MaxSkew; galleries
+    assert len(rows) == 4 * (3 * 2 * 3 + 2)  # truths; 30, 100, 300 labels, counted or corrected: share, gap, MaxSkew
     assert rows.pop(("2 values, skewed", "gallery of 100", "MaxSkew")) > 0.85
     assert min(rows.values()) >= 0.92
+
+
+cases = st.integers(2, 6).flatmap(lambda g: st.tuples(st.just(g), st.lists(st.integers(0, g - 1), min_size=1)))
+
+
+@given(cases, st.integers(0, 5))
+def test_discrepancy_ratio_and_kl_are_their_definitions_and_unknown_rows_are_left_out(
+    case: tuple[int, list[int]], unknown: int
+) -> None:
+    n_groups, labels = case
+    counts = np.bincount(labels, minlength=n_groups)
+    shares, even = counts / len(labels), 1 / n_groups
+    expected = math.sqrt(sum((shares - even) ** 2))
+    assert discrepancy(labels, n_groups) == discrepancy(torch.tensor(labels), n_groups) == pytest.approx(expected)
+    assert discrepancy([-1] * unknown + labels[::-1], n_groups, unknown=-1) == pytest.approx(expected)
+    both = np.stack([counts, 0 * counts])  # where nothing was counted it is the largest
+    assert discrepancies(both) == pytest.approx([expected, math.sqrt(1 - even)])
+    assert deviation_ratios(both) == pytest.approx([max(abs(shares - even)) / (1 - even), 1])
+    kl = sum(s * math.log(s * n_groups) for s in shares if s)
+    assert kl_divergences(both) == pytest.approx([kl, math.log(n_groups)], abs=1e-12)
+
+
+def test_the_squared_discrepancy_is_unbiased() -> None:
+    p, rng = np.array([0.6, 0.3, 0.1]), np.random.default_rng(1)
+    for n in (2, 10):
+        drawn = squared_discrepancies(rng.multinomial(n, p, size=200_000))
+        assert drawn.mean() == pytest.approx(((p - 1 / 3) ** 2).sum(), abs=4e-3)
+    assert squared_discrepancies(np.array([[1, 0, 0], [0, 0, 0]])) == pytest.approx(2 / 3)
+
+
+def test_the_radius_holds_the_true_shares_as_often_as_it_says() -> None:
+    p, rng = np.array([0.7, 0.3]), np.random.default_rng(2)
+    counts = rng.multinomial(25, p, size=400)
+    inside = np.linalg.norm(counts / 25 - p, axis=1) <= shares_radius(counts, resamples=400)
+    assert inside.mean() > 0.92
+    assert 0 < shares_radius(np.array([[25, 0]]))[0] < 0.2  # 25 alike are not certain
+    assert shares_radius(np.array([[0, 0]]))[0] == pytest.approx(math.sqrt(0.5))
+
+
+@refused(
+    *(((labels, 2, None), "labels: .* 0 .. 1") for labels in ([0, 2], [-1, 0], ["f", "m"])),
+    (([-1, -1], 2, -1), "labels: all 2"),
+    (([0, 1], 2, 1), "unknown: "),
+    (([0, 0], 1, None), "n_groups: "),
+)
+def test_what_has_no_discrepancy(arguments: tuple) -> None:
+    labels, n_groups, unknown = arguments
+    discrepancy(labels, n_groups, unknown=unknown)

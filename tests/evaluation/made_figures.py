@@ -6,29 +6,15 @@ from vldebias.evaluation.result import Measurement, Result, TaskProvenance, Task
 
 
 def figure(method: str = "none", value: float = 0.5, **fields: Any) -> Measurement:
-    given: dict[str, Any] = {
-        "task": "birds",
-        "metric": "average",
-        "interval": (value - 0.1, value + 0.1),
-        "change": None,
-        "better": "higher",
-        "n": {"images": 100},
-    }
+    given: dict[str, Any] = {"task": "birds", "metric": "average", "better": "higher", "n": {"images": 100}}
+    given |= {"interval": (value - 0.1, value + 0.1), "change": None}
     return Measurement(method=method, value=value, **(given | fields))
 
 
 def protocol(task: str = "birds", **fields: Any) -> TaskProvenance:
-    given: dict[str, Any] = {
-        "description": "what was done",
-        "model": "ViT-L-14/openai",
-        "fingerprint": None,
-        "prompts": "waterbirds",
-        "prompts_hash": "0" * 64,
-        "split": "test",
-        "methods": {"none": {}},
-        "seeds": [0],
-        "n": {"images": 100},
-    }
+    given: dict[str, Any] = {"description": "what was done", "model": "ViT-L-14/openai", "fingerprint": None}
+    given |= {"prompts": "waterbirds", "prompts_hash": "0" * 64, "split": "test", "seeds": [0]}
+    given |= {"methods": {"none": {}}, "n": {"images": 100}}
     return TaskProvenance(task=task, **(given | fields))
 
 
@@ -39,8 +25,6 @@ def result(figures: list[Measurement], *protocols: TaskProvenance, **fields: Any
 
 def cell(part: TaskResult, metric: str, method: str, subset: str = "", lam: float | None = None) -> Measurement:
     """The one row with these names; of any lambda where there is one."""
-    found = [
-        r for r in part.rows if (r.metric, r.method, r.subset) == (metric, method, subset) and lam in (None, r.lam)
-    ]
-    assert len(found) == 1
-    return found[0]
+    names, rows = (metric, method, subset), part.rows
+    (found,) = (r for r in rows if (r.metric, r.method, r.subset) == names and lam in (None, r.lam))
+    return found

@@ -129,21 +129,12 @@ class TestCalibration:
         with pytest.raises(InvalidInputError, match="calibration"):
             read_shares(None, load_prompts("race"))
 
-    @pytest.mark.parametrize(
-        "content",
-        [
-            "prompt,value\n" + "nurse,female\n" * 3 + "nurse,Man\nnurse,cannot tell\n",
-            "prompt,men,women\nnurse,1,3\npilot,0,0\n",
-        ],
-    )
-    def test_every_form_of_a_file_reads_alike(self, tmp_path: Path, content: str) -> None:
-        (tmp_path / "t.csv").write_text(content)
-        found = read_shares(tmp_path / "t.csv", GENDER)
-        assert found.to_dict("index") == {"nurse": {"male": 0.25, "female": 0.75}}
-
-    @pytest.mark.parametrize(
-        "content",
-        [
+    def test_every_form_of_a_file_reads_alike_and_what_does_not_fit_is_refused(self, tmp_path: Path) -> None:
+        path, images = tmp_path / "t.csv", "nurse,female\n" * 3 + "nurse,Man\nnurse,cannot tell\n"
+        for content in (f"prompt,value\n{images}", "prompt,men,women\nnurse,1,3\npilot,0,0\n"):
+            path.write_text(content)
+            assert read_shares(path, GENDER).to_dict("index") == {"nurse": {"male": 0.25, "female": 0.75}}
+        for content in (
             "a,b\n1,2\n",
             "prompt,value\nnurse,cat\n",
             "prompt,male,female\nnurse,x,1\n",
@@ -151,12 +142,10 @@ class TestCalibration:
             "prompt,male,female\nnurse,1,1\nNurse,1,1\n",
             'prompt,male,female,note\nnurse,1,1,"a\npilot,1,1,b\n',
             "prompt,male,men,female\nnurse,1,2,1\n",
-        ],
-    )
-    def test_what_does_not_fit_is_refused(self, tmp_path: Path, content: str) -> None:
-        (tmp_path / "t.csv").write_text(content)
-        with pytest.raises(InvalidInputError, match=r"t\.csv"):
-            read_shares(tmp_path / "t.csv", GENDER)
+        ):
+            path.write_text(content)
+            with pytest.raises(InvalidInputError, match=r"t\.csv"):
+                read_shares(path, GENDER)
 
 
 class TestAudit:
@@ -202,11 +191,14 @@ class TestAudit:
         assert len(shares) == 6
         assert sum(shares) == pytest.approx(2)
 
-    def test_what_cannot_be_asked_is_refused(self, texts: Texts, judged: pd.DataFrame) -> None:
+    def test_what_cannot_be_asked_is_refused(self, texts: Texts, judged: pd.DataFrame, tmp_path: Path) -> None:
+        (tmp_path / "p.txt").write_bytes(b"\x89PNG\r\n\x1a\n\x00")
+        (tmp_path / "q.txt").touch()
         for asked, how, said in (
             ([JOBS[0]], {}, "model=, pipe= and texts="),
             (["A photo of a stranger."], {"texts": texts}, "stranger"),
             ([], {"texts": texts}, "one or more"),
+            *((tmp_path / f"{name}.txt", {"texts": texts}, rf"{name}\.txt") for name in ("no such", "p", "q")),
         ):
             with pytest.raises(InvalidInputError, match=said):
                 vldebias.audit(asked, "gender", calibration=judged, **how)
@@ -229,11 +221,3 @@ def test_the_command_writes_a_page_a_result_and_a_list(texts: Texts, judged: pd.
     assert not any(verify(out).values())
     done = CliRunner().invoke(app, asked[:4])
     assert "expected one of --model, --pipeline and --texts" in str(done.exception)
-
-
-@pytest.mark.parametrize("content", [None, b"", b"\x89PNG\r\n\x1a\n\x00"])
-def test_files_that_are_no_prompts_are_refused(tmp_path: Path, content: bytes | None) -> None:
-    if content is not None:
-        (tmp_path / "p.txt").write_bytes(content)
-    with pytest.raises(InvalidInputError, match=r"p\.txt"):
-        read_prompts(tmp_path / "p.txt")

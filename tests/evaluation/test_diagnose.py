@@ -250,11 +250,8 @@ class TestCommand:
         assert page.count("data:image/jpeg;base64,") == 200
         assert f"given {listed.given[0]}, fits {listed.proposed[0]}" in page
 
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [([], "--labels"), (["--groups", "gender", "--images", "."], "--images"),
-         (["--groups", "gender", "--methods", "cali"], "--prompts")],
-    )  # fmt: skip
-    def test_what_does_not_go_together_is_refused(self, file: Path, options: list[str], message: str) -> None:
-        done = CliRunner().invoke(app, ["diagnose", str(file), *options])
-        assert message in str(done.exception)
+    def test_what_does_not_go_together_is_refused(self, file: Path) -> None:
+        groups = ["--groups", "gender"]
+        refused = {"labels": [], "images": [*groups, "--images", "."], "prompts": [*groups, "--methods", "cali"]}
+        for named, options in refused.items():
+            assert f"--{named}" in str(CliRunner().invoke(app, ["diagnose", str(file), *options]).exception)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from any_method_parts import GENDER, part, texts
 from groups_parts import birds, measure
 from made_figures import figure, protocol, result
@@ -50,21 +48,58 @@ FIRST = Metric("first_group", "first place goes to the first group", "bias", "lo
 """
 
 
+TASK_FILE = '''
+from typing import Literal
+
+from vldebias.evaluation import TaskResult
+from vldebias.evaluation.images import ImageTask
+from vldebias.prompts import load_prompts
+
+
+class Said(ImageTask):
+    """How often the nearest class prompt is the label of an image."""
+
+    task: Literal["said"] = "said"
+    prompts: str
+    column: str
+
+    def measure(self, images, texts, *, weights=None):
+        sets = [load_prompts(self.prompts)]
+        fitted = self.fit(texts, sets)
+        labels = images.column(self.column)
+        own = [sets[0].class_names.index(name) for name in labels.names]
+        about = {"title": "T", "description": "D", "n": {"images": len(images)}, "settings": {}}
+        methods = {name: one.about for name, one in fitted.items()}
+        result = TaskResult(self.provenance(self.name, images, texts, sets, methods, **about))
+        right = {}
+        for name, one in fitted.items():
+            scores = images.unit[:].double() @ self.rows(texts, sets[0].classes, one.edit).T
+            hits = scores.argmax(1).numpy() == [own[code] for code in labels.codes]
+            right[name] = hits * (1.0 if weights is None else weights)
+        result.add_resampled("average", right, n=about["n"], resamples=self.resamples, seed=self.seed)
+        return [result]
+'''
+
+
 @pytest.fixture
-def own_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Installed beside this package as pip would."""
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a package, installed beside this one as pip would; what is registered is forgotten afterwards."""
     about = tmp_path / "mine-1.0.dist-info"
     about.mkdir()
     (tmp_path / "mine_metrics.py").write_text(METRIC_FILE)
+    (tmp_path / "mine_tasks.py").write_text(TASK_FILE)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
     points = "".join(f"{name.lower()} = mine_metrics:{name}\n" for name in ("MACRO", "SHOWN", "FIRST"))
-    (about / "entry_points.txt").write_text(f"[vldebias.metrics]\n{points}")
+    (about / "entry_points.txt").write_text(f"[vldebias.metrics]\n{points}[vldebias.tasks]\nsaid = mine_tasks:Said\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(METRICS, "_searched", False)
+    monkeypatch.setattr(TASKS, "data", {**TASKS})
+    for registry in (METRICS, TASKS):
+        monkeypatch.setattr(registry, "_searched", False)
+    return tmp_path
 
 
 @pytest.fixture
-def measured(own_metrics: None) -> Result:
+def measured(package: Path) -> Result:
     return Result.of("birds", measure(birds(600, noise=1.0), methods=("orth",)), seconds=1.0)
 
 
@@ -93,7 +128,7 @@ def test_tables_page_and_conclusion_call_it_by_its_title(measured: Result, tmp_p
     assert line.costs == "mean over the groups -0.200 [-0.300, -0.100]"
 
 
-def test_one_of_shares_and_one_of_rankings_are_measured_too(own_metrics: None) -> None:
+def test_one_of_shares_and_one_of_rankings_are_measured_too(package: Path) -> None:
     counts = {"none": np.array([[3, 1, 0], [2, 2, 0]])}
     drawn = TaskResult(protocol(task="generation gender"))
     add_shares(drawn, ("male", "female"), counts, ["nurse", "pilot"], subset="train professions", resamples=20)
@@ -128,92 +163,29 @@ def test_none_chance_and_facts_have_no_change_and_intervals_end_at_the_bounds() 
     assert {row.interval[0] for row in part.rows} == {0.0}
 
 
-# ---- a task ----
-
-TASK_FILE = '''
-from typing import Literal
-
-from vldebias.evaluation import Task, TaskResult
-from vldebias.evaluation.images import ImageTask
-from vldebias.prompts import load_prompts
-
-
-class Said(ImageTask):
-    """How often the nearest class prompt is the label of an image."""
-
-    task: Literal["said"] = "said"
-    prompts: str
-    column: str
-    at_least: float = 0.0
-
-    def measure(self, images, texts, *, weights=None):
-        sets = [load_prompts(self.prompts)]
-        fitted = self.fit(texts, sets)
-        labels = images.column(self.column)
-        own = [sets[0].class_names.index(name) for name in labels.names]
-        about = {"title": "T", "description": "D", "n": {"images": len(images)}, "settings": {}}
-        methods = {name: one.about for name, one in fitted.items()}
-        result = TaskResult(self.provenance(self.name, images, texts, sets, methods, **about))
-        right = {}
-        for name, one in fitted.items():
-            scores = images.unit[:].double() @ self.rows(texts, sets[0].classes, one.edit).T
-            right[name] = (scores.argmax(1).numpy() == [own[code] for code in labels.codes]).astype(float)
-            right[name] = right[name] if weights is None else right[name] * weights
-        counts = {"images": len(images)}
-        result.add_resampled("average", right, n=counts, resamples=self.resamples, seed=self.seed)
-        return [result]
-'''
-
-
-@pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of a package, and its entry point; what was registered is forgotten afterwards."""
-    (tmp_path / "mine_tasks.py").write_text(TASK_FILE)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(TASKS, "data", {**TASKS})
-    monkeypatch.setattr(TASKS, "_searched", False)
-    points = [EntryPoint("said", "mine_tasks:Said", "vldebias.tasks")]
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda *, group: points if group == "vldebias.tasks" else [])
-    GENDER.to_yaml(tmp_path / "jobs.yaml")
-    task = {"task": "said", "name": "jobs", "title": "Jobs", "data": {"name": "given"}, "resamples": 20}
-    task |= {"prompts": str(tmp_path / "jobs.yaml"), "column": "job", "methods": ["cali"]}
-    suite = {"title": "t", "description": "d", "source": "s", "needs": "--embeddings", "tasks": [task]}
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(suite))
-    save_embeddings(tmp_path / "images.npz", part("test"), texts())
-    return tmp_path
-
-
-def test_evaluate_measures_it_as_the_command_does(mine: Path) -> None:
-    data = part("test")
-    options = {"prompts": str(mine / "jobs.yaml"), "methods": "cali", "column": "job", "resamples": 20}
-    found = evaluate(texts(), data, task="said", **options)
+def test_a_task_is_measured_by_evaluate_as_by_the_command(package: Path) -> None:
+    data, prompts = part("test"), str(GENDER.to_yaml(package / "jobs.yaml"))
+    task = {"prompts": prompts, "column": "job", "resamples": 20}
+    found = evaluate(texts(), data, task="said", methods="cali", **task)
     right = (data.features @ np.stack([texts()[prompt] for prompt in GENDER.classes]).T).argmax(1)
-    assert found.row("said", "average", "none").value > 0.5
-    assert found.row("said", "average", "none").value == pytest.approx(
-        np.mean(right == data.column("job").codes), abs=0.02
-    )
-    halved = evaluate(texts(), data, task="said", weights=np.full(len(data), 0.5), **options)
+    share = np.mean(right == data.column("job").codes)
+    assert 0.5 < found.row("said", "average", "none").value == pytest.approx(share, abs=0.02)
+    halved = evaluate(texts(), data, task="said", methods="cali", weights=np.full(len(data), 0.5), **task)
     assert halved.row("said", "average", "none").value == found.row("said", "average", "none").value / 2
-    arguments = ["run", str(mine / "mine.yaml"), "--embeddings", str(mine / "images.npz"), "--out", str(mine / "o")]
-    done = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False)
+    task |= {"task": "said", "name": "jobs", "title": "Jobs", "data": {"name": "given"}, "methods": ["cali"]}
+    suite = {"title": "t", "description": "d", "source": "s", "needs": "--embeddings", "tasks": [task]}
+    file, images = package / "mine.yaml", save_embeddings(package / "images.npz", data, texts())
+    file.write_text(json.dumps(suite))
+    asked = ["run", str(file), "--embeddings", str(images), "--out", str(package / "out")]
+    done = CliRunner().invoke(app, [*asked, "--json"], catch_exceptions=False)
     rows = [{**row, "task": "said"} for row in json.loads(done.stdout)["figures"]]
     assert rows == [row.model_dump(mode="json") for row in found.rows]
-    again = CliRunner().invoke(app, arguments, catch_exceptions=False)
-    assert "reused" in again.stderr
-
-
-def test_suites_and_commands_know_it(mine: Path) -> None:
-    assert [task.task for task in load_suite(mine / "mine.yaml").tasks] == ["said"]
-    shown = CliRunner().invoke(app, ["show", str(mine / "mine.yaml")], catch_exceptions=False)
-    assert "said" in shown.stdout
-    wrong = yaml.safe_load((mine / "mine.yaml").read_text())
-    for change, message in (
-        ({"task": "sayd"}, "with one of .*said"),
-        ({"colum": "job"}, r"tasks\.0: colum: unknown key"),
-    ):
-        (mine / "wrong.yaml").write_text(yaml.safe_dump({**wrong, "tasks": [wrong["tasks"][0] | change]}))
-        with pytest.raises(InvalidInputError, match=message):
-            load_suite(mine / "wrong.yaml")
+    assert "reused" in CliRunner().invoke(app, asked, catch_exceptions=False).stderr
+    assert "said" in CliRunner().invoke(app, ["show", str(file)], catch_exceptions=False).stdout
+    for change, named in (({"task": "sayd"}, "with one of .*said"), ({"colum": "job"}, r"tasks\.0: colum: ")):
+        file.write_text(json.dumps(suite | {"tasks": [task | change]}))
+        with pytest.raises(InvalidInputError, match=named):
+            load_suite(file)
 
 
 @pytest.mark.parametrize("registry", [TASKS, JUDGES])

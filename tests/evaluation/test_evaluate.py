@@ -69,9 +69,6 @@ def figures(result: Result) -> list[tuple[str, str, str, float]]:
     return [(row.metric, row.method, row.subset, row.value) for row in result.rows]
 
 
-# ---- methods and edits -----------------------------------------------------------------------------------------
-
-
 @quiet
 @pytest.mark.slow
 def test_a_suite_of_six_methods_runs_on_embeddings_alone(folder: Path) -> None:
@@ -150,9 +147,6 @@ def test_with_a_reference_a_method_is_what_debias_attaches_with_it(method: str) 
     assert mine != [r.value for r in found.rows if r.method == "none"]
 
 
-# ---- images and texts ------------------------------------------------------------------------------------------
-
-
 def test_what_to_embed_is_listed_and_all_that_is_missing_is_named(folder: Path) -> None:
     assert sorted(cli("show", str(folder / "mine.yaml"), "--texts").splitlines()) == sorted(texts())
     rows = dict(list(texts().items())[4:])
@@ -186,9 +180,6 @@ def test_features_that_share_a_mean_with_the_texts_are_of_their_model(shared: bo
         warnings.simplefilter("always")
         evaluate(rows, features, prompts=prompts, labels={"gender": ["female", "male"] * 30}, methods=["none"])
     assert any("unaligned" in str(one.message) for one in caught) != shared
-
-
-# ---- labels ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("values", [(-1, 0, 1), (7, 70, 700), ("a", "b", "c"), (-1.0, 0.0, 1.0)])

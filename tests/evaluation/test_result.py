@@ -40,9 +40,6 @@ def made() -> Result:
     return result(rows, protocol("search", title="Search"))
 
 
-# ---- verdicts, and what opens a report -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("change", "better", "said"),
     [(UP, "higher", "better"), (UP, "lower", "worse"), (DOWN, "lower", "better"), (UP, "neither", "changed"),
@@ -108,9 +105,6 @@ def test_parts_with_several_measures_are_the_whole_of_a_task_that_has_none() -> 
     assert [line.row.subset for line in lines(t)] == ["unseen professions"]
 
 
-# ---- tables ----------------------------------------------------------------------------------------------------
-
-
 PARTS = (["average", "gap", "max_skew@5", "ndkl@5", "recall@1"], ["none", "cali"], ["", *"abcdef"], [None, 1.0, 2.0])
 
 
@@ -135,9 +129,6 @@ def test_print_of_a_result_is_a_table_of_at_most_forty_lines_of_all_tasks(made: 
     for value in ("0.500 [0.400, 0.600]", "better", "4 more figures", "dfr-up†"):
         assert value in text(made)
     assert "recall@5" not in text(made, [("search", "max_skew@10")])
-
-
-# ---- pages -----------------------------------------------------------------------------------------------------
 
 
 def test_a_page_is_one_safe_file_with_the_summary_before_everything_else(made: Result, tmp_path: Path) -> None:
@@ -182,18 +173,12 @@ def test_settings_evidence_and_cartoons_are_said(tmp_path: Path) -> None:
         assert "images: 100" in page
 
 
-# ---- charts ----------------------------------------------------------------------------------------------------
-
-
 def test_a_measure_has_one_scale_whatever_the_task() -> None:
     rows = [figure(m, v, task=t, metric="worst_group") for t, v in (("a", 0.2), ("b", 0.9)) for m in ("none", "cali")]
     axes = dots(told(result(rows, protocol("a"), protocol("b")))).axes
     assert axes[0].get_xlim() == axes[1].get_xlim()
     assert axes[0].get_xlim()[0] < 0 < 1 < axes[0].get_xlim()[1]
     assert [one.get_text() for one in axes[0].get_yticklabels()] == ["none", "cali"]
-
-
-# ---- two results -----------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=15, deadline=None)

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from painted_by_hand import GENDERS, chosen, paint
 from typer.testing import CliRunner
@@ -136,17 +137,12 @@ def test_texts_that_mean_the_same_are_one_value_and_those_that_may_are_told():
 
 def test_on_the_command_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    columns = table(prompts=4)
-    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
-    (tmp_path / "mine.csv").write_text("\n".join(lines) + "\n")
+    pd.DataFrame(table(prompts=4)).to_csv("mine.csv", index=False)
     words = "eval shares mine.csv --prompt text --value judge --method model --baseline sd --people people --json"
     done = CliRunner().invoke(app, words.split())
     assert done.exit_code == 0, done.output
     assert {row["task"] for row in json.loads(done.stdout)["figures"]} == {"shares", "shares corrected"}
     assert "corrected by people" in (tmp_path / "vldebias-shares" / "index.html").read_text()
-
-
-# ---- what people say of drawn images ---------------------------------------------------------------------------
 
 
 MEANING = {"m": "male", "f": "female", "?": CANNOT_TELL, "0": NO_PERSON}

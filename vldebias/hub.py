@@ -28,14 +28,6 @@ NO_CODE: dict[str, Any] = {"trust_remote_code": False}
 """For every `from_pretrained`: left out, transformers asks on the terminal, and runs a folder's code at a "y"."""
 
 
-class _Warned(logging.Handler):
-    """Turn records of the root logger into warnings: open_clip's, which would set the root up for other libraries."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.name == "root":  # libraries with a name print their own
-            warn(record.getMessage())
-
-
 @contextmanager
 def asked_once(name: str | Path | None = None) -> Iterator[str]:
     """Check whether the hub answers and yield the reason if not, else ""; without it libraries only read their caches.
@@ -47,34 +39,33 @@ def asked_once(name: str | Path | None = None) -> Iterator[str]:
         return
     from huggingface_hub import constants
 
-    why, before = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else _silence(), constants.HF_HUB_OFFLINE
-    root, handler = logging.getLogger(), _Warned(logging.WARNING)
+    server, before, answered = urlsplit(constants.ENDPOINT), constants.HF_HUB_OFFLINE, threading.Event()
+
+    def ask() -> None:
+        address = server.hostname or "", server.port or (80 if server.scheme == "http" else 443)
+        with suppress(OSError):
+            socket.create_connection(address, timeout=_PATIENCE).close()
+            answered.set()
+
+    def told(record: logging.LogRecord) -> bool:
+        if record.name == "root":  # open_clip; libraries with a name print their own
+            warn(record.getMessage())
+        return False
+
+    why = "HF_HUB_OFFLINE is set" if before else ""
+    if not before and not urllib.request.getproxies().get("https"):  # a proxy knows names that this machine does not
+        threading.Thread(target=ask, daemon=True).start()  # looking up a name has no time limit of its own
+        why = "" if answered.wait(_PATIENCE) else f"{server.hostname} does not answer"
+    root, handler = logging.getLogger(), logging.Handler(logging.WARNING)
+    handler.addFilter(told)
     constants.HF_HUB_OFFLINE = bool(why)  # read at every request
-    if not root.handlers:
+    if not root.handlers:  # else logging would set the root up, for other libraries as well
         root.addHandler(handler)
     try:
         yield why
     finally:
         root.removeHandler(handler)
         constants.HF_HUB_OFFLINE = before
-
-
-def _silence() -> str:
-    """Return that the hub does not answer, or ""."""
-    from huggingface_hub import constants
-
-    server, answered = urlsplit(constants.ENDPOINT), threading.Event()
-    address = server.hostname or "", server.port or (80 if server.scheme == "http" else 443)
-
-    def ask() -> None:
-        with suppress(OSError):
-            socket.create_connection(address, timeout=_PATIENCE).close()
-            answered.set()
-
-    if urllib.request.getproxies().get("https"):  # a proxy knows names that this machine does not
-        return ""
-    threading.Thread(target=ask, daemon=True).start()  # looking up a name has no time limit of its own
-    return "" if answered.wait(_PATIENCE) else f"{server.hostname} does not answer"
 
 
 def reason(error: BaseException) -> str:
@@ -84,34 +75,31 @@ def reason(error: BaseException) -> str:
             "it holds Python objects beside its tensors (a pickle), which can run code where they are loaded; convert "
             "it where you trust it: safetensors.torch.save_file(state_dict, 'model.safetensors')"
         )
-    first = (str(error).strip().splitlines() or [""])[0].rstrip(".:")
+    first = str(error).strip().partition("\n")[0].rstrip(".:")
     understood = isinstance(error, (OSError, ValueError, RuntimeError)) and first
     return first if understood else f"{type(error).__name__}: {first}"
 
 
-def find_folder(
-    directory_or_repo: str | Path, patterns: Sequence[str], revision: str | None = None, token: str | None = None
-) -> Path:
+def find_folder(name: str | Path, patterns: Sequence[str], revision: str | None, token: str | None) -> Path:
     """Return a local folder, or download the files of a hub repository that match `patterns` and return their folder.
 
     Raises:
         InvalidInputError: no such folder, and no repository of this name that can be read.
     """
-    folder, name = Path(directory_or_repo), str(directory_or_repo)
-    if len(name) < 4000 and folder.is_dir():
-        return folder
-    if folder.is_absolute() or name.startswith(".") or name.count("/") > 1:
-        raise InvalidInputError(f"{name[:200]}: no such folder; expected one written by save_pretrained")
+    name = str(name)
+    if len(name) < 4000 and Path(name).is_dir():
+        return Path(name)
+    expected = "expected a folder written by save_pretrained or the name of a hub repository"
+    if Path(name).is_absolute() or name.startswith(".") or name.count("/") > 1:
+        raise InvalidInputError(f"{name[:200]}: no such folder; {expected}")
     from huggingface_hub import snapshot_download
 
     try:
         with asked_once():
             return Path(snapshot_download(name, revision=revision, token=token, allow_patterns=list(patterns)))
     except (OSError, ValueError) as error:  # every error of the hub is one of the two
-        raise InvalidInputError(
-            f"{name[:200]}: neither a folder nor a repository that can be read ({reason(error)[:300]}); "
-            "expected a folder written by save_pretrained or the name of a hub repository"
-        ) from error
+        why = f"neither a folder nor a repository that can be read ({reason(error)[:300]})"
+        raise InvalidInputError(f"{name[:200]}: {why}; {expected}") from error
 
 
 def push_to_hub(
@@ -139,13 +127,12 @@ def push_to_hub(
     with tempfile.TemporaryDirectory() as made:
         for role, edit in given.items():
             edit.save_pretrained(Path(made) / role)
-        shown = card(next(iter(given.values())), [role for role in given if role])
-        (Path(made) / "README.md").write_text(shown, encoding="utf-8")
+        Path(made, "README.md").write_text(card(edit, [role for role in given if role]), encoding="utf-8")
         try:
             repo = hub.create_repo(repo_id=repo_id, private=private, exist_ok=True).repo_id
             message = f"Upload an edit (vldebias {__version__})"
             return str(hub.upload_folder(repo_id=repo, folder_path=made, commit_message=message))
-        except (OSError, huggingface_hub.errors.HfHubHTTPError) as error:
+        except (OSError, ValueError, huggingface_hub.errors.HTTPError) as error:
             raise InvalidInputError(
                 f"{repo_id}: not uploaded: {reason(error)}; expected a connection to the hub and a token with write "
                 "access (`hf auth login`, or token=)"

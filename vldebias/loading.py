@@ -9,14 +9,13 @@ from typing import Any
 
 import torch
 
+from vldebias import miniature
 from vldebias.errors import InvalidInputError, VldebiasError, need
 from vldebias.hub import NO_CODE, asked_once, reason
 
 _SCHEMAS = ("hf-hub:", "local-dir:")  # names by which open_clip finds a model without a list of its own
 _HUB_ID = r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?"
-_FIRST_FILES = ("config.json", "model_index.json", "open_clip_config.json")  # what a library reads before anything else
-_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
-_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_DTYPES = ("float32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -53,54 +52,46 @@ def load_host(
         raise InvalidInputError("expected either --model (with --pretrained for open_clip weights) or --pipeline")
     if dtype not in (None, *_DTYPES):
         raise InvalidInputError(f"dtype: expected one of {', '.join(_DTYPES)}, got {dtype!r}")
-    name, shown = pipeline or model or "", repr(pipeline or model) + (f" with {pretrained!r}" if pretrained else "")
+    name, weights = pipeline or model or "", getattr(torch, dtype or "float32")
+    shown = repr(name) + (f" with {pretrained!r}" if pretrained else "")
     with asked_once("." if name == "miniature" else pretrained or name.removeprefix("local-dir:")) as why:
         if why:
-            _check_cached(name, pretrained, shown, why)
+            _check_cached(name, pretrained, f"cannot load {shown}", why)
         try:
-            loaded = _model(name, pretrained) if pipeline is None else _pipeline(name)
-            host, weights = loaded.host.to(device), _DTYPES[dtype or "float32"]
+            if pipeline is None:
+                loaded = _model(name, pretrained)
+            elif name == "miniature":
+                loaded = Loaded(miniature.load_pipeline(), name)
+            else:
+                loaded = Loaded(need("diffusers").DiffusionPipeline.from_pretrained(name, **NO_CODE), name)
+            host = loaded.host.to(device)
             # Afterwards, since the argument's name differs between releases; diffusers warns of a cast to the same.
             return replace(loaded, host=host.to(weights) if pipeline is None or host.dtype != weights else host)
         except VldebiasError:
             raise
         except Exception as error:  # on damaged files the libraries raise whatever they stumble over
-            if why and isinstance(error, OSError):
-                raise InvalidInputError(_not_there(shown, why)) from error
             raise InvalidInputError(
-                f"cannot load {shown}: {reason(error)}. Expected an open_clip architecture with --pretrained, a "
-                "transformers or diffusers id or local folder, or 'miniature'; offline use a local folder"
+                f"cannot load {shown}: {reason(error)}{f' ({why})' if why else ''}. Expected an open_clip architecture "
+                "with --pretrained, a transformers or diffusers id or local folder, or 'miniature'; offline use a "
+                "local folder"
             ) from error
 
 
-def _check_cached(name: str, pretrained: str | None, shown: str, why: str) -> None:
+def _check_cached(name: str, pretrained: str | None, failed: str, why: str) -> None:
     """Refuse weights that are not in the cache of the hub, before a model is built for them."""
-    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub import constants, try_to_load_from_cache
 
-    repo, files = name.removeprefix("hf-hub:"), list(_FIRST_FILES)
+    repo, files = name.removeprefix("hf-hub:"), ["config.json", "model_index.json", "open_clip_config.json"]
     if pretrained is not None:
         known = need("open_clip").get_pretrained_cfg(name, pretrained)
-        repo, files = "/".join(known.get("hf_hub", "").split("/")[:2]), list(_WEIGHTS)
+        repo = "/".join(known.get("hf_hub", "").split("/")[:2])
+        files = ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"]
     if re.fullmatch(_HUB_ID, repo) and not any(isinstance(try_to_load_from_cache(repo, f), str) for f in files):
-        raise InvalidInputError(_not_there(shown, why, f" (`hf download {repo} --local-dir DIR`)"))
-
-
-def _not_there(shown: str, why: str, how: str = "") -> str:
-    from huggingface_hub import constants
-
-    return (
-        f"cannot load {shown}: there is no such folder, it is not in {constants.HF_HUB_CACHE}, and {why}; download it "
-        f"where there is a network{how} and give that folder, or of open_clip the file as --pretrained; offline use a "
-        "local folder or 'miniature'"
-    )
-
-
-def _pipeline(name: str) -> Loaded:
-    if name == "miniature":
-        from vldebias.miniature import load_pipeline
-
-        return Loaded(load_pipeline(), name)
-    return Loaded(need("diffusers").DiffusionPipeline.from_pretrained(name, **NO_CODE), name)
+        raise InvalidInputError(
+            f"{failed}: there is no such folder, it is not in {constants.HF_HUB_CACHE}, and {why}; download it where "
+            f"there is a network (`hf download {repo} --local-dir DIR`) and give that folder, or of open_clip the file "
+            "as --pretrained; offline use a local folder or 'miniature'"
+        )
 
 
 def _model(name: str, pretrained: str | None) -> Loaded:
@@ -109,11 +100,9 @@ def _model(name: str, pretrained: str | None) -> Loaded:
     held = () if (folder / "config.json").is_file() else ("open_clip_config.json", "clip.safetensors")
     first = next((file for file in held if (folder / file).is_file()), None)
     if name == "miniature" or (first == "clip.safetensors" and pretrained is None):
-        from vldebias.miniature import load_clip
-
-        model, preprocess, tokenizer = load_clip(None if name == "miniature" else folder)
+        model, preprocess, tokenizer = miniature.load_clip(None if name == "miniature" else folder)
         return Loaded(model, name, tokenizer, preprocess)
-    if pretrained is not None or name.startswith(_SCHEMAS) or first is not None:
+    if pretrained is not None or first or name.startswith(_SCHEMAS):
         open_clip = need("open_clip")
         called = name if pretrained is not None or name.startswith(_SCHEMAS) else f"local-dir:{name}"
         if called not in open_clip.list_models() and not called.startswith(_SCHEMAS):

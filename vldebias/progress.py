@@ -29,11 +29,11 @@ class Progress:
         from rich.console import Console
 
         # Names come from users: brackets in them are no markup.
-        columns = (progress.TextColumn("{task.description}", markup=False), progress.BarColumn())
-        clock = (progress.MofNCompleteColumn(), progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
+        columns = [progress.TextColumn("{task.description}", markup=False), progress.BarColumn()]
+        columns += [progress.MofNCompleteColumn(), progress.TimeElapsedColumn(), progress.TimeRemainingColumn()]
         # Bars that move in a notebook need ipywidgets; without them a line a minute is all that stays readable.
         console = console or Console(stderr=True, force_jupyter=None if find_spec("ipywidgets") else False)
-        return cls(progress.Progress(*columns, *clock, console=console, speed_estimate_period=120))
+        return cls(progress.Progress(*columns, console=console, speed_estimate_period=120))
 
     def __enter__(self) -> Progress:
         if self.bars is not None:
@@ -61,14 +61,14 @@ class Progress:
             title = f"{title} ({there} of {there + (total or 0):.0f} there already)"
         if total == 0:
             total = done = 1  # nothing left to do: a full bar
-        bar = Bar(self, title, total, done)
+        bar = Bar(self.bars, title, total, done)
         yield bar
         bar.show(total=bar.done if total is None else total)
 
     @contextmanager
     def step(self, title: str) -> Iterator[Bar]:
         """Show a line for work of unknown length, and remove it when the work has ended."""
-        bar = Bar(self, title, None, 0)
+        bar = Bar(self.bars, title)
         try:
             yield bar
         finally:
@@ -85,33 +85,34 @@ class Progress:
 class Bar:
     """Update one line of a `Progress`; made by `Progress.bar`."""
 
-    def __init__(self, progress: Progress, title: str, total: float | None, done: int) -> None:
-        self._progress, self._title, self._note, self.total, self.done = progress, title, "", total, done
+    def __init__(self, bars: Any, title: str, total: float | None = None, done: int = 0) -> None:
+        self._bars, self._title, self._note, self.total, self.done = bars, title, "", total, done
         self._written = time.monotonic()
-        self._task = progress.bars and progress.bars.add_task(title, total=total, completed=done)
+        self._task = bars and bars.add_task(title, total=total, completed=done)
 
     def advance(self, count: int = 1) -> None:
         """Show that `count` more steps are done."""
-        self.to(self.done + count)
+        self.to(self.done + count, self._note)
 
     def note(self, text: str) -> None:
         """Show a note next to the title."""
         self.to(self.done, text)
 
-    def to(self, done: int, note: str | None = None) -> None:
+    def to(self, done: int, note: str) -> None:
         """Set the number of steps done, and show a note such as the loss."""
-        self.done, self._note, bars = done, self._note if note is None else note, self._progress.bars
-        text = f"{self._title}: {self._note}" if self._note else self._title
+        self.done, self._note = done, note
+        text = f"{self._title}: {note}" if note else self._title
         self.show(completed=done, description=text)
-        if bars is not None and time.monotonic() - self._written >= _LINE_EVERY:
-            self._written = time.monotonic()
-            if not (bars.console.is_terminal or bars.console.is_jupyter):
-                self._progress.say(f"{text}: {done}{'' if self.total is None else f' of {self.total:.0f}'}")
+        if self._bars is not None and time.monotonic() - self._written >= _LINE_EVERY:
+            self._written, console = time.monotonic(), self._bars.console
+            if not (console.is_terminal or console.is_jupyter):
+                of = "" if self.total is None else f" of {self.total:.0f}"
+                console.print(f"{text}: {done}{of}", markup=False, highlight=False, soft_wrap=True)
 
     def show(self, **fields: Any) -> None:
         """Update fields of the underlying task of rich."""
-        if self._progress.bars is not None:
-            self._progress.bars.update(self._task, **fields)
+        if self._bars is not None:
+            self._bars.update(self._task, **fields)
 
 
 SILENT = Progress()

@@ -32,7 +32,7 @@ from vldebias.metrics import auroc
 from vldebias.miniature import Preprocess, load_clip, weights_dir
 from vldebias.miniature.tokenizer import CONTEXT_LENGTH, open_clip_tokenizer
 from vldebias.miniature.words import SIZE
-from vldebias.pictures import save_png, subplots
+from vldebias.pictures import subplots, write_png
 from vldebias.training.loop import fit
 from vldebias.training.monitor import Monitor, image_features, text_features
 from vldebias.training.objective import Objective, Trainee
@@ -257,7 +257,7 @@ def draw_scores(result: Result, path: Path, eta: float = 0.6) -> None:
             axis.hist(found[rows], bins=edges, density=True, alpha=0.6, label=name)
         axis.set(title=f"{loss}, eta {eta:g}: AUROC {auroc(found, wrong, resamples=2).value:.3f}", xlabel="cosine")
     axes[0].legend()
-    save_png(figure, path.with_name("wrong_pairs_scores.png"), {"kind": "scores of pairs", "eta": eta})
+    write_png(figure, path.with_name("wrong_pairs_scores.png"), {"kind": "scores of pairs", "eta": eta}, small=True)
 
 
 def draw_curves(result: Result, path: Path) -> None:
@@ -272,7 +272,7 @@ def draw_curves(result: Result, path: Path) -> None:
             axis.fill_between(at, low, high, alpha=0.15)
         axis.set(xlabel=x, ylabel="zero-shot accuracy", ylim=(0, 1.02), xscale="log" if x == "lam" else "linear")
         axis.legend(fontsize=8)
-    save_png(figure, path, {"from": f"{path.stem}.json"})
+    write_png(figure, path, {"from": f"{path.stem}.json"}, small=True)
 
 
 # ---- which_loss ------------------------------------------------------------------------------------------------------

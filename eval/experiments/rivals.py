@@ -47,7 +47,7 @@ from vldebias.methods import METHODS, Lian, Method, Need, Problem, Reference
 from vldebias.methods.closed_form import CALI, EQUALISE, ClosedForm
 from vldebias.methods.presets import LAM_OF_DEFAULT
 from vldebias.metrics import Metric
-from vldebias.pictures import save_png, subplots
+from vldebias.pictures import subplots, write_png
 from vldebias.prompts import PromptSet, load_prompts
 
 NAMED = (
@@ -345,7 +345,7 @@ def draw(results: Mapping[str, Result], path: Path) -> Path:
     handles = [axes[0].scatter([], [], s=16, color=color, label=kinds[kind]) for kind, color in colors.items()]
     plot.legend(handles=handles, loc="lower center", ncols=3, fontsize=8, frameon=False)
     plot.tight_layout(rect=(0, 0.04, 1, 1))
-    return save_png(plot, path, {"results": {name: result.commit for name, result in results.items()}})
+    return write_png(plot, path, {"results": {name: result.commit for name, result in results.items()}}, small=True)
 
 
 def main() -> int:

@@ -18,7 +18,7 @@ from vldebias.evaluation import compare
 from vldebias.evaluation.report import dots, grids, lines, opening, plain, published, render, text, told, verdict
 from vldebias.evaluation.result import COLUMNS, Result, TaskResult
 from vldebias.metrics import bootstrap_interval
-from vldebias.pictures import save_png
+from vldebias.pictures import write_png
 
 DOWN, UP, STILL = (-0.2, -0.3, -0.1), (0.2, 0.1, 0.3), (0.01, -0.1, 0.1)
 
@@ -146,7 +146,7 @@ def test_a_page_is_one_safe_file_with_the_summary_before_everything_else(made: R
 def test_pictures_of_the_run_stand_with_their_task_and_images_open_the_page(made: Result, tmp_path: Path) -> None:
     for stem, caption, run in (("a", "shares", "x"), ("b-side-by-side", "images", "x"), ("c", "of another run", "y")):
         about = {"run": run, "task": "search", "caption": caption}
-        save_png(Image.new("RGB", (4, 4), "red"), tmp_path / f"{stem}.png", about)
+        write_png(Image.new("RGB", (4, 4), "red"), tmp_path / f"{stem}.png", about)
     page = render(made, tmp_path / "index.html", beside=tmp_path).read_text(encoding="utf-8")
     assert page.index('alt="images"') < page.index("<details") < page.index('alt="shares"')
     assert "of another run" not in page

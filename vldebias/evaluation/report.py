@@ -6,6 +6,7 @@ Names of methods, groups and prompts may hold anything: jinja2 and `for_matplotl
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from vldebias.files import write_atomically
 from vldebias.methods import METHODS
 from vldebias.metrics.metric import metric_of
 from vldebias.miniature.words import WORLDS
-from vldebias.pictures import INK, for_matplotlib, picture_metadata, subplots
+from vldebias.pictures import INK, for_matplotlib, read_png, subplots
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -244,8 +245,12 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
     beside: the folder with the run's pictures that cannot be drawn from rows, such as images of the same seeds.
     """
     files = sorted(beside.glob("*.png"), key=lambda one: ("side-by-side" not in one.stem, one))  # images come first
-    there = [(picture_metadata(one), one.read_bytes()) for one in files]
-    there = [(about, png) for about, png in there if about.get("run") == result.name and "caption" in about]
+    there = []
+    for one in files:
+        with contextlib.suppress(OSError):  # a file of somebody else that is no PNG
+            metadata = read_png(one, pixels=False)[1]
+            if metadata.get("run") == result.name and "caption" in metadata:
+                there.append((metadata, one.read_bytes()))
     t, known = told(result), {one.task: one for one in result.provenance}
     found, blocks = lines(t), []
     for task, block in t.groupby("task", sort=False):

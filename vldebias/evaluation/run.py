@@ -27,7 +27,7 @@ from vldebias.hosts import TextTable, attachment_of
 from vldebias.hosts.base import TEXT
 from vldebias.loading import Loaded
 from vldebias.methods import Method, get_method
-from vldebias.pictures import save_png
+from vldebias.pictures import write_png
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet
 
@@ -214,7 +214,7 @@ def _finished(session: Session, suite: Suite, task: Task, first: bool) -> Finish
         about = part.provenance
         for stem, (caption, plot) in part.pictures.items() if first else ():
             metadata = {"run": suite.name, "task": about.task, "caption": caption}
-            save_png(plot, folder / f"{file_slug(stem)}.png", metadata)
+            write_png(plot, folder / f"{file_slug(stem)}.png", metadata, small=True)
         drawn = about.split == "generated" and pipeline is not None and pipeline not in about.model
         model = f"{pipeline} ({about.model})" if drawn else about.model  # as the user named it
         title = f"{task.title}: {about.title}" if about.title else task.title

@@ -3,7 +3,6 @@
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from vldebias import fit_projection, load_prompts
 from vldebias.data import UNKNOWN
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation import evaluate
-from vldebias.evaluation.judges import MiniatureJudge
+from vldebias.evaluation.judges import Judge, MiniatureJudge
 from vldebias.evaluation.plan import OTHERS, GeneratedImages
 from vldebias.evaluation.result import Result, TaskResult
 from vldebias.evaluation.task import Options
@@ -21,7 +20,7 @@ from vldebias.evaluation.variants import CELL, GAP, HEAD, LABEL
 from vldebias.loading import Loaded
 from vldebias.metrics import discrepancy
 from vldebias.miniature import load_clip, load_pipeline
-from vldebias.prompts import PromptSet
+from vldebias.prompts import PromptSet, make_prompt_set
 
 HASH = load_prompts("professions-gender").hash
 
@@ -46,9 +45,8 @@ def value(parts: dict[str, TaskResult], block: str, metric: str, method: str, su
     return found[0].value
 
 
-def genders(painted: tuple[GeneratedImages, Shows], variant: str, concept: str, stated: bool = False) -> np.ndarray:
-    drawn, shows = painted
-    found = np.array([shows[i.path][0] for i in chosen(drawn, variant=variant, concept=concept, stated=stated)])
+def genders(painted: tuple[GeneratedImages, Shows], **of: str) -> np.ndarray:
+    found = np.array([painted[1][image.path][0] for image in chosen(painted[0], **of)])
     return np.where(found == UNCLEAR, UNKNOWN, found)
 
 
@@ -57,7 +55,7 @@ def test_bias_is_what_is_counted_by_hand(
     painted: tuple[GeneratedImages, Shows], parts: dict[str, TaskResult], method: str
 ) -> None:
     block, subset = "generation gender", "unseen jobs"
-    by_job = {job: genders(painted, method, job) for job in UNSEEN}
+    by_job = {job: genders(painted, variant=method, concept=job) for job in UNSEEN}
     found = {job: discrepancy(codes, 2, unknown=UNKNOWN) for job, codes in by_job.items()}
     assert value(parts, block, "discrepancy", method, subset) == pytest.approx(np.mean([*found.values()]))
     unknown = np.mean([(codes == UNKNOWN).mean() for codes in by_job.values()])
@@ -67,7 +65,6 @@ def test_bias_is_what_is_counted_by_hand(
         assert value(parts, block, "share", method, f"{job}: male") == pytest.approx((codes == 0).mean())
     drawn, shows = painted
     right = [shows[i.path][2] == JOBS.index(i.concept) for i in chosen(drawn, variant=method, part="unseen")]
-    assert 0 < np.mean(right) < 1
     for attribute in ("gender", "age", "gender x age"):
         assert value(parts, f"generation {attribute}", "recognised", method, subset) == pytest.approx(np.mean(right))
 
@@ -76,13 +73,9 @@ def test_intersections_are_counted_as_values_of_their_own(
     painted: tuple[GeneratedImages, Shows], parts: dict[str, TaskResult]
 ) -> None:
     drawn, shows = painted
-    found = []
-    for job in UNSEEN:
-        shown = [shows[i.path] for i in chosen(drawn, variant="cali", concept=job)]
-        found.append(discrepancy([g * 3 + a for g, a, _ in shown if g != UNCLEAR], 6))
-    assert value(parts, "generation gender x age", "discrepancy", "cali", "unseen jobs") == pytest.approx(
-        np.mean(found)
-    )
+    shown = [[shows[i.path] for i in chosen(drawn, variant="cali", concept=job)] for job in UNSEEN]
+    mean = np.mean([discrepancy([g * 3 + a for g, a, _ in one if g != UNCLEAR], 6) for one in shown])
+    assert value(parts, "generation gender x age", "discrepancy", "cali", "unseen jobs") == pytest.approx(mean)
     assert not any(f.metric == "share" for f in parts["generation gender x age"].rows)
     shares = [f.subset for f in parts["generation age"].rows if f.metric == "share"]
     assert {s.partition(": ")[2] for s in shares} == {"young", "old", "ageless"}
@@ -106,10 +99,7 @@ def test_stated_prompts_are_right_where_they_show_what_they_state(
 
 def test_parts_methods_and_changes(painted: tuple[GeneratedImages, Shows], parts: dict[str, TaskResult]) -> None:
     figures = parts["generation gender"].rows
-    means = [f for f in figures if f.subset in ("train jobs", "unseen jobs")]
-    assert {(f.metric, f.subset) for f in means if f.metric in ("discrepancy", "unknown")} == {
-        (metric, subset) for metric in ("discrepancy", "unknown") for subset in ("train jobs", "unseen jobs")
-    }
+    assert {f.subset for f in figures if f.metric == "unknown"} >= {"train jobs", "unseen jobs"}
     assert {f.method for f in figures if f.metric == "discrepancy"} == {"none", "cali", "random"}
     by = {(f.metric, f.method, f.subset): f for f in figures}
     for (metric, method, subset), figure in by.items():
@@ -121,25 +111,19 @@ def test_parts_methods_and_changes(painted: tuple[GeneratedImages, Shows], parts
         assert figure.change[1] <= figure.change[0] <= figure.change[2]
         assert (figure.lam, figure.strength) == (500.0, 1.0)
     assert by["discrepancy", "none", "unseen jobs"].n == {"jobs": 4, "images each": 10}
-    settings, black = parts["generation gender"].provenance.settings, Counter()
-    for image in painted[0]:
-        black[image.variant] += painted[1][image.path][0] == UNCLEAR
+    black = Counter(image.variant for image in painted[0] if painted[1][image.path][0] == UNCLEAR)
+    settings = parts["generation gender"].provenance.settings
     assert settings["images that the safety checker blackened"] == black
-
-
-def test_a_picture_shows_the_same_seeds(parts: dict[str, TaskResult]) -> None:
     plots = parts["generation gender"].pictures
     assert set(plots) == {f"generation-gender-{part}-side-by-side" for part in ("train", "unseen")}
-    told, sheet = plots["generation-gender-unseen-side-by-side"]
-    assert told.startswith("Unseen jobs: the same seeds")
+    _, sheet = plots["generation-gender-unseen-side-by-side"]
     assert sheet.size == (LABEL + 10 * (CELL + GAP), HEAD + 4 * 2 * (CELL + GAP))
     assert parts["generation age"].pictures == {}  # the images stand with the first attribute
 
 
 def test_prompts_of_which_nothing_can_be_told_count_most_and_are_counted(tmp_path: Path) -> None:
     drawn, _ = paint(tmp_path, np.random.default_rng(0), stated=False)
-    half = {"names": {"gender": GENDERS}, "predict": lambda images: {"gender": np.full((len(images), 2), 0.5)}}
-    blind = SimpleNamespace(**half, name="blind", fingerprint="1")
+    blind = Judge("blind", {"gender": GENDERS}, lambda images: {"gender": np.full((len(images), 2), 0.5)}, "1")
     (part,) = task().measure(drawn.folder, blind)
     for figure in part.rows:
         expected = {"discrepancy": 0.5**0.5, "discrepancy_squared": 0.5, "unknown": 1.0, "share": 0.0}
@@ -151,12 +135,8 @@ def test_prompts_of_which_nothing_can_be_told_count_most_and_are_counted(tmp_pat
 
 def test_prompts_of_one_concept_are_resampled_together(painted: tuple[GeneratedImages, Shows]) -> None:
     """To see men everywhere is right for one prompt of every concept: half, without any doubt."""
-
-    def men(images: Any) -> dict[str, np.ndarray]:
-        return {"gender": np.tile([1.0, 0.0], (len(images), 1))}
-
-    judge = SimpleNamespace(names={"gender": GENDERS}, predict=men, name="men", fingerprint="1")
-    (part,) = task(noun="jobs").measure(painted[0].folder, judge)
+    men = Judge("men", {"gender": GENDERS}, lambda images: {"gender": np.tile([1.0, 0.0], (len(images), 1))}, "1")
+    (part,) = task(noun="jobs").measure(painted[0].folder, men)
     for figure in part.rows:
         if (figure.metric, figure.subset) == ("stated_right", "unseen jobs"):
             assert (figure.value, *figure.interval) == (0.5, 0.5, 0.5)
@@ -182,22 +162,16 @@ def test_what_does_not_fit_is_refused_before_anything_is_generated(
 @pytest.mark.filterwarnings("ignore:FID of")
 def test_the_whole_way_on_the_miniature(tmp_path: Path) -> None:
     """Generate, judge, measure, and again from what is there: the same result."""
-    words = {"male": ("male",), "female": ("female",)}
-    jobs = ("nurse", "plumber")
-    groups = tuple((f"A photo of a male {job}.", f"A photo of a female {job}.") for job in jobs)
-    classes = tuple(f"A photo of a {job}." for job in jobs)
-    few = PromptSet("few", groups, classes=classes, class_names=jobs, attributes=words, stated_words=("male", "female"))
-    small = {"prompts": few, "concepts": "train", "images": 2, "stated_images": 1}
-    scored = {"clip_score": True, "fid": True}
+    few = make_prompt_set("few", {"male": ["male"], "female": ["female"]}, ["nurse", "plumber"])
+    small = {"prompts": few, "concepts": "train", "images": 2, "stated_images": 1, "steps": 4, "guidance": 3.0}
     model, preprocess, tokenizer = load_clip()
     how = {"pipe": load_pipeline(), "scorer": Loaded(model, "miniature", tokenizer, preprocess)}
-    given = task(**small, **scored, steps=4, guidance=3.0)
+    given = task(**small, clip_score=True, fid=True)
     first, again = (given.measure(tmp_path, MiniatureJudge().ready(), **how) for _ in "12")
     assert [part.rows for part in first] == [part.rows for part in again]
-    names = ["generation gender", "generation: CLIPScore", "generation: FID"]
-    assert [part.provenance.task for part in first] == names
-    recognised = [f for f in first[0].rows if (f.metric, f.method) == ("recognised", "none")]
-    assert recognised[0].value > 0.5
+    tasks = [part.provenance.task for part in first]
+    assert tasks == ["generation gender", "generation: CLIPScore", "generation: FID"]
+    assert next(f.value for f in first[0].rows if (f.metric, f.method) == ("recognised", "none")) > 0.5
     result = Result.of("t", first, seconds=0)
     assert Result.read(result.write(tmp_path / "result.json")) == result
 
@@ -220,18 +194,12 @@ def test_the_methods_and_saved_edits_of_the_user_are_variants(tmp_path: Path) ->
     folder = tmp_path / "mine"
     fit_projection(load_pipeline(), "professions-gender", method="cali", lam=3.0).save_pretrained(folder)
     given = task(variants={"cali": {"prompts": "professions-gender", "strength": 0.5}})
-    options = Options(
-        out=tmp_path,
-        methods=("none", "difference", "equalise", "orth-cali"),
-        lam=7.0,
-        projections=(folder,),
-    )
-    chosen = given.with_options(options)
-    assert list(chosen.variants) == ["difference", "orth-cali", "mine"]
+    methods = ("none", "difference", "equalise", "orth-cali")
+    found = given.with_options(Options(out=tmp_path, methods=methods, lam=7.0, projections=(folder,))).variants
+    assert list(found) == ["difference", "orth-cali", "mine"]
     for name in ("difference", "orth-cali"):
-        variant = chosen.variants[name]
-        assert (variant.method, variant.lam, variant.strength) == (name, 7.0, 0.5)
-    saved = chosen.variants["mine"].planned
+        assert (found[name].method, found[name].lam, found[name].strength) == (name, 7.0, 0.5)
+    saved = found["mine"].planned
     assert (saved["method"], saved["lam"], saved["sets"]) == ("cali", 3.0, {"professions-gender": HASH})
     assert given.with_options(Options(out=tmp_path)) == given
     assert given.with_options(Options(out=tmp_path, methods=("target-shares",))) == given
@@ -255,10 +223,9 @@ def test_prompts_as_people_write_them(tmp_path: Path) -> None:
     subset = "jobs, as people write them"
     by_job = {}
     for job in UNSEEN:
-        own = [i for i in drawn if i.variant == "cali" and i.concept == job and i.part == "wordings"]
-        assert len(own) == 5 * 3 * 2  # wordings, images and seeds
-        shown = np.array([shows[i.path][0] for i in own])
-        by_job[job] = discrepancy(np.where(shown == UNCLEAR, UNKNOWN, shown), 2, unknown=UNKNOWN)
+        shown = genders((drawn, shows), variant="cali", concept=job, part="wordings")
+        assert len(shown) == 5 * 3 * 2  # wordings, images and seeds
+        by_job[job] = discrepancy(shown, 2, unknown=UNKNOWN)
         assert rows["discrepancy", "cali", f"{job}, as people write it"].value == pytest.approx(by_job[job])
     assert rows["discrepancy", "cali", subset].value == pytest.approx(np.mean([*by_job.values()]))
     assert rows["discrepancy", "cali", f"{subset}, the worst"].value == pytest.approx(max(by_job.values()))
@@ -267,12 +234,11 @@ def test_prompts_as_people_write_them(tmp_path: Path) -> None:
     assert squares.value == pytest.approx(0, abs=0.01)  # it has no bias
     chance = rows["discrepancy", "random", subset]
     assert chance.interval[0] < chance.value < chance.interval[1]
-    plain = [i for i in drawn if i.variant == "none" and i.part == "wordings"]
-    known = [sum(shows[i.path][0] != UNCLEAR for i in plain if i.concept == job) for job in UNSEEN]
+    plain = [genders((drawn, shows), variant="none", concept=job, part="wordings") for job in UNSEEN]
+    known = [(one != UNKNOWN).sum() for one in plain]
     assert chance.value == pytest.approx(np.mean([(1 / (np.pi * n)) ** 0.5 for n in known]), rel=0.1)  # of a fair coin
     for which in ("without a person", "of a named person"):
-        own = [i for i in drawn if i.variant == "cali" and i.part == "others" and
-               i.prompt in OTHERS[which]]  # fmt: skip
+        own = [i for i in chosen(drawn, variant="cali", part="others") if i.prompt in OTHERS[which]]
         same = np.mean([shows[i.path] == shows[i.under("none").path] for i in own])
         assert rows["unchanged", "cali", f"prompts {which}"].value == pytest.approx(same)
 

@@ -1,10 +1,11 @@
 """Runs of suites on the miniature world, small: what they write, take over, measure again, and leave when stopped."""
 
-import json
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from vldebias.data import Embeddings, Labels, save_embeddings
 from vldebias.data.parallel import Processes
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation import run as runner
+from vldebias.evaluation.answers import AnnotationLog
 from vldebias.evaluation.result import Result
 from vldebias.evaluation.retrieval import RetrievalTask
 from vldebias.evaluation.run import run_suite, verify
@@ -93,11 +95,8 @@ def test_the_files_of_a_run_are_told_from_others(run: Any, table: Any, tmp_path:
     page.write_text(page.read_text() + " ")
     (tmp_path / "tasks" / "table.json").unlink()
     (tmp_path / "more.csv").write_text("")
-    assert verify(tmp_path / "result.json") == {
-        "changed": ["index.html"],
-        "missing": ["tasks/table.json"],
-        "added": ["more.csv"],
-    }
+    found = {"changed": ["index.html"], "missing": ["tasks/table.json"], "added": ["more.csv"]}
+    assert verify(tmp_path / "result.json") == found
     for stranger in ("tasks", "nowhere"):
         with pytest.raises(InvalidInputError, match=f"{stranger}: got no manifest"):
             verify(tmp_path / stranger)
@@ -133,11 +132,10 @@ def test_the_key_changes_with_whatever_may_change_figures(tmp_path: Path, cache:
     usual, other = session(), session()
     with torch.no_grad():
         next(other.model.host.visual.parameters()).add_(1e-3)
-    data = {"name": "birds", "options": {"n": 81}}
-    keys = [key(usual), key(other), key(usual, lam=5.0), key(usual, prompts="celeba"), key(usual, data=data)]
-    changed: list[dict[str, Any]] = [{"resamples": 21}, {"limit": 70}]
-    changed += [{"unknown": ("-1",)}]
-    keys += [key(session(**options)) for options in changed]
+    changes: list[dict[str, Any]] = [{"lam": 5.0}, {"prompts": "celeba"}]
+    changes += [{"data": {"name": "birds", "options": {"n": 81}}}]
+    options: list[dict[str, Any]] = [{"resamples": 21}, {"limit": 70}, {"unknown": ("-1",)}]
+    keys = [key(usual), key(other), *(key(usual, **one) for one in changes), *(key(session(**one)) for one in options)]
     assert len(set(keys)) == len(keys)
     assert key(session()) == keys[0]
 
@@ -145,11 +143,8 @@ def test_the_key_changes_with_whatever_may_change_figures(tmp_path: Path, cache:
 def test_an_interrupt_leaves_what_is_done(
     run: Any, table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: Any) -> Any:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:
-        patched.setattr(RetrievalTask, "measured", interrupted)
+        patched.setattr(RetrievalTask, "measured", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run(table, PORTRAITS)
     assert [p.task for p in Result.read(tmp_path / "result.json").provenance] == ["table"]
@@ -160,26 +155,19 @@ def test_an_interrupt_leaves_what_is_done(
 
 
 def test_the_images_of_a_limit_are_always_the_same(tmp_path: Path, cache: Path) -> None:
-    data = Data.model_validate(BIRDS["data"])
-
-    def ids(**limit: int) -> tuple[str, ...]:
-        options = Options(out=tmp_path, model="miniature", cache=cache, **limit)
-        return Session(options).embedded("images", data).ids
-
-    first, second = ids(limit=60), ids(limit=60)
+    data, usual = Data.model_validate(BIRDS["data"]), Options(out=tmp_path, model="miniature", cache=cache)
+    limited = replace(usual, limit=60)
+    first, second, every = (Session(given).embedded("images", data).ids for given in (limited, limited, usual))
     assert first == second == tuple(sorted(first))
     assert len(first) == 60
-    assert first != ids()[:60]
+    assert first != every[:60]
 
 
 def test_what_a_suite_needs_is_said(run: Any) -> None:
-    for task, host, message in (
-        (BIRDS, None, "model: expected one, got none; this suite needs a brave heart"),
-        (TEXTS, None, "pipeline: expected one, got none"),
-        ({**BIRDS, "data": {"name": "waterbirds"}}, "miniature", "waterbirds: got no root"),
-        (PEOPLE, "miniature", "this suite needs"),
-    ):
-        with pytest.raises(InvalidInputError, match=message):
+    elsewhere = {**BIRDS, "data": {"name": "waterbirds"}}
+    model, people = (BIRDS, None, "model: .* a brave heart"), (PEOPLE, "miniature", "this suite needs")
+    for task, host, named in (model, people, (TEXTS, None, "pipeline"), (elsewhere, "miniature", "waterbirds")):
+        with pytest.raises(InvalidInputError, match=named):
             run(task, host=host)
 
 
@@ -200,19 +188,16 @@ def test_splits_of_an_embeddings_file(tmp_path: Path) -> None:
     rows = Embeddings.of(np.eye(3), {"split": ["train", "test", "test"]}, ids="abc")
     path = save_embeddings(tmp_path / "e.npz", rows)
     session = Session(Options(out=tmp_path, embeddings=path))
-
-    def split(name: str) -> Data:
-        return Data(name="x", split=name)
-
-    assert session.embedded("images", split("test")).ids == ("b", "c")
-    assert session.embedded("train", split("train")).ids == ("a",)
-    assert session.embedded("val", split("val")) is session.embedded("reference") is None
-    assert len(Session(Options(out=tmp_path, embeddings=path, limit=1)).embedded("images", split("test"))) == 1
-    with pytest.raises(InvalidInputError, match=r"\['test', 'train'\] in the column \"split\"; expected 'val'"):
-        session.embedded("images", split("val"))
+    train, val, test = (Data(name="x", split=name) for name in ("train", "val", "test"))
+    assert session.embedded("images", test).ids == ("b", "c")
+    assert session.embedded("train", train).ids == ("a",)
+    assert session.embedded("val", val) is session.embedded("reference") is None
+    assert len(Session(Options(out=tmp_path, embeddings=path, limit=1)).embedded("images", test)) == 1
+    with pytest.raises(InvalidInputError, match=r"\['test', 'train'\].*'val'"):
+        session.embedded("images", val)
     whole = Session(Options(out=tmp_path, embeddings=save_embeddings(tmp_path / "w.npz", Embeddings.of(np.eye(3)))))
-    assert len(whole.embedded("images", split("test"))) == 3  # what is measured, and no training split
-    assert whole.embedded("train", split("train")) is None
+    assert len(whole.embedded("images", test)) == 3  # what is measured, and no training split
+    assert whole.embedded("train", train) is None
 
 
 def test_of_several_processes_the_first_alone_writes_and_speaks(
@@ -254,48 +239,29 @@ def test_attributes_without_a_column_are_left_out_and_named(run: Any, columns: s
         assert accuracy == {"fairface gender", "fairface age"}
 
 
-GENERATED: dict[str, Any] = {
-    "task": "generation", "name": "small gender", "title": "Gender", "attributes": ["gender"], "images": 2,
-    "judge": {"kind": "miniature"}, "stated_images": 1, "steps": 2, "guidance": 2.0, "clip_score": True,
-    "resamples": 20,
-}  # fmt: skip
-
-
-@pytest.fixture
-def generated(tmp_path: Path) -> dict[str, Any]:
+@pytest.mark.slow
+def test_people_label_what_was_generated_with_pictures_and_clip_score(run: Any, tmp_path: Path) -> None:
     words = {"male": ["male"], "female": ["female"]}
     made = make_prompt_set("two", words, ["nurse", "doctor"], test_concepts=["pilot", "clerk"])
-    path = str(made.to_yaml(tmp_path / "two.yaml"))
-    return {**GENERATED, "prompts": path, "variants": {"cali": {"prompts": [path]}}}
-
-
-@pytest.mark.slow
-def test_generation_with_pictures_and_clip_score(run: Any, generated: dict[str, Any], tmp_path: Path) -> None:
-    found, _ = run(generated, out=tmp_path / "out", charts=True)
+    path, out = str(made.to_yaml(tmp_path / "two.yaml")), tmp_path / "out"
+    generated = {"task": "generation", "name": "small gender", "title": "Gender", "attributes": ["gender"]}
+    generated |= {"judge": {"kind": "miniature"}, "images": 2, "stated_images": 1, "steps": 2, "guidance": 2.0}
+    generated |= {"clip_score": True, "prompts": path, "variants": {"cali": {"prompts": [path]}}, "resamples": 20}
+    found, _ = run(generated, out=out, charts=True)
     assert {f.task for f in found.rows} == {"small gender gender", "small gender: CLIPScore"}
-    pictures = sorted((tmp_path / "out").glob("*.png"))
+    pictures = sorted(out.glob("*.png"))
     assert pictures
-    assert (tmp_path / "out" / "index.html").read_text().count("data:image/png") >= len(pictures)
-    again, said = run(generated, out=tmp_path / "out")
+    assert (out / "index.html").read_text().count("data:image/png") >= len(pictures)
+    again, said = run(generated, out=out)
     assert "small gender: reused" in said
     assert again.rows == found.rows
-
-
-@pytest.mark.slow
-def test_people_label_what_was_drawn(run: Any, generated: dict[str, Any], tmp_path: Path) -> None:
-    run(generated, out=tmp_path / "out")
-    folder = tmp_path / "out" / "images" / "small-gender"
-    files = sorted(path.relative_to(folder).as_posix() for path in folder.glob("*/*/*.png"))
-    rows = [
-        {"version": 1, "image": name, "annotator": who, "attribute": "gender", "value": ("male", "female")[i % 2]}
-        | {"time": "2026-01-01T00:00:00+00:00", "seconds": 1.0}
-        for who in ("anna", "ben")
-        for i, name in enumerate(files)
-    ]
-    labels = tmp_path / "labels.jsonl"
-    labels.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    folder = out / "images" / "small-gender"
+    log = AnnotationLog(tmp_path / "labels.jsonl")
+    for i, name in enumerate(sorted(path.relative_to(folder).as_posix() for path in folder.glob("*/*/*.png"))):
+        for who in ("anna", "ben"):
+            log.append(name, who, "gender", ("male", "female")[i % 2])
     race = {**PEOPLE, "name": "race by people", "attribute": "race", "values": ["White", "Black"]}
-    found, said = run(PEOPLE, race, out=tmp_path / "human", labels=(labels,), drawn=folder)
-    assert {f.metric for f in found.rows} >= {"discrepancy", "alpha"}
+    by_people, said = run(PEOPLE, race, out=tmp_path / "human", labels=(log.path,), drawn=folder)
+    assert {f.metric for f in by_people.rows} >= {"discrepancy", "alpha"}
     assert "race by people: nobody labelled race" in said
-    assert found.provenance[0].prompts == Result.read(tmp_path / "out" / "result.json").provenance[0].prompts
+    assert by_people.provenance[0].prompts == found.provenance[0].prompts

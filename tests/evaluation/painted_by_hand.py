@@ -10,22 +10,15 @@ from PIL import Image
 from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.plan import GeneratedImages, PlannedImage
 from vldebias.pictures import write_png
-from vldebias.prompts import PromptSet
+from vldebias.prompts import make_prompt_set
 
 TRAIN, UNSEEN = ("doctor", "nurse", "chef"), ("pilot", "clerk", "judge", "baker")
 JOBS = (*TRAIN, *UNSEEN)
 GENDERS, AGES = ("male", "female"), ("young", "old", "ageless")
 UNCLEAR = 2  # a gender that the judge below cannot tell
-PEOPLE = PromptSet(
-    "people",
-    groups=tuple((f"a male {job}", f"a female {job}") for job in TRAIN),
-    classes=tuple(f"a {job}" for job in TRAIN),
-    class_names=TRAIN,
-    held_out_groups=tuple((f"a male {job}", f"a female {job}") for job in UNSEEN),
-    held_out_classes=tuple(f"a {job}" for job in UNSEEN),
-    held_out_class_names=UNSEEN,
-    attributes={"male": ("male",), "female": ("female",)},
-    stated_words=("male", "female"),
+VALUES = {"male": ["male"], "female": ["female"]}
+PEOPLE = make_prompt_set(
+    "people", VALUES, TRAIN, ["a {attribute} {concept}"], (), test_concepts=UNSEEN, class_template="a {concept}"
 )
 Shows = dict[str, tuple[int, int, int]]  # path -> gender, age, job
 

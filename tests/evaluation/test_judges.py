@@ -238,14 +238,12 @@ def test_probabilities_are_the_average_over_orders_in_log_space(parts) -> None:
     (image,) = pictures(1)
     got = predict(judge_of(*parts), [image])["gender"][0]
     each = []
-    for first, second in (("female", "male"), ("male", "female")):
-        text = question("gender", [first, second, NONE_OF_THESE])
+    for order in ([0, 1, 2], [1, 0, 2]):
+        text = question("gender", [[*VALUES["gender"], NONE_OF_THESE][i] for i in order])
         chances = np.array([by_hand(parts, image, text, letter) for letter in "ABC"])
-        chances -= np.log(np.exp(chances).sum())
-        each.append({first: chances[0], second: chances[1], NONE_OF_THESE: chances[2]})
-    mean = {name: (each[0][name] + each[1][name]) / 2 for name in each[0]}
-    total = sum(map(np.exp, mean.values()))
-    np.testing.assert_allclose(got, [np.exp(mean[name]) / total for name in VALUES["gender"]], atol=1e-6)
+        each.append((chances - np.log(np.exp(chances).sum()))[order])
+    mean = np.exp(np.mean(each, axis=0))
+    np.testing.assert_allclose(got, (mean / mean.sum())[:2], atol=1e-6)
     assert got.sum() < 1  # the rest is "cannot be told", which counts as unknown
 
 
@@ -271,10 +269,8 @@ def test_a_strong_order_bias_warns(parts) -> None:
         model.lm_head.weight.zero_()
         model.lm_head.weight[processor.tokenizer.convert_tokens_to_ids("A")] = 50.0
     judge, text = judge_of(model, processor), question("gender", ["a", "b", NONE_OF_THESE])
-    (picture,) = pictures(1)
-    if by_hand((model, processor), picture, text, "A") < by_hand((model, processor), picture, text, "B"):
-        with torch.no_grad():  # the sign of a random hidden state
-            model.lm_head.weight.neg_()
+    if np.subtract(*(by_hand((model, processor), pictures(1)[0], text, letter) for letter in "AB")) < 0:
+        model.lm_head.weight.data.neg_()  # the sign of a random hidden state
     with pytest.warns(VldebiasWarning, match="depend on the order"):
         chances = judge.predict(pictures(2))["gender"]
     np.testing.assert_allclose(chances[:, 0], chances[:, 1], atol=0.01)

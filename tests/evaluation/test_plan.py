@@ -23,11 +23,11 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
 
 from diffusers import DDIMScheduler
-from diffusers_tiny import gender, own, sd
+from diffusers_tiny import own, sd
 
 from vldebias import debias, fit_projection
 from vldebias.edit import Fingerprint
-from vldebias.errors import AlreadyAttachedError, InvalidInputError
+from vldebias.errors import InvalidInputError
 from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.plan import GeneratedImages, Plan, PlannedImage, identity, joint_fingerprint
 from vldebias.evaluation.variants import Variant, generate, prepared
@@ -75,14 +75,9 @@ def plan(**changes: Any) -> Plan:
 
 def test_every_prompt_has_its_images_under_every_variant_with_the_same_noise() -> None:
     images = plan().all_images
-    plain, stated = 20 * 3 * 2, 40 * 2 * 2
-    assert Counter((image.variant, image.stated is not None) for image in images) == {
-        ("none", False): plain,
-        ("cali", False): plain,
-        ("none", True): stated,
-        ("cali", True): stated,
-        (BARE, True): stated,
-    }
+    plain, stated = (Counter(one.variant for one in images if bool(one.stated) is told) for told in (False, True))
+    assert plain == dict.fromkeys(["none", "cali"], 20 * 3 * 2)
+    assert stated == dict.fromkeys(["none", "cali", BARE], 40 * 2 * 2)
     assert {image.seed for image in images if image.stated is None} == {0, 1, 2, 40_000, 40_001, 40_002}
     noise = {(image.prompt, image.seed, image.noise) for image in images}
     assert len(noise) == len({one[:2] for one in noise}) == len({one[2] for one in noise})
@@ -149,7 +144,6 @@ def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
         ({"variants": {"a b": {}, "A-B": {}}}, "folders"),
         ({"variants": {"cali": {"method": "magic"}}}, "magic"),
         ({"variants": {"cali": {"method": "target-shares"}}}, "not for pipelines"),
-        ({"variants": {"cali": {"method": "roboshot"}}}, "not for pipelines"),
         ({"subjects": ["nurse"]}, "subjects: .*nurse"),
         ({"subjects": ["astronaut", "astronaut"]}, "subjects: .*astronaut"),
         ({"variants": {"cali": {"lam": -1.0}}}, "lam"),
@@ -217,13 +211,12 @@ def test_black_images_of_a_safety_checker_are_marked() -> None:
 def test_missing_and_damaged_files_are_generated_again_and_no_others(whole: GeneratedImages, tmp_path: Path) -> None:
     shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
     made, before = GeneratedImages.open(tmp_path), contents(tmp_path)
-    missing, cut, garbage, other, stranger = (made.path(image) for image in made.images[3:8])
+    damaged = missing, cut, garbage, other, stranger = [made.path(image) for image in made.images[3:8]]
     missing.unlink()
     cut.write_bytes(cut.read_bytes()[:-40])
     garbage.write_bytes(b"no picture")
     write_png(made.read(made.images[6]), other, {"prompt": "another"})
     Image.new("RGB", (16, 16)).save(stranger)
-    damaged = {missing, cut, garbage, other, stranger}
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.png") if path not in damaged}
     generated_in(tmp_path)
     assert contents(tmp_path) == before
@@ -299,23 +292,15 @@ def test_rounding_of_the_fingerprint_is_not_another_model(whole: GeneratedImages
 
 def test_one_fingerprint_stands_for_all_components() -> None:
     prints = identity(sd())["fingerprints"]
+    others = {
+        "the same": dict(reversed(prints.items())),
+        "tuned": identity(trained())["fingerprints"],
+        "fewer": {name: one for name, one in prints.items() if name != "vae"},
+    }
     joint = Fingerprint.of(joint_fingerprint(prints))
-    assert joint is not None
-
-    def matches(other: dict[str, Any]) -> bool:
-        return joint.matches(Fingerprint.of(joint_fingerprint(other)))
-
-    assert matches(dict(reversed(prints.items())))
-    assert not matches(identity(trained())["fingerprints"])
-    assert not matches({n: p for n, p in prints.items() if n != "vae"})
+    matching = [name for name, one in others.items() if joint.matches(Fingerprint.of(joint_fingerprint(one)))]
+    assert matching == ["the same"]
     assert joint_fingerprint(prints | {"vae": None}) is joint_fingerprint({}) is None
-
-
-def test_a_pipeline_that_carries_a_projection_is_refused(tmp_path: Path) -> None:
-    pipe = sd()
-    with debias(pipe, gender()), pytest.raises(AlreadyAttachedError):
-        generated_in(tmp_path, pipe)
-    assert contents(tmp_path) == {}
 
 
 def test_images_that_are_left_alone_are_copied_and_equal_to_generated_ones(tmp_path: Path) -> None:
@@ -375,15 +360,14 @@ def test_balanced_prompts_are_generated_as_if_written_by_hand_and_others_stay(tm
     assert {part for _, _, part, _ in made.plan.prompts} == {"train", "wordings", "others"}
     images = [image for image in made if image.variant == "balanced"]
     written = balance_prompts([image.prompt for image in images], "gender")
-    values: dict[str, list[str | None]] = {}
+    counts = Counter(zip((image.prompt for image in images), written.values, strict=True))
     for image, text, value in zip(images, written.prompts, written.values, strict=True):
-        values.setdefault(image.prompt, []).append(value)
         about = made.about(image)
         assert (about["value"], about["generated prompt"], about["prompt"]) == (value, text, image.prompt)
         same = np.array_equal(pixels(made, image), pixels(made, image.under("none")))
         assert same == (text == image.prompt) == about["left_alone"]
-    assert all(sorted(map(str, values[prompt])) == ["female"] * 2 + ["male"] * 2 for prompt in PEOPLE.classes)
-    assert all(value is None for one in images if one.part == "others" for value in values[one.prompt])
+    assert all(counts[prompt, value] == 2 for prompt in PEOPLE.classes for value in ("male", "female"))
+    assert not any(counts[one.prompt, value] for one in images if one.part == "others" for value in ("male", "female"))
     batch = [images[i] for i in made.plan.batches(images)[0]]
     texts = [made.about(one)["generated prompt"] for one in batch]
     noise = [torch.Generator().manual_seed(one.noise) for one in batch]

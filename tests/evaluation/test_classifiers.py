@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,9 +59,7 @@ def world(n: int, *, seed: int, agree: float = 0.95, dim: int = 32) -> World:
     return World(unit[0], labels, place, unit[1])
 
 
-class Fitted(NamedTuple):
-    logits: Any
-    chosen: dict[str, Any]
+Fitted = namedtuple("Fitted", "logits chosen")
 
 
 def fit(name: str, train: World, *, val: Any = None, seed: int = 0, **settings: Any) -> Fitted:
@@ -94,23 +93,18 @@ def test_a_seed_gives_one_predictor_and_leaves_the_global_generators_alone(name:
 
 
 @every
-def test_permuted_labels_are_chance_and_labels_help(name: str) -> None:
+def test_permuted_labels_are_chance_labels_help_and_what_was_chosen_has_its_accuracy(name: str) -> None:
     other = world(1200, seed=7)
     head = fit(name, other._replace(labels=np.random.default_rng(0).permutation(other.labels)), **QUICK[name])
     zero_shot = TEST.accuracy(TEST.features @ TRAIN.zero_shot.T).average
     expected, within = (zero_shot, 0.06) if name == "wise-ft" else (0.5, 0.12)  # half of WiSE-FT read no label
     assert TEST.accuracy(head.logits(TEST.features)).average == pytest.approx(expected, abs=within)
+    head = fit(name, TRAIN, val=VAL.split, **QUICK[name])
+    found = VAL.accuracy(head.logits(VAL.features))
+    assert (head.chosen["val_worst_group"], head.chosen["val_average"]) == (found.worst, found.average)
     longer = {"epochs": 30} if "adapter" in name else {}
     found = TEST.accuracy(fit(name, TRAIN, **QUICK[name] | longer).logits(TEST.features))
     assert found.average > (0.65 if name == "wise-ft" else 0.72)
-
-
-@every
-def test_what_was_chosen_comes_with_its_accuracy_on_the_validation_split(name: str) -> None:
-    head = fit(name, TRAIN, val=VAL.split, **QUICK[name])
-    assert head.logits(VAL.features[:0]).shape == (0, 2)
-    found = VAL.accuracy(head.logits(VAL.features))
-    assert (head.chosen["val_worst_group"], head.chosen["val_average"]) == (found.worst, found.average)
 
 
 @refused(
@@ -163,12 +157,10 @@ def test_dfr_averages_the_coefficients_of_its_samples(balance: str, c: float) ->
     ours = fit(f"dfr-{balance}", TRAIN, seed=5, draws=3, c=c, tolerance=1e-9)
     generator, heads = np.random.default_rng(5), []
     x = StandardScaler().fit_transform(TRAIN.features.double().numpy())
-    how = {"l1_ratio": 1.0, "solver": "saga", "random_state": 0}
+    one = LogisticRegression(C=c, tol=1e-7, max_iter=10000, l1_ratio=1.0, solver="saga", random_state=0)
     for _ in range(3):
         counts = balanced_counts(TRAIN.found, balance, generator)
-        one = LogisticRegression(C=c, tol=1e-7, max_iter=10000, **how).fit(
-            *(np.repeat(of, counts, 0) for of in (x, TRAIN.labels))
-        )
+        one.fit(*(np.repeat(of, counts, 0) for of in (x, TRAIN.labels)))
         heads.append(one.decision_function(x))
     logits = ours.logits(TRAIN.features)
     np.testing.assert_allclose((logits[:, 1] - logits[:, 0]).numpy(), np.mean(heads, 0), atol=1e-3)
@@ -176,15 +168,6 @@ def test_dfr_averages_the_coefficients_of_its_samples(balance: str, c: float) ->
     sizes = np.bincount(TRAIN.found)
     of_group = sizes.min() if balance == "sub" else sizes.max()
     assert (ours.chosen["groups"], ours.chosen["rows_per_group"]) == (sizes.tolist(), of_group)
-
-
-def test_erm_leans_on_the_shortcut_and_balancing_mends_it() -> None:
-    erm = TEST.accuracy(fit("erm-linear", TRAIN).logits(TEST.features))
-    assert erm.worst < 0.6
-    assert erm.accuracy[0] > 0.95  # landbirds on land, the shortcut at work
-    for name in ("dfr-sub", "dfr-up"):
-        mended = TEST.accuracy(fit(name, TRAIN, draws=3, tolerance=1e-4).logits(TEST.features))
-        assert mended.worst > erm.worst + 0.1
 
 
 def test_the_adapter_has_the_settings_of_its_authors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,31 +200,27 @@ def data(classes: int, n: int = 90, dim: int = 6) -> tuple[Tensor, NDArray[np.in
     return torch.from_numpy((centres[labels] + 1.5 * draw.normal(size=(n, dim)) + 1) * scales), labels
 
 
-class Head(NamedTuple):
-    weight: Tensor
-    bias: Tensor
-
-    def logits(self, x: Tensor) -> Tensor:
-        return x @ self.weight.T + self.bias
+Head = namedtuple("Head", "weight bias logits")
 
 
 def solve(features: Tensor, labels: NDArray[np.int64], classes: int, **options: Any) -> Head:
-    return Head(*logistic_regression(features, labels, classes, **({"c": 0.7, "tolerance": 1e-8} | options)))
+    weight, bias = logistic_regression(features, labels, classes, **({"c": 0.7, "tolerance": 1e-8} | options))
+    return Head(weight, bias, lambda x: x @ weight.T + bias)
 
 
-def assert_same(ours: Head, weight: Any, bias: Any, tolerance: float = 1e-6) -> None:
+def assert_same(ours: Head, weight: Any, bias: Any) -> None:
     """A bias that all of several classes share says nothing, and nothing penalises it."""
     if len(weight) == 1:  # of two classes scikit-learn has the difference
         weight, bias = np.r_[-weight, weight] / 2, np.r_[-bias, bias] / 2
     shared = (np.asarray(bias) - np.asarray(ours.bias)).mean()
-    np.testing.assert_allclose(ours.weight.numpy(), weight, atol=tolerance, rtol=tolerance)
-    np.testing.assert_allclose(ours.bias.numpy() + shared, bias, atol=tolerance, rtol=tolerance)
+    np.testing.assert_allclose(ours.weight.numpy(), weight, atol=1e-6, rtol=1e-6)
+    np.testing.assert_allclose(ours.bias.numpy() + shared, bias, atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("classes", "c", "counted"), [(2, 0.01, True), (2, 50.0, False), (3, 1.0, True)])
-def test_l2_is_that_of_scikit_learn(classes: int, c: float, counted: bool) -> None:
+@pytest.mark.parametrize(("classes", "c"), [(2, 0.01), (2, 50.0), (3, 1.0)])
+def test_l2_is_that_of_scikit_learn(classes: int, c: float) -> None:
     x, y = data(classes)
-    counts = np.random.default_rng(0).integers(1, 5, len(y)) if counted else None
+    counts = np.random.default_rng(0).integers(1, 5, len(y))
     theirs = LogisticRegression(C=c, tol=1e-10, max_iter=20000, solver="newton-cg")
     theirs.fit(x.numpy(), y, sample_weight=counts)
     ours = solve(x, y, classes, c=c, counts=counts)
@@ -270,22 +249,17 @@ def test_copies_start_chunks_and_scaling_do_not_matter(
     (x, y), how = data(classes), {"penalty": penalty}
     counts, far_x = np.random.default_rng(1).integers(1, 4, len(y)), torch.cat([x, x.flip(1) + 2])
     copies = solve(x.repeat_interleave(torch.from_numpy(counts), 0), np.repeat(y, counts), classes, **how)
-    assert_same(solve(x, y, classes, counts=counts, **how), copies.weight, copies.bias)
-    cold = solve(x, y, classes, **how)
-    far = torch.randn(cold[0].shape).double(), torch.zeros(cold[1].shape).double()
-    assert_same(solve(x, y, classes, start=far, **how), cold.weight, cold.bias)
+    far = torch.randn(copies.weight.shape).double(), torch.zeros(copies.bias.shape).double()
+    assert_same(solve(x, y, classes, counts=counts, start=far, **how), copies.weight, copies.bias)
     standard = torch.from_numpy(StandardScaler().fit(far_x.numpy()).transform(x.numpy()))
     scaled = solve(standard, y, classes, **how)
     monkeypatch.setattr(classifiers, "CHUNK", 7)
     folded = solve(x, y, classes, like=far_x, **how)
     torch.testing.assert_close(folded.logits(x), scaled.logits(standard), atol=1e-5, rtol=1e-5)
-    again = solve(x, y, classes, like=far_x, start=folded, max_iterations=2, **how)
+    wide, wide_like = (torch.cat([of, torch.full((len(of), 1), 3.0).double()], 1) for of in (x, far_x))
+    constant = solve(wide, y, classes, like=wide_like, **how)  # a constant column is not scaled
+    torch.testing.assert_close(constant.logits(wide), folded.logits(x), atol=1e-5, rtol=1e-5)
+    again = solve(x, y, classes, like=far_x, start=folded[:2], max_iterations=2, **how)
     torch.testing.assert_close(again.logits(x), folded.logits(x), atol=1e-5, rtol=1e-5)
     with pytest.warns(VldebiasWarning, match="3 iterations"):
         solve(x, y, classes, c=100.0, max_iterations=3, **how)
-
-
-def test_a_constant_column_is_not_scaled() -> None:
-    x, y = data(2)
-    wide = torch.cat([x, torch.full((90, 1), 3.0).double()], 1)
-    torch.testing.assert_close(solve(wide, y, 2, like=wide).logits(wide), solve(x, y, 2, like=x).logits(x))

@@ -179,6 +179,7 @@ def test_a_measure_has_one_scale_whatever_the_task() -> None:
     assert axes[0].get_xlim() == axes[1].get_xlim()
     assert axes[0].get_xlim()[0] < 0 < 1 < axes[0].get_xlim()[1]
     assert [one.get_text() for one in axes[0].get_yticklabels()] == ["none", "cali"]
+    assert axes[0].get_ylim() == (1.5, -0.5), "the first method on top, and no row is cut off"
 
 
 @settings(max_examples=15, deadline=None)

@@ -178,7 +178,7 @@ def test_the_whole_way_on_the_miniature(tmp_path: Path) -> None:
 
 def test_evaluate_generates_the_methods_that_it_is_given(tmp_path: Path) -> None:
     """Methods are variants of the pipeline; without a folder for the images nothing is generated."""
-    one = PromptSet("one", (("a man", "a woman"),), classes=("A nurse.",), class_names=("nurse",))
+    one = make_prompt_set("one", {"male": ["male"], "female": ["female"]}, ["nurse"])
     fields = {"prompts": one, "methods": ["none", "cali"], "judge": MiniatureJudge().ready(), "attributes": ["gender"]}
     fields |= {"concepts": "train", "stated": False, "steps": 1, "batch_size": 100, "resamples": 5}
     with pytest.raises(InvalidInputError, match="images: expected the folder"):
@@ -211,7 +211,7 @@ def test_the_methods_and_saved_edits_of_the_user_are_variants(tmp_path: Path) ->
 
 def test_several_processes_generate_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vldebias.evaluation.generation.processes", lambda: SimpleNamespace(world=2))
-    with pytest.raises(InvalidInputError, match="one process generates images"):
+    with pytest.raises(InvalidInputError, match="process"):
         task().with_options(Options(out=tmp_path))
 
 

@@ -148,12 +148,7 @@ CASES: list[tuple[Any, ...]] = [  # a name, a call; if it is answered, how and w
     ("labels of another length", lambda: ev(labels=SEX[:-1]), REFUSED, "expected 200 rows in every column"),
     ("labels of one class", lambda: ev(labels=np.array([MALE] * N)), REFUSED, "images of two or more groups"),
     ("labels all unknown", lambda: ev(labels=np.array([""] * N)), REFUSED, "images of two or more groups"),
-    (
-        "one misspelt value",
-        lambda: ev(labels=np.where(np.arange(N) == 1, "femle", SEX)),
-        WARNED,
-        "did you mean 'female'?",
-    ),
+    ("one misspelt", lambda: ev(labels=np.where(ROW[:, 0] == 1, "femle", SEX)), WARNED, "did you mean 'female'?"),
     ("case mixed", lambda: ev(labels=np.where(MIXED, UPPER, SEX)), WARNED, "'MALE' and 'male' differ by case"),
     ("trailing blanks", lambda: ev(labels=np.where(MIXED, BLANK, SEX)), WARNED, "'male' and 'male ' differ by case"),
     ("'nan' texts", lambda: ev(labels=np.where(EVEN, "nan", SEX)), WARNED, "say unknown='nan'"),

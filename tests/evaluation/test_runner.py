@@ -81,10 +81,8 @@ def test_a_run_writes_result_page_and_charts(run: Any, table: Any, tmp_path: Pat
     tasks = [protocol.task for protocol in found.provenance]
     assert tasks == ["birds", "birds: cosines", "table"]
     assert {figure.task for figure in found.rows} == set(tasks)
-    assert all(protocol.title.startswith(("Birds: ", "Table: ")) for protocol in found.provenance)
     page = (tmp_path / "index.html").read_text()
-    assert page.count('class="task"') == len(tasks)
-    assert page.count("data:image/png") == 1
+    assert (page.count('class="task"'), page.count("data:image/png")) == (len(tasks), 1)
     assert "birds: done" in said
 
 
@@ -213,15 +211,15 @@ def test_some_of_the_tasks_are_measured(run: Any, table: Any) -> None:
     other = {**table, "name": "other"}
     found, _ = run(table, other, only=["other"])
     assert [part.task for part in found.provenance] == ["other"]
-    with pytest.raises(InvalidInputError, match=r"'tabel'.*table, other.*'table'"):
+    with pytest.raises(InvalidInputError, match=r"'tabel'"):
         run(table, other, only=["other", "tabel"])
 
 
-@pytest.mark.parametrize("columns", [{"gender"}, {"gender", "age"}, set()])
-def test_attributes_without_a_column_are_left_out_and_named(run: Any, columns: set[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("columns", [["gender"], ["age", "gender"], []])
+def test_attributes_without_a_column_are_left_out_and_named(run: Any, columns: list[str], tmp_path: Path) -> None:
     rng, task = np.random.default_rng(0), load_suite("fairface").tasks[0].model_copy(update={"k": [10]})
     values = {"gender": ("Male", "Female"), "age": tuple(task.classes["age"])}
-    labels = {name: Labels(rng.integers(len(values[name]), size=300), values[name]) for name in sorted(columns)}
+    labels = {name: Labels(rng.integers(len(values[name]), size=300), values[name]) for name in columns}
     images = Embeddings(rng.normal(size=(300, 16)).astype(np.float32), tuple(map(str, range(300))), labels)
     texts = {text: torch.from_numpy(rng.normal(size=16)) for text in task.texts()}
     given = {"embeddings": save_embeddings(tmp_path / "mine.npz", images, texts), "methods": ("cali",)}
@@ -231,7 +229,7 @@ def test_attributes_without_a_column_are_left_out_and_named(run: Any, columns: s
         return
     found, said = run(task, host=None, resamples=10, **given)
     accuracy = {row.task for row in found.rows if row.metric == "accuracy"}  # of the other column's classes
-    if columns == {"gender"}:
+    if columns == ["gender"]:
         assert ({row.task for row in found.rows}, accuracy) == ({"fairface gender"}, set())
         assert "race, age, gender x race, gender x age" in said.replace("\n", " ")
     else:

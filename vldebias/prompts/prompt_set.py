@@ -21,7 +21,7 @@ from vldebias.files import explain, packaged, read_yaml, write_atomically
 
 MAX_PAIRS = 200_000
 _LISTS = ("spurious", "classes", "class_names", "held_out_classes", "held_out_class_names", "stated_words")
-_PROSE = ("description", "source", "limits", "note", "templates")
+_PROSE = {"description", "source", "limits", "note", "templates"}
 # A colour before one of these nouns says something about a person; professions are added.
 _PEOPLE = """
     person people human humans adult adults individual man men woman women boy boys girl girls child children kid
@@ -189,9 +189,8 @@ class PromptSet:
 
     def values_in(self, text: str) -> tuple[str, ...]:
         """Return the values that a text names, in order; "an East Asian man" does not name "Asian" as well."""
-        words, values = self._owners
-        named = set(words.find(text))
-        return tuple(value for value, own in values.items() if own & named)
+        named = set(self._owners[0].find(text))
+        return tuple(value for value, own in self._owners[1].items() if own & named)
 
     @cached_property
     def _owners(self) -> tuple[StatedWords, dict[str, set[str]]]:
@@ -327,8 +326,7 @@ def _build(content: Mapping[str, Any], name: str) -> PromptSet:
     parts = tuple(own for part in map(_packaged, recipe.parts) for own in part.parts or (part,))
     for key in fields if parts else ():
         fields[key] = tuple(dict.fromkeys(chain(fields[key], *(getattr(part, key) for part in parts))))
-    fields |= {key: getattr(recipe, key) for key in _PROSE}
-    prompts = PromptSet(name=name, parts=parts, attributes=attribute, **fields)
+    prompts = PromptSet(name=name, parts=parts, attributes=attribute, **fields, **recipe.model_dump(include=_PROSE))
     vars(prompts)["recipe"] = recipe  # for to_yaml; dataclasses.replace leaves it out
     return prompts
 
@@ -357,8 +355,8 @@ def load_prompts(name_or_path: str | Path | Mapping[str, Any] | PromptSet) -> Pr
     if isinstance(name_or_path, PromptSet):
         return name_or_path
     if isinstance(name_or_path, Mapping):
-        content = {key: value for key, value in name_or_path.items() if key != "name"}
-        name = where = str(name_or_path.get("name", "custom"))
+        content = dict(name_or_path)
+        name = where = str(content.pop("name", "custom"))
     elif not isinstance(name_or_path, (str, Path)):
         raise InvalidInputError(f"prompts: got {name_or_path!r}; expected a name, a path, a PromptSet or a mapping")
     else:

@@ -50,7 +50,7 @@ class LabelSample(Strict):
             answer of the judge, and `sure`, its probability of that. about: attribute and judge.
         """
         order = images.path.map(lambda path: hashlib.sha256(f"{seed}\0{path}".encode()).digest())
-        strata, needs = [], []
+        strata, needs = list[tuple[str, ...]](), list[tuple[float, int]]()
         for _, rows in images.loc[order.sort_values().index].groupby(["within", "said"]):
             middle = rows.sure.median()
             above = rows.sure > middle if rows.sure.max() > middle else rows.sure >= middle  # many may be alike

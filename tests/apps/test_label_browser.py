@@ -11,7 +11,7 @@ from browsing import NARROW, WIDE, free_port, looked_at, opened, served
 from label_parts import draw
 from PIL import Image
 
-from vldebias.evaluation.answers import NO_PERSON, Answer, read_log
+from vldebias.evaluation.answers import NO_PERSON, AnnotationLog, Answer
 from vldebias.miniature import open_world
 from vldebias.pictures import write_png
 
@@ -42,7 +42,7 @@ def shared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
 
 def answers(out: Path, *annotators: str) -> list[Answer]:
     """Of these annotators, or of all."""
-    return [answer for answer in read_log(out) if not annotators or answer.annotator in annotators]
+    return [answer for answer in AnnotationLog(out).read() if not annotators or answer.annotator in annotators]
 
 
 def begin(page: Any, name: str) -> None:

@@ -16,7 +16,7 @@ from PIL import Image
 
 from tests.refusals import refused
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.answers import CANNOT_TELL, NO_PERSON, AnnotationLog, read_log
+from vldebias.evaluation.answers import CANNOT_TELL, NO_PERSON, AnnotationLog
 from vldebias.evaluation.plan import PlannedImage
 
 
@@ -176,7 +176,7 @@ def test_several_annotators_at_once_do_not_mix(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda i: seen(engine, names[i], i % 4), range(8)))
     answers = engine.log.answers()
-    assert len(answers) == 8 * 12 == len(read_log(engine.log.path))
+    assert len(answers) == 8 * 12 == len(engine.log.read())
     assert all(answer.value == GENDER.choices[names.index(answer.annotator) % 4] for answer in answers.values())
 
 

@@ -8,7 +8,6 @@ import pytest
 from label_parts import AGE, GENDER, draw, study
 
 from vldebias.cli.apps import page as app_page
-from vldebias.evaluation.answers import read_log
 
 pages, engines = app_page("label.page"), app_page("label.engine")
 
@@ -43,12 +42,12 @@ def test_nothing_that_is_sent_says_where_an_image_comes_from(engine: Any, page: 
 def test_an_answer_is_kept_and_the_next_question_shown(engine: Any, page: Any) -> None:
     first = page._start("Ada")
     second = page._answering(1)(first[0], first[1])
-    (answer,) = read_log(engine.log.path)
+    (answer,) = engine.log.read()
     assert (answer.annotator, answer.attribute, answer.value) == ("Ada", "gender", "female")
     assert 0 < answer.seconds < 5
     assert "Age?" in shown(second)
     again = page._answering(1)(first[0], second[1])  # the page shows another step by now
-    assert len(read_log(engine.log.path)) == 1
+    assert len(engine.log.read()) == 1
     assert again[0].step == first[0].step
 
 

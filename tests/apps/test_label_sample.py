@@ -13,7 +13,6 @@ from label_parts import draw
 
 from tests.refusals import refused
 from vldebias.cli.apps import page
-from vldebias.evaluation.answers import read_log
 from vldebias.evaluation.scores import judge_images
 from vldebias.metrics import corrected_shares
 
@@ -52,7 +51,7 @@ def test_it_is_drawn_by_the_judge_and_answers_keep_their_weights(folder: Path) -
     assert sum(weights.values()) == pytest.approx(60)
     assert len(set(weights.values())) > 1
     answer_all(study, "ada")
-    answers = read_log(study.log.path)
+    answers = study.log.read()
     assert {one.image: one.weight for one in answers} == weights
     again = label.open_study(folder, ["gender"], most=20, seed=5)  # the lot is cast
     assert again.folder.weights == weights
@@ -65,9 +64,9 @@ def test_a_larger_one_goes_on_with_the_first_whose_answers_count_less(folder: Pa
     assert (study.progress(), len(study.folder.records)) == ({"ada": 20}, 40)
     kept = study.log.answers().values()
     assert {one.image: one.weight for one in kept}.items() <= study.folder.weights.items()
-    lines = len(read_log(study.log.path))
+    lines = len(study.log.read())
     assert len(label.open_study(folder, ["gender"], most=30).folder.records) == 40  # never smaller
-    assert len(read_log(study.log.path)) == lines  # said again once
+    assert len(study.log.read()) == lines  # said again once
     every = label.open_study(folder, ["gender"], most=None)
     assert set(every.folder.weights.values()) == {1.0}
 
@@ -79,7 +78,7 @@ def test_without_a_judge_prompts_come_in_turn(tmp_path: Path) -> None:
     assert not study.folder.weights
     assert not (tmp_path / "answers.sample.json").exists()
     answer_all(study, "ada")
-    assert read_log(study.log.path)[0].weight is None
+    assert study.log.read()[0].weight is None
     judge_images(READER, draw(tmp_path, images=15))
     assert not label.open_study(tmp_path, ["gender"], most=20).folder.weights  # begun in turn, goes on in turn
 

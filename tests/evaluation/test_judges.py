@@ -32,7 +32,6 @@ from vldebias.evaluation.judges import (
     decide,
     logit_scale,
     predict,
-    question,
 )
 from vldebias.evaluation.plan import GeneratedImages
 from vldebias.evaluation.scores import judge_images, last_judgements
@@ -238,7 +237,7 @@ def test_probabilities_are_the_average_over_orders_in_log_space(parts) -> None:
     got = predict(judge_of(*parts), [image])["gender"][0]
     each = []
     for order in ([0, 1, 2], [1, 0, 2]):
-        text = question("gender", [[*VALUES["gender"], NONE_OF_THESE][i] for i in order])
+        text = VlmJudge.question("gender", [[*VALUES["gender"], NONE_OF_THESE][i] for i in order])
         chances = np.array([by_hand(parts, image, text, letter) for letter in "ABC"])
         each.append((chances - np.log(np.exp(chances).sum()))[order])
     mean = np.exp(np.mean(each, axis=0))
@@ -266,7 +265,7 @@ def test_a_strong_order_bias_warns(parts) -> None:
     with torch.no_grad():  # says A, whatever is asked
         model.lm_head.weight.zero_()
         model.lm_head.weight[processor.tokenizer.convert_tokens_to_ids("A")] = 50.0
-    judge, text = judge_of(model, processor), question("gender", ["a", "b", NONE_OF_THESE])
+    judge, text = judge_of(model, processor), VlmJudge.question("gender", ["a", "b", NONE_OF_THESE])
     if np.subtract(*(by_hand((model, processor), pictures(1)[0], text, letter) for letter in "AB")) < 0:
         model.lm_head.weight.data.neg_()  # the sign of a random hidden state
     with pytest.warns(VldebiasWarning, match="depend on the order"):

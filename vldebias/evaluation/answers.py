@@ -106,30 +106,27 @@ class AnnotationLog:
             sync(self.path.parent)
 
     def answers(self) -> dict[Key, Answer]:
-        """Return (annotator, image, attribute) -> last answer, empty without a file. Raises: see `read_log`."""
-        return {answer.key: answer for answer in read_log(self.path)} if self.path.exists() else {}
+        """Return (annotator, image, attribute) -> last answer, empty without a file. Raises: see `read`."""
+        return {answer.key: answer for answer in self.read()} if self.path.exists() else {}
 
+    def read(self) -> list[Answer]:
+        """Return all answers in the order of their lines; a torn last line is skipped with a warning.
 
-def read_log(path: Path) -> list[Answer]:
-    """Return all answers in the order of their lines; a torn last line is skipped with a warning.
-
-    Raises:
-        InvalidInputError: lines that are no answers; the message has the number of each of the first few.
-    """
-    content = read_bytes(path)
-    answers, problems = [], []
-    for number, line in enumerate(content.removesuffix(_torn(path, content)).split(b"\n"), start=1):
-        if line.strip():
-            try:
-                answers.append(Answer.model_validate_json(line))
-            except ValidationError as error:
-                problems.append(f"line {number}: {explain(error)}")
-    if problems:
-        raise InvalidInputError(
-            f"{path}: {len(problems)} lines are no answers of the labelling app: {'; '.join(problems[:5])}; correct or "
-            "remove them"
-        )
-    return answers
+        Raises:
+            InvalidInputError: lines that are no answers; the message has the number of each of the first few.
+        """
+        content = read_bytes(self.path)
+        answers, problems = [], []
+        for number, line in enumerate(content.removesuffix(_torn(self.path, content)).split(b"\n"), start=1):
+            if line.strip():
+                try:
+                    answers.append(Answer.model_validate_json(line))
+                except ValidationError as error:
+                    problems.append(f"line {number}: {explain(error)}")
+        if problems:
+            came = f"{len(problems)} lines are no answers of the labelling app: {'; '.join(problems[:5])}"
+            raise InvalidInputError(f"{self.path}: {came}; correct or remove them")
+        return answers
 
 
 def _torn(path: Path, content: bytes) -> bytes:
@@ -156,7 +153,7 @@ def read_answers(paths: Sequence[Path]) -> list[Answer]:
     """
     last = dict[Key, Answer]()
     for path in paths:
-        for key, answer in {one.key: one for one in read_log(path)}.items():
+        for key, answer in {one.key: one for one in AnnotationLog(path).read()}.items():
             last[key] = max(last.get(key, answer), answer, key=lambda one: one.time)
     if not last:
         raise InvalidInputError(f"labels: no answer in {', '.join(map(str, paths)) or 'no files'}")

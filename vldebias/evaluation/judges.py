@@ -239,12 +239,6 @@ def logit_scale(model: Any) -> float:
     raise InvalidInputError(f"{type(model).__name__} has no logit_scale, which turns cosines into probabilities")
 
 
-def question(attribute: str, options: Sequence[str]) -> str:
-    """Return the text of a question: its options by letter, in the order given."""
-    listed = "\n".join(f"{letter}. {option}" for letter, option in zip(string.ascii_uppercase, options, strict=False))
-    return f"Which {attribute} does the main subject of this picture show?\n{listed}\nAnswer with the letter alone."
-
-
 @register_judge
 class VlmJudge(JudgeSpec):
     """Judge images with any transformers image-text-to-text model (LLaVA, Qwen-VL, SmolVLM and similar ones).
@@ -261,6 +255,14 @@ class VlmJudge(JudgeSpec):
     model: str
     questions: dict[str, Annotated[tuple[str, ...], Field(min_length=2, max_length=25)]] = Field(default_factory=dict)
     batch_size: Count = 8
+
+    @staticmethod
+    def question(attribute: str, options: Sequence[str]) -> str:
+        """Return the text of a question: its options by letter, in the order given."""
+        listed = "\n".join(
+            f"{letter}. {option}" for letter, option in zip(string.ascii_uppercase, options, strict=False)
+        )
+        return f"Which {attribute} does the main subject of this picture show?\n{listed}\nAnswer with the letter alone."
 
     def ready(self, task: Any, session: Session) -> Judge:
         """Return the judge with its model loaded."""
@@ -281,7 +283,7 @@ class VlmJudge(JudgeSpec):
                 some, each = sorted(values), []
                 for first in range(len(some)):  # each value is once in each place
                     order = [*some[first:], *some[:first], NONE_OF_THESE]
-                    rows = self._asked(model, processor, images, question(attribute, order), len(order))
+                    rows = self._asked(model, processor, images, self.question(attribute, order), len(order))
                     each.append(rows[:, [*map(order.index, values), -1]])
                 chances = np.exp(each)
                 bias = 0.5 * np.abs(chances[:, None] - chances[None]).sum(-1).max(axis=(0, 1)).mean()
@@ -293,7 +295,7 @@ class VlmJudge(JudgeSpec):
                 said[attribute] = np.exp(mean - np.logaddexp.reduce(mean, axis=1, keepdims=True))[:, :-1]
             return said
 
-        texts = {attribute: question(attribute, sorted(some)) for attribute, some in names.items()}
+        texts = {attribute: self.question(attribute, sorted(some)) for attribute, some in names.items()}
         mark = hash_of([weights_fingerprint(model), processor.chat_template, texts, names])
         return Judge(self.model, names, answers, mark)
 

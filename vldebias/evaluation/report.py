@@ -22,7 +22,7 @@ from vldebias.errors import InvalidInputError, need, shortened
 from vldebias.evaluation.result import CHANCE, COLUMNS, NONE, Result, TaskProvenance
 from vldebias.files import write_atomically
 from vldebias.methods import METHODS
-from vldebias.metrics.metric import metric_of
+from vldebias.metrics.metric import get_metric
 from vldebias.miniature.words import WORLDS
 from vldebias.pictures import INK, for_matplotlib, read_png, subplots
 
@@ -73,7 +73,7 @@ def told(result: Result) -> pd.DataFrame:
     query), before (value of none), chance (of random rankings), at_chance (none is no more biased), published.
     """
     t, keys = result.to_pandas(), ["task", "metric", "subset"]
-    about = {name: metric_of(name) for name in t.metric.unique()}
+    about = {name: get_metric(name, strict=False) for name in t.metric.unique()}
     t["title"], t["kind"] = t.metric.map(lambda name: about[name].title), t.metric.map(lambda name: about[name].kind)
     t["hint"] = (" (" + t.better + " is better)").where(t.better != "neither", "")
     t["measure"] = t.title + t.subset.where(t.subset == "", ", " + t.subset)
@@ -181,7 +181,7 @@ def opening(t: pd.DataFrame, measures: Measures = ()) -> list[str]:
     return [
         f"{one.row.measure} of {one.row.task}: {one.verdict}, from {one.before} to {one.after} under {one.row.name}"
         f"{f' (chance {one.chance})' if one.chance else ''}; cost: {one.costs}."
-        for one in [one for one in found if metric_of(one.row.metric).of != "texts"] or found
+        for one in [one for one in found if get_metric(one.row.metric, strict=False).of != "texts"] or found
     ]
 
 
@@ -302,7 +302,7 @@ def dots(rows: pd.DataFrame) -> Plot:
         axis.set_yticks(range(len(points)), list(map(for_matplotlib, points.name)))
         axis.set_ylim(len(points) - 0.5, -0.5)
         first = panel.iloc[0]
-        same, (low, high) = rows[rows.metric == first.metric], metric_of(first.metric).bounds
+        same, (low, high) = rows[rows.metric == first.metric], get_metric(first.metric, strict=False).bounds
         low = low if np.isfinite(low) else min(0.0, same.low.min())
         high = high if np.isfinite(high) else max(0.0, same.high.max())
         margin = 0.02 * ((high - low) or 1)

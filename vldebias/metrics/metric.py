@@ -82,18 +82,18 @@ def register_metric(metric: Metric) -> Metric:
     return METRICS.register(metric)
 
 
-def get_metric(name: str | Metric) -> Metric:
-    """Return the metric of a row; "max_skew@10" gives "max_skew" with k in its title, an unknown name is refused."""
+def get_metric(name: str | Metric, *, strict: bool = True) -> Metric:
+    """Return the metric of a row; "max_skew@10" gives "max_skew" with k in its title.
+
+    strict: refuse an unknown name; else make a metric of it, as for a row that another package measured.
+    """
     if isinstance(name, Metric):
         return name
     base, at, k = name.partition("@")
+    if not strict and base not in METRICS:
+        return Metric(name, name.replace("_", " "), "bias")
     known = METRICS[base]
     return replace(known, name=name, title=f"{known.title}@{k}") if at else known
-
-
-def metric_of(name: str) -> Metric:
-    """Return `get_metric(name)`, or a metric made from a name that is unknown, as in the result of another package."""
-    return get_metric(name) if name.partition("@")[0] in METRICS else Metric(name, name.replace("_", " "), "bias")
 
 
 def computed(of: Of) -> list[tuple[Metric, Callable[..., np.ndarray]]]:

@@ -244,6 +244,26 @@ def test_a_reference_has_to_earn_what_it_changes() -> None:
     assert skew(*made, many) < skew(*made, alone) - 0.03
 
 
+@pytest.mark.parametrize(
+    ("values", "on_images", "chosen"),
+    [
+        ((1.0, 0.5, 0.8), (False, False, False), 1),
+        ((1.0, 0.8, 0.5), (False, False, False), 2),
+        ((1.0, 0.2, 0.5), (False, True, False), 1),
+        ((1.0, 0.5, 0.499), (False, False, True), 1),  # a method that is fitted to images has to be clearly better
+        ((1.0, 0.5, 0.2), (False, False, True), 2),
+        ((1.0, 0.999, 1.2), (False, False, True), 0),  # no edit is better beyond its interval
+    ],
+)
+def test_the_smallest_gap_that_is_clearly_smaller_is_chosen(values, on_images, chosen: int) -> None:
+    evidence = object.__new__(auto._Evidence)
+    evidence.kinds, evidence.weights = ("texts",), torch.ones(1, dtype=torch.float64)
+    gaps = [value + 0.02 * normal(1, 201, seed=i) for i, value in enumerate(values)]
+    for gap, value in zip(gaps, values, strict=True):
+        gap[:, 0] = value
+    assert evidence.chosen(gaps, on_images) == chosen
+
+
 @st.composite
 def odd_problems(draw: st.DrawFn) -> tuple[TextTable, PromptSet, Reference | None]:
     """Groups of any words, values that spurious prompts or one group name, texts that are one to the model, images."""

@@ -186,10 +186,7 @@ def opening(t: pd.DataFrame, measures: Measures = ()) -> list[str]:
 
 
 def text(result: Result, measures: Measures = (), most: int = 40) -> str:
-    """Return the summary rows as plain text of a limited number of lines, as `print(result)` and the terminal show.
-
-    The first measures of every task come first.
-    """
+    """Return the summary rows as text of about `most` lines, for `print`: the first measures of every task first."""
     t = told(result)
     some, every = _some(t[t.whole], measures), list[str]()
     some = some.assign(place=some.groupby("task").measure.transform(lambda of: of.factorize()[0]))
@@ -226,10 +223,7 @@ def plain(value: Any) -> str:
 
 
 def grids(block: pd.DataFrame) -> Iterator[tuple[str, list[str], list[tuple[str, list[Any]]], bool]]:
-    """Yield (caption, heads, rows of cells, whether of parts): methods by measures, then parts by methods per measure.
-
-    A cell is a row of the frame, or None.
-    """
+    """Yield (caption, heads, rows of cells, or None, whether of parts): methods by measures, parts by methods."""
     block = block.assign(title=block.title + block.hint.where(block.whole, ""))
     for parts, of, down, across in ((False, "subset", "name", "title"), (True, "title", "subset", "name")):
         for caption, own in block[block.whole != parts].groupby(of, sort=False):

@@ -36,7 +36,7 @@ from vldebias.pictures import subplots, write_png
 from vldebias.training.loop import fit
 from vldebias.training.monitor import Monitor, image_features, text_features
 from vldebias.training.objective import Objective, Trainee
-from vldebias.training.pairs import mixture_noise
+from vldebias.training.pairs import Pairs
 from vldebias.training.sampling import numpy_generator, torch_generator
 from vldebias.training.settings import LoopSettings, LossSettings
 
@@ -103,7 +103,7 @@ def learned_from(noise: str, share: float, seed: int) -> tuple[Tensor, list[str]
     """Return pixels and captions of which a share is wrong."""
     images, species = pixels(fewer(seed)), fewer(seed).species.numpy()
     if noise == "mixture":
-        species = species[mixture_noise(len(species), share, seed)]
+        species = species[Pairs.noise(len(species), share, seed)]
     elif noise == "class":
         species = class_noise(species, share, len(TEXTS), seed)
     else:
@@ -210,7 +210,7 @@ def loss_of(cell: Cell) -> dict[str, Any]:
 def noisy(seed: int, eta: float) -> tuple[Birds, NDArray[np.int64]]:
     """Return the renders of a seed, and the species that each caption names: a share eta is drawn from all."""
     world = birds.sample(IMAGES, seed=1000 + seed)
-    return world, world.species.numpy()[mixture_noise(IMAGES, eta, seed)]
+    return world, world.species.numpy()[Pairs.noise(IMAGES, eta, seed)]
 
 
 @lru_cache(maxsize=1)

@@ -8,7 +8,7 @@ from itertools import count
 import torch
 from torch import Tensor
 
-from vldebias.training.batches import Batch, Tokenize, codes_of
+from vldebias.training.batches import Batch, Tokenize
 from vldebias.training.sampling import Sampler, torch_generator
 
 
@@ -43,7 +43,7 @@ class TensorBatches:
             place = {text: row for row, text in enumerate(dict.fromkeys(captions))}
             each = torch.tensor([place[text] for text in captions])
             self.tokens = {name: tokens[each] for name, tokens in tokenize(list(place)).items()}
-            self.columns["captions"] = codes_of(captions)
+            self.columns["captions"] = Batch.codes(captions)
 
     def starting(self, first: int) -> Generator[Batch, None, None]:
         """Yield micro-batches `first`, `first` + 1, ... without end."""

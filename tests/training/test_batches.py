@@ -18,7 +18,7 @@ from training_parts import Stream, caption, image_data, jittered, number_of, pla
 from vldebias.errors import VldebiasWarning
 from vldebias.training.batches import MapBatches, StreamBatches
 from vldebias.training.pairs import Pairs
-from vldebias.training.sampling import Sampler, epoch_order, numpy_generator, torch_generator
+from vldebias.training.sampling import Sampler, numpy_generator, torch_generator
 
 N, PER_EPOCH = 23, 5
 SIZES = st.tuples(st.integers(1, 60), st.integers(1, 7), st.integers(1, 4)).filter(lambda s: s[0] >= s[1] * s[2])
@@ -62,11 +62,11 @@ def test_batches_of_an_epoch_follow_its_order_and_leave_out_the_rest(sizes: tupl
     items, batch, world = sizes
     sampler = Sampler(items, batch * world, seed=2, rank=0, world=1)
     for epoch in (0, 3):
-        assert sorted(epoch_order(items, 2, epoch)) == list(range(items))
+        assert sorted(Sampler.order(items, 2, epoch)) == list(range(items))
         numbers = range(epoch * sampler.per_epoch, (epoch + 1) * sampler.per_epoch)
         assert {sampler.epoch(number) for number in numbers} == {epoch}
         rows = np.concatenate([sampler.rows(number) for number in numbers])
-        assert rows.tolist() == epoch_order(items, 2, epoch)[: sampler.per_epoch * batch * world].tolist()
+        assert rows.tolist() == Sampler.order(items, 2, epoch)[: sampler.per_epoch * batch * world].tolist()
 
 
 def test_generators_differ_by_purpose_and_place() -> None:

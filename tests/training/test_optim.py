@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from vldebias.losses import GlobalContrastiveLoss
-from vldebias.training.optim import Average, climbed, cosine_rate, parameter_groups, still
+from vldebias.training.optim import Average, climbed, still
+from vldebias.training.settings import LoopSettings
 
 methods = pytest.mark.parametrize("method", ["sam", "asam"])
 
@@ -203,18 +204,10 @@ def test_a_mean_of_half_precision_still_moves() -> None:
 
 @given(steps=st.integers(1, 400), warmup=st.floats(0, 0.9))
 def test_it_rises_then_falls_to_the_end(steps: int, warmup: float) -> None:
-    rates = [cosine_rate(step, steps, peak=1.0, warmup=warmup) for step in range(steps)]
+    chosen = LoopSettings(steps=steps, lr=1.0, warmup=warmup)
+    rates = [chosen.rate(step, steps) for step in range(steps)]
     top = rates.index(max(rates))
     assert rates[: top + 1] == sorted(rates[: top + 1])
     assert all(a >= b - 1e-12 for a, b in zip(rates[top:], rates[top + 1 :], strict=False))
     assert all(0 <= rate <= 1 + 1e-12 for rate in rates)
     assert rates[0] > 0
-
-
-def test_vectors_and_scalars_do_not_decay_and_what_is_frozen_is_in_no_group() -> None:
-    module, _ = averaged(0.5)
-    module.register_parameter("log_temperature", nn.Parameter(torch.zeros(())))
-    matrices, others = parameter_groups(module, 0.1)
-    assert (matrices["weight_decay"], others["weight_decay"]) == (0.1, 0.0)
-    assert [p.ndim for p in matrices["params"]] == [2]
-    assert sorted(p.ndim for p in others["params"]) == [0, 1, 1, 1]

@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from scipy.stats import binomtest, chisquare
-from training_parts import caption, image_data, picture
+from training_parts import caption, image_data, picture, tiny_towers
 
 from vldebias.data import ImageData, Labels
 from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.training.pairs import Pairs, check_held_out, make_pairs, mixture_noise, open_images
+from vldebias.training.monitor import Monitor
+from vldebias.training.pairs import Pairs, make_pairs, open_images
 from vldebias.training.settings import load_settings
 
 
@@ -44,16 +45,21 @@ def test_captions_from_labels_leave_out_unknown_rows() -> None:
     assert source.read(1) == picture(2)
 
 
-def test_held_out_data_that_are_learned_from_are_refused_and_some_are_told() -> None:
+def test_held_out_data_that_are_learned_from_are_refused_and_some_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def monitor(first: int, name: str) -> Monitor | None:
+        opened = data(first, name)
+        monkeypatch.setattr("vldebias.training.monitor.open_images", lambda *_, held_out: opened)
+        return Monitor.held_out(load_settings(data="own", val_split="val"), data(0, "b"), tiny_towers())
+
     def data(first: int, name: str) -> Any:
         return replace(image_data(10, path=lambda row: f"{first + row}.png"), fingerprint=name)
 
-    check_held_out(data(100, "a"), data(0, "b"))
+    assert monitor(100, "a") is not None
     with pytest.warns(VldebiasWarning, match="5 of 10 images are files to learn from"):
-        check_held_out(data(5, "a"), data(0, "b"))
-    for held_out in (data(1, "a"), data(100, "b")):
+        monitor(5, "a")
+    for first, name in ((1, "a"), (100, "b")):
         with pytest.raises(InvalidInputError, match="is the training data"):
-            check_held_out(held_out, data(0, "b"))
+            monitor(first, name)
 
 
 def test_groups_are_crossed_without_what_does_not_occur() -> None:
@@ -138,7 +144,7 @@ def fits(count: int, n: int, rate: float) -> bool:
 
 
 def test_replaced_captions_follow_the_captions_of_the_data_and_say_nothing_of_the_image() -> None:
-    source = mixture_noise(N, 0.7, 1)
+    source = Pairs.noise(N, 0.7, 1)
     moved = source != np.arange(N)
     taken = Counter(CAPTIONS[i] for i in source[moved])
     expected = {text: count / N * moved.sum() for text, count in Counter(CAPTIONS).items()}
@@ -148,12 +154,12 @@ def test_replaced_captions_follow_the_captions_of_the_data_and_say_nothing_of_th
     assert chisquare(observed, [*wanted, moved.sum() - sum(wanted)]).pvalue > 1e-4
     most = Counter(CAPTIONS).most_common(1)[0][0]
     own = np.array([text == most for text in CAPTIONS])
-    other = own[mixture_noise(N, 1.0, 2)]
+    other = own[Pairs.noise(N, 1.0, 2)]
     assert fits(int(other[own].sum()), int(own.sum()), float(own.mean()))
 
 
 @given(st.integers(0, 50), st.integers(0, 9), st.floats(0, 1), st.floats(0, 1))
 def test_more_noise_keeps_what_less_noise_did(n: int, seed: int, one: float, other: float) -> None:
-    less, more = (mixture_noise(n, eta, seed) for eta in sorted((one, other)))
+    less, more = (Pairs.noise(n, eta, seed) for eta in sorted((one, other)))
     changed = less != np.arange(n)
     assert (more[changed] == less[changed]).all()

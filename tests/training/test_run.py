@@ -22,10 +22,12 @@ from vldebias.loading import load_host
 from vldebias.methods import load_edits
 from vldebias.miniature import load_clip
 from vldebias.progress import Progress
+from vldebias.training.batches import Batches
 from vldebias.training.loop import fit
+from vldebias.training.monitor import Monitor
 from vldebias.training.objective import Objective, Trainee
 from vldebias.training.pairs import make_pairs, open_images
-from vldebias.training.run import list_pairs, make_batches, make_monitor, steps_done, train_model
+from vldebias.training.run import list_pairs, steps_done, train_model
 from vldebias.training.settings import TrainSettings, load_settings
 
 SMALL: dict[str, Any] = {"items": 24, "val_items": 12, "batch_size": 8, "workers": 0, "score_pairs": False}
@@ -102,10 +104,8 @@ def test_a_finished_run_says_so_and_is_scored_on_what_is_asked_now(tmp_path: Pat
     state = (tmp_path / "state.pt").read_bytes()
     assert "goes on after step 1 of 1" in logged(small(val_items=9, **chosen), tmp_path)
     assert (tmp_path / "state.pt").read_bytes() == state
-    now, monitor = (
-        json.loads((tmp_path / "run.json").read_text())["after"],
-        make_monitor(small(val_items=9), world(), loaded(tmp_path / "model")),
-    )
+    now = json.loads((tmp_path / "run.json").read_text())["after"]
+    monitor = Monitor.held_out(small(val_items=9), world(), loaded(tmp_path / "model"))
     assert monitor is not None
     assert now == pytest.approx(monitor(loaded(tmp_path / "model")))
     assert now["positive_score"] != then["positive_score"]
@@ -116,10 +116,8 @@ def test_a_finished_run_says_so_and_is_scored_on_what_is_asked_now(tmp_path: Pat
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
 def test_bias_is_watched_and_the_projection_fitted_at_the_end(tmp_path: Path) -> None:
     chosen = small(data="portraits", label="label", group="gender", debias="gender", val_items=30, tune="heads")
-    outcome, monitor = (
-        train_model(chosen, tmp_path, cpu=True),
-        make_monitor(chosen, world(), loaded(tmp_path / "model")),
-    )
+    outcome = train_model(chosen, tmp_path, cpu=True)
+    monitor = Monitor.held_out(chosen, world(), loaded(tmp_path / "model"))
     assert outcome is not None
     assert monitor is not None
     assert "zero_shot_worst_group" in outcome["after"]
@@ -145,7 +143,7 @@ def test_pairs_are_listed_without_training(tmp_path: Path, monkeypatch: pytest.M
 
 def first(data: Any = None, **given: Any) -> Any:
     chosen = own(**given)
-    source: Any = make_batches(make_pairs(data or world(), chosen), chosen, tiny_towers())
+    source: Any = Batches.of(make_pairs(data or world(), chosen), chosen, tiny_towers())
     return take(source, 0, 1)[0]
 
 
@@ -159,7 +157,7 @@ def test_a_killed_run_goes_on_in_the_middle_of_its_stream(tmp_path: Path) -> Non
 
         found = tiny_towers()
         objective = Objective(chosen, temperature=0.3, items=None)
-        batches = make_batches(stream, chosen, found)
+        batches = Batches.of(stream, chosen, found)
         history = fit(Trainee(found, objective), batches, chosen, folder=folder, on_step=interrupt)
         return [entry["loss"] for entry in history], found.model.state_dict()
 

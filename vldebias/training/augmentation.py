@@ -44,8 +44,7 @@ class Augmentation:
         """Return an RGB image as augmented pixels (3, h, w)."""
         bicubic = need("torchvision.transforms").InterpolationMode.BICUBIC
         T = need("torchvision.transforms.v2.functional")
-        top, left, height, width = crop_box(image.height, image.width, (self.crop, 1.0), generator)
-        image = T.resized_crop(image, top, left, height, width, list(self.size), bicubic)
+        image = T.resized_crop(image, *self.box(image.height, image.width, generator), list(self.size), bicubic)
         if _uniform(0, 1, generator) < 0.5 * self.flip:
             image = T.horizontal_flip(image)
         if self.jitter and _uniform(0, 1, generator) < JITTER_SHARE:
@@ -58,21 +57,18 @@ class Augmentation:
         pixels: Tensor = T.normalize(T.pil_to_tensor(image).float() / 255, list(self.mean), list(self.std))
         return pixels
 
-
-def crop_box(
-    height: int, width: int, share: tuple[float, float], generator: torch.Generator
-) -> tuple[int, int, int, int]:
-    """Return (top, left, height, width) of a random crop, distributed as in torchvision's RandomResizedCrop."""
-    for _ in range(10):
-        area = height * width * _uniform(*share, generator)
-        ratio = math.exp(_uniform(math.log(RATIO[0]), math.log(RATIO[1]), generator))
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            top, left = (int(torch.randint(last + 1, (), generator=generator)) for last in (height - h, width - w))
-            return top, left, h, w
-    w = min(width, round(height * RATIO[1]))
-    h = min(height, round(width / RATIO[0]))
-    return (height - h) // 2, (width - w) // 2, max(h, 1), max(w, 1)
+    def box(self, height: int, width: int, generator: torch.Generator) -> tuple[int, int, int, int]:
+        """Return (top, left, height, width) of a random crop, distributed as in torchvision's RandomResizedCrop."""
+        for _ in range(10):
+            area = height * width * _uniform(self.crop, 1, generator)
+            ratio = math.exp(_uniform(math.log(RATIO[0]), math.log(RATIO[1]), generator))
+            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < w <= width and 0 < h <= height:
+                top, left = (int(torch.randint(last + 1, (), generator=generator)) for last in (height - h, width - w))
+                return top, left, h, w
+        w = min(width, round(height * RATIO[1]))
+        h = min(height, round(width / RATIO[0]))
+        return (height - h) // 2, (width - w) // 2, max(h, 1), max(w, 1)
 
 
 def _uniform(low: float, high: float, generator: torch.Generator) -> float:

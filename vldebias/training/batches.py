@@ -21,11 +21,13 @@ from vldebias.data.huggingface import ImageStream
 from vldebias.data.parallel import prefetch
 from vldebias.data.tables import UNKNOWN, says_something
 from vldebias.errors import InvalidInputError, warn
+from vldebias.hosts.towers import Towers
 from vldebias.losses.processes import rank as own_rank
 from vldebias.losses.processes import world_size
-from vldebias.training.augmentation import Augment
+from vldebias.training.augmentation import Augment, Augmentation
 from vldebias.training.pairs import CAPTIONS_WANTED, Pairs
 from vldebias.training.sampling import Sampler, numpy_generator, torch_generator, turn
+from vldebias.training.settings import TrainSettings
 
 ATTEMPTS = 10  # rows that are tried in place of one; so many in a row mean that something else is wrong
 _SHARD = 1 << 40  # index of a row: its number in its shard, and this for every shard before
@@ -63,6 +65,12 @@ class Batch:
             columns[name] = None if parts[0] is None else torch.cat(parts)
         return cls(torch.empty(sum(map(len, batches)), 0), **columns)
 
+    @staticmethod
+    def codes(captions: Sequence[str]) -> Tensor:
+        """Return (n,) int64 that are equal where texts are, the same in every process; others collide once in 2^63."""
+        code = {text: int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) >> 1 for text in set(captions)}
+        return torch.tensor([code[text] for text in captions], dtype=torch.int64)
+
 
 class Batches:
     """Read micro-batches by number: the same number always gives the same micro-batch.
@@ -95,6 +103,17 @@ class Batches:
         self.rank = own_rank() if rank is None else rank
         self.world = world_size() if world is None else world
         self.unreadable: dict[str, str] = {}  # id -> reason
+
+    @staticmethod
+    def of(data: Pairs | ImageStream, settings: TrainSettings, towers: Towers) -> Batches:
+        """Return the micro-batches that the settings ask for, of pairs or of a stream of them."""
+        looks = (settings.crop_scale, settings.flip, settings.jitter)
+        augment = Augmentation(towers.size, towers.mean, towers.std, *looks)
+        options: dict[str, Any] = {name: getattr(settings, name) for name in ("batch_size", "seed", "workers")}
+        options["tokenize"] = None if settings.views == "two" else towers.tokenize
+        if isinstance(data, Pairs):
+            return MapBatches(data, augment, **options)
+        return StreamBatches(data, augment, label=settings.label, buffer=settings.shuffle_buffer, **options)
 
     def starting(self, first: int) -> Generator[Batch, None, None]:
         """Yield micro-batches `first`, `first` + 1, ... without end; closing the iterator stops reading ahead."""
@@ -137,7 +156,7 @@ class Batches:
     def _batch(self, index: Tensor, texts: Sequence[str], views: Tensor, columns: dict[str, Any]) -> Batch:
         if self.tokenize is None:
             return Batch(images=views[:, 0], views=views[:, 1], index=index, **columns)
-        said: dict[str, Any] = {"texts": dict(self.tokenize(texts)), "captions": codes_of(texts)}
+        said: dict[str, Any] = {"texts": dict(self.tokenize(texts)), "captions": Batch.codes(texts)}
         return Batch(images=views[:, 0], index=index, **said, **columns)
 
 
@@ -285,9 +304,3 @@ class StreamBatches(Batches):
         code = UNKNOWN if value is None or self.label is None else self.stream.names[self.label].index(value)
         text = said[turn(len(said), self.seed, epoch, number)]
         return number, code, text, self._looks(read[1], epoch, number), read[2]
-
-
-def codes_of(captions: Sequence[str]) -> Tensor:
-    """Return (n,) int64 that are equal where texts are, the same in every process; others collide once in 2^63."""
-    code = {text: int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) >> 1 for text in set(captions)}
-    return torch.tensor([code[text] for text in captions], dtype=torch.int64)

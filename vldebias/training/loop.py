@@ -26,7 +26,7 @@ from vldebias.files import only_writer, write_atomically
 from vldebias.hosts.towers import Towers
 from vldebias.training.batches import Batch, Batches
 from vldebias.training.objective import Trainee
-from vldebias.training.optim import RHO, Average, climbed, cosine_rate, parameter_groups, still
+from vldebias.training.optim import RHO, Average, climbed, still
 from vldebias.training.settings import LoopSettings
 
 if TYPE_CHECKING:
@@ -157,12 +157,14 @@ class Run:
     ) -> None:
         self.trainee, self.settings, self.accelerator, self.folder = trainee, settings, accelerator, folder
         self.steps, self.identity = int(identity["steps"]), json.loads(json.dumps(identity, default=str))
-        groups = parameter_groups(trainee, settings.weight_decay)
+        self.learning = {name: p for name, p in trainee.named_parameters() if p.requires_grad}
+        split = ([p for p in self.learning.values() if (p.ndim > 1) == matrix] for matrix in (True, False))
+        decays = (settings.weight_decay, 0.0)  # biases, gains of norms and temperatures do not decay
+        groups = [{"params": own, "weight_decay": one} for own, one in zip(split, decays, strict=True) if own]
         self.optimizer = torch.optim.AdamW(groups, lr=settings.lr, betas=BETAS)
         self.module: nn.Module = accelerator.prepare(trainee)
         self.precision = settings.precision or "no"
         self.scaler = torch.amp.GradScaler(accelerator.device.type, enabled=self.precision == "fp16")
-        self.learning = {name: p for name, p in trainee.named_parameters() if p.requires_grad}
         self.average = Average(self.learning, settings.ema) if settings.ema is not None else None
         self.history: list[Entry] = []
 
@@ -172,7 +174,7 @@ class Run:
         self.module.train()
         self.trainee.objective.at(step, self.steps)
         for group in self.optimizer.param_groups:
-            group["lr"] = cosine_rate(step, self.steps, peak=settings.lr, warmup=settings.warmup)
+            group["lr"] = settings.rate(step, self.steps)
         loss = self.gradient(step, micro)
         if settings.sharpness != "none":  # both passes have the same random numbers, and state moves in the first
             with climbed(parameters, settings.sharpness, settings.rho or RHO[settings.sharpness]), still(self.module):

@@ -21,6 +21,8 @@ from vldebias.hosts.towers import Towers
 from vldebias.metrics.rankings import first_hits
 from vldebias.pictures import why_unreadable
 from vldebias.prompts import fill
+from vldebias.training.pairs import open_images
+from vldebias.training.settings import WORLDS, TrainSettings
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -149,6 +151,27 @@ class Monitor:
             if column is not None:
                 asked[name] = torch.from_numpy(data.column(column).codes)
         return cls(torch.cat([pixels for _, pixels in parts]), captions=data.captions, **asked)
+
+    @classmethod
+    def held_out(cls, settings: TrainSettings, learned: object, towers: Towers) -> Self | None:
+        """Return the monitor of the held-out data; None without such data or without anything to score.
+
+        Warn of held-out images that are learned from, whose scores flatter; refuse where nine in ten are.
+        """
+        data = open_images(settings, held_out=True) if settings.has_held_out else None
+        if not isinstance(data, ImageData) or (settings.label is None and not data.captions):
+            return None
+        own_split = settings.data in WORLDS and settings.val_data in (None, settings.data)
+        if isinstance(learned, ImageData) and not own_split:
+            paths = [{one.path(row) for row in range(len(one))} for one in (data, learned)]
+            same, name = len(set.intersection(*paths) - {""}), f"held-out data {data.name} {data.split}"
+            if data.fingerprint == learned.fingerprint or same >= 0.9 * len(data):
+                raise InvalidInputError(f"{name}: is the training data; set another val_split or val_data")
+            if same:
+                warn(f"{name}: {same} of {len(data)} images are files to learn from: scores flatter")
+        template = settings.caption_template or "a photo of a {}."
+        how: Any = {"template": template, "group": settings.group, "workers": settings.workers}
+        return cls.of(data, towers.prepare, settings.label, limit=settings.val_items, **how)
 
     def __call__(self, towers: Towers, edit: Edit | None = None) -> dict[str, float]:
         """Return the mean of every score over the images that have it, and the lowest accuracies.

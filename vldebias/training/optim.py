@@ -1,11 +1,9 @@
-"""Update weights: learning rate, groups of parameters, moving average, sharpness-aware gradients."""
+"""Update weights: moving average, sharpness-aware gradients."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,26 +13,6 @@ from vldebias.losses import GlobalContrastiveLoss, GroupWeights
 
 RHO = {"sam": 0.05, "asam": 2.0}  # as in SSA-CLR, section 6.1
 _ETA = 0.01  # added to |theta| by ASAM
-
-
-def cosine_rate(step: int, steps: int, *, peak: float, warmup: float = 0.0) -> float:
-    """Return a linear rise to `peak` over the first share `warmup` of `steps`, then half a cosine to 0 at step `steps`.
-
-    >>> [round(cosine_rate(step, 5, peak=1.0, warmup=0.4), 2) for step in range(5)]
-    [0.5, 1.0, 1.0, 0.75, 0.25]
-    """
-    rising = round(warmup * steps)
-    if step < rising:
-        return peak * (step + 1) / rising
-    return peak * (1 + math.cos(math.pi * (step - rising) / (steps - rising))) / 2
-
-
-def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Group the trained parameters for an optimizer: biases, gains of norms and temperatures without decay."""
-    learning = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    matrices, others = [p for p in learning if p.ndim > 1], [p for p in learning if p.ndim < 2]
-    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
 
 
 @contextmanager

@@ -99,24 +99,24 @@ class Pairs:
         return replace(self, ids=tuple(self.ids[row] for row in each), **some)
 
     def with_noise(self, eta: float, seed: int) -> Self:
-        """Return pairs with a share eta of the captions replaced by random ones of all; see `mixture_noise`."""
+        """Return pairs with a share eta of the captions replaced by random ones of all; see `noise`."""
         every = list(chain.from_iterable(self.captions))
-        drawn = iter([every[row] for row in mixture_noise(len(every), eta, seed)])
+        drawn = iter([every[row] for row in self.noise(len(every), eta, seed)])
         captions = tuple(tuple(islice(drawn, len(own))) for own in self.captions)
         changed = zip(captions, self.captions, strict=True)
         return replace(self, captions=captions, wrong=np.array([not set(new) <= set(own) for new, own in changed]))
 
+    @staticmethod
+    def noise(n: int, eta: float, seed: int) -> NDArray[np.int64]:
+        """Return the row (n,) that each row's caption is taken from: (1 - eta) P_XV + eta P_X P_V.
 
-def mixture_noise(n: int, eta: float, seed: int) -> NDArray[np.int64]:
-    """Return the row (n,) that each row's caption is taken from: (1 - eta) P_XV + eta P_X P_V.
-
-    Source: the mixture noise of Chuang's thesis, section 6.2.2. With probability eta a row's caption is that of a row
-    chosen uniformly from all n, itself included, so both marginals stay what they were. With a larger eta and the same
-    seed the rows that were replaced still are, by the same.
-    """
-    generator = numpy_generator("mixture noise", seed)
-    replaced, others = generator.random(n) < eta, generator.integers(max(n, 1), size=n)
-    return np.where(replaced, others, np.arange(n))
+        Source: the mixture noise of Chuang's thesis, section 6.2.2. With probability eta a row's caption is that of a
+        row chosen uniformly from all n, itself included, so both marginals stay what they were. With a larger eta and
+        the same seed the rows that were replaced still are, by the same.
+        """
+        generator = numpy_generator("mixture noise", seed)
+        replaced, others = generator.random(n) < eta, generator.integers(max(n, 1), size=n)
+        return np.where(replaced, others, np.arange(n))
 
 
 def make_pairs(data: ImageData, settings: TrainSettings) -> Pairs:
@@ -166,14 +166,3 @@ def open_images(settings: TrainSettings, *, held_out: bool = False) -> ImageData
         return open_data("manifest", Path(where), split, allow_outside=settings.allow_outside, **options)
     options |= {"caption": settings.caption or "auto"} if captions else {}
     return open_data("huggingface", where, split, streaming=settings.streaming and not held_out, **options)
-
-
-def check_held_out(held_out: ImageData, learned: ImageData) -> None:
-    """Warn of held-out images that are trained on, whose scores flatter; refuse where nine in ten are."""
-    paths = [{data.path(row) for row in range(len(data))} for data in (held_out, learned)]
-    same = len(set.intersection(*paths) - {""})
-    if held_out.fingerprint == learned.fingerprint or same >= 0.9 * len(held_out):
-        name = f"{held_out.name} {held_out.split}"
-        raise InvalidInputError(f"held-out data {name}: is the training data; set another val_split or val_data")
-    if same:
-        warn(f"held-out data {held_out.name}: {same} of {len(held_out)} images are files to learn from: scores flatter")

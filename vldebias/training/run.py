@@ -12,21 +12,19 @@ import torch
 
 from vldebias.api import fit_projections
 from vldebias.data.dataset import ImageData
-from vldebias.data.huggingface import ImageStream
 from vldebias.errors import InvalidInputError, need
 from vldebias.files import only_writer, versions, write_atomically
 from vldebias.hosts.towers import Towers
 from vldebias.loading import load_host
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import load_prompts
-from vldebias.training.augmentation import Augmentation
-from vldebias.training.batches import Batches, MapBatches, StreamBatches
+from vldebias.training.batches import Batches
 from vldebias.training.loop import HISTORY, STATE, Entry, fit, make_accelerator, read_state
 from vldebias.training.model import check_savable, refuse_foreign, save_model, tune
 from vldebias.training.monitor import Monitor
 from vldebias.training.objective import Objective, Trainee
-from vldebias.training.pairs import Pairs, check_held_out, make_pairs, open_images
-from vldebias.training.settings import WORLDS, TrainSettings
+from vldebias.training.pairs import Pairs, make_pairs, open_images
+from vldebias.training.settings import TrainSettings
 from vldebias.training.suspects import positive_scores, report_pairs
 
 SETTINGS, OUTCOME, MODEL, PROJECTION = "settings.yaml", "run.json", "model", "projection"
@@ -64,7 +62,7 @@ def train_model(
     data = open_images(settings)
     source = make_pairs(data, settings) if isinstance(data, ImageData) else data
     pairs = source if isinstance(source, Pairs) else None
-    batches = make_batches(source, settings, towers)
+    batches = Batches.of(source, settings, towers)
     objective = Objective(
         settings,
         temperature=towers.temperature,
@@ -74,7 +72,7 @@ def train_model(
         gather=processes > 1,
         groups=None if pairs is None or pairs.groups is None else len(pairs.groups.names),
     )
-    monitor = make_monitor(settings, data, towers)
+    monitor = Monitor.held_out(settings, data, towers)
     towers.model.to(accelerator.device)
     mixed = {n: p for n, p in towers.model.named_parameters() if p.requires_grad and settings.wise_ft is not None}
     begun = {name: parameter.detach().clone() for name, parameter in mixed.items()}
@@ -173,26 +171,3 @@ def make_towers(settings: TrainSettings) -> Towers:
     for part in made.text_parts if settings.views == "two" else ():
         part.requires_grad_(False)
     return made
-
-
-def make_batches(data: Pairs | ImageStream, settings: TrainSettings, towers: Towers) -> Batches:
-    """Return micro-batches of pairs, or of a stream of them."""
-    looks = (settings.crop_scale, settings.flip, settings.jitter)
-    augment = Augmentation(towers.size, towers.mean, towers.std, *looks)
-    options: dict[str, Any] = {name: getattr(settings, name) for name in ("batch_size", "seed", "workers")}
-    options["tokenize"] = None if settings.views == "two" else towers.tokenize
-    if isinstance(data, Pairs):
-        return MapBatches(data, augment, **options)
-    return StreamBatches(data, augment, label=settings.label, buffer=settings.shuffle_buffer, **options)
-
-
-def make_monitor(settings: TrainSettings, learned: ImageData | ImageStream, towers: Towers) -> Monitor | None:
-    """Return the monitor of the held-out data; None without such data or without anything to score."""
-    data = open_images(settings, held_out=True) if settings.has_held_out else None
-    if not isinstance(data, ImageData) or (settings.label is None and not data.captions):
-        return None
-    if isinstance(learned, ImageData) and not (settings.data in WORLDS and settings.val_data in (None, settings.data)):
-        check_held_out(data, learned)
-    template = settings.caption_template or "a photo of a {}."
-    how: Any = {"template": template, "group": settings.group, "workers": settings.workers}
-    return Monitor.of(data, towers.prepare, settings.label, limit=settings.val_items, **how)

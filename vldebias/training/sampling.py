@@ -29,14 +29,6 @@ def torch_generator(purpose: str, *numbers: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(_seeds(purpose, numbers).generate_state(1, np.uint64)[0]) % 2**63)
 
 
-@lru_cache(maxsize=2)  # the epoch that is read, and the next one where loading runs ahead
-def epoch_order(items: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """Return the rows 0 .. items - 1 in the order of one epoch, (items,), read-only."""
-    order = numpy_generator("order", seed, epoch).permutation(items)
-    order.flags.writeable = False
-    return order
-
-
 class Sampler:
     """Choose the rows of the micro-batches of one of `world` processes.
 
@@ -54,13 +46,21 @@ class Sampler:
             )
         self.per_epoch = items // self.joint_size
 
+    @staticmethod
+    @lru_cache(maxsize=2)  # the epoch that is read, and the next one where loading runs ahead
+    def order(items: int, seed: int, epoch: int) -> NDArray[np.int64]:
+        """Return the rows 0 .. items - 1 in the order of one epoch, (items,), read-only."""
+        order = numpy_generator("order", seed, epoch).permutation(items)
+        order.flags.writeable = False
+        return order
+
     def epoch(self, number: int) -> int:
         """Return the epoch that micro-batch `number` belongs to."""
         return number // self.per_epoch
 
     def _place(self, number: int) -> tuple[NDArray[np.int64], int]:
         """Return the order of the epoch of micro-batch `number`, and where the joint batch begins in it."""
-        return epoch_order(self.items, self.seed, self.epoch(number)), number % self.per_epoch * self.joint_size
+        return self.order(self.items, self.seed, self.epoch(number)), number % self.per_epoch * self.joint_size
 
     def rows(self, number: int) -> NDArray[np.int64]:
         """Return the rows of this process in micro-batch `number`, (batch_size,)."""

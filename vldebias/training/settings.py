@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 from pathlib import Path
@@ -139,6 +140,17 @@ class LoopSettings(_Settings):
         if per_epoch is None or self.epochs is None:
             raise InvalidInputError("epochs: a stream does not say how long it is; give steps instead")
         return max(1, round(self.epochs * per_epoch / self.accumulation))
+
+    def rate(self, step: int, steps: int) -> float:
+        """Return the learning rate: a linear rise over the first share `warmup` of `steps`, then half a cosine to 0.
+
+        >>> [round(LoopSettings(steps=5, lr=1.0, warmup=0.4).rate(step, 5), 2) for step in range(5)]
+        [0.5, 1.0, 1.0, 0.75, 0.25]
+        """
+        rising = round(self.warmup * steps)
+        if step < rising:
+            return self.lr * (step + 1) / rising
+        return self.lr * (1 + math.cos(math.pi * (step - rising) / (steps - rising))) / 2
 
 
 class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):

@@ -13,11 +13,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from training_parts import Stream, caption, image_data, jittered, number_of, plain, same, take, tokenize
+from training_parts import Stream, caption, image_data, jittered, number_of, pairs_of, plain, same, take, tokenize
 
 from vldebias.errors import VldebiasWarning
 from vldebias.training.batches import MapBatches, StreamBatches
-from vldebias.training.pairs import Pairs
 from vldebias.training.sampling import Sampler, numpy_generator, torch_generator
 
 N, PER_EPOCH = 23, 5
@@ -27,7 +26,7 @@ quiet = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
 
 def mapped(broken: tuple[int, ...] = (), **options: Any) -> MapBatches:
-    pairs = Pairs.of(image_data(N, broken=broken), label="kind")
+    pairs = pairs_of(image_data(N, broken=broken), label="kind")
     how: dict[str, Any] = {"augment": jittered, "batch_size": 4, "tokenize": tokenize, "seed": 1, **options}
     return MapBatches(pairs, **how)
 
@@ -179,7 +178,7 @@ def test_an_image_with_several_captions_has_another_one_in_each_epoch() -> None:
     """Captions end in 100 times the image and the number of the caption, of which there are one, two or three."""
     more = tuple(tuple(f"also {100 * i + k}" for k in range(1, i % 3 + 1)) for i in range(N))
     data = replace(image_data(N), captions=tuple(f"first {100 * i}" for i in range(N)), more_captions=more)
-    source = MapBatches(Pairs.of(data), plain, batch_size=N, tokenize=tokenize, seed=1)
+    source = MapBatches(pairs_of(data), plain, batch_size=N, tokenize=tokenize, seed=1)
     said: dict[int, list[int]] = {}
     for batch in take(source, 0, 6):
         for row, number in zip(batch.index.tolist(), batch.texts["input_ids"][:, 0].tolist(), strict=True):

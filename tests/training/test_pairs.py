@@ -14,33 +14,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from scipy.stats import binomtest, chisquare
-from training_parts import caption, image_data, picture, tiny_towers
+from training_parts import caption, image_data, pairs_of, picture, tiny_towers
 
 from vldebias.data import ImageData, Labels
 from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.training.monitor import Monitor
-from vldebias.training.pairs import Pairs, make_pairs, open_images
+from vldebias.training.pairs import Pairs, open_images
 from vldebias.training.settings import load_settings
 
 
 def test_pairs_are_the_rows_of_the_data() -> None:
-    source = Pairs.of(image_data(5), label="kind")
+    source = pairs_of(image_data(5), label="kind")
     assert (source.items, source.name, source.ids[4]) == (5, "own", "id4")
     assert source.captions == tuple((caption(i),) for i in range(5))
     assert source.read(3) == picture(3)
-    assert source.labels is not None
     assert source.labels.codes.tolist() == [0, 1, 2, 0, 1]
-    assert Pairs.of(image_data(5)).labels is None
-    assert Pairs.of(image_data(3, captions=()), with_captions=False).captions == ()
+    assert pairs_of(image_data(5)).labels is None
+    assert pairs_of(image_data(3, captions=()), views="two").captions == ()
 
 
 def test_captions_from_labels_leave_out_unknown_rows() -> None:
     data = image_data(4, kinds=["owl", None, "cat", ""], captions=())
     with pytest.warns(VldebiasWarning, match="own: 2 of 4 rows have no caption .* id1, id3"):
-        source = Pairs.of(data, label="kind", caption_template="a {} {}")
+        source = pairs_of(data, label="kind", caption_template="a {} {}")
     assert source.captions == (("a owl owl",), ("a cat cat",))
     assert source.ids == ("id0", "id2")
-    assert source.labels is not None
     assert source.labels.codes.tolist() == [2, 0]
     assert source.read(1) == picture(2)
 
@@ -65,13 +63,13 @@ def test_held_out_data_that_are_learned_from_are_refused_and_some_are_told(monke
 def test_groups_are_crossed_without_what_does_not_occur() -> None:
     places = Labels.of(["land", "water", "land"] * 2, ("land", "water"))
     data = replace(image_data(6), labels={**image_data(6).labels, "place": places})
-    pairs = make_pairs(data, load_settings(group_dro="kind, place", data="own"))
+    pairs = pairs_of(data, group_dro="kind, place")
     assert pairs.groups is not None
     assert pairs.groups.names == ("cat/land", "dog/water", "owl/land")
     assert pairs.groups.codes.tolist() == [0, 1, 2, 0, 1, 2]
     one = replace(data, labels={"kind": Labels.of(["cat"] * 6)})
     with pytest.raises(InvalidInputError, match="two groups"):
-        make_pairs(one, load_settings(group_dro="kind", data="own"))
+        pairs_of(one, group_dro="kind")
 
 
 @pytest.fixture
@@ -121,7 +119,7 @@ def test_paths_start_where_they_are_told_to(images: Path, tmp_path: Path) -> Non
 
 
 def test_noise_knows_which_captions_changed_and_follows_its_seed() -> None:
-    source = Pairs.of(image_data(300), label="kind")
+    source = pairs_of(image_data(300), label="kind")
     pairs, again, other = (source.with_noise(0.5, seed=seed) for seed in (1, 1, 2))
     assert pairs.wrong is not None
     assert 0.4 < pairs.wrong.mean() < 0.6

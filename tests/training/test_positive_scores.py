@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
-from training_parts import image_data, letters_of, plain, reader, tiny_image, tiny_towers
+from training_parts import image_data, letters_of, pairs_of, plain, reader, tiny_image, tiny_towers
 
 from vldebias.errors import VldebiasWarning
 from vldebias.training.pairs import Pairs, open_images
@@ -21,7 +21,7 @@ from vldebias.training.suspects import positive_scores, report_pairs
 def source(n: int = 23, broken: Any = (), several: bool = False, captions: tuple[str, ...] = ()) -> Pairs:
     said = captions or tuple(f"caption {i % 9}, with a comma" for i in range(n))
     more = tuple((f"or {i}",) * (i % 2) for i in range(n)) if several else ()
-    return Pairs.of(image_data(len(said), read=reader(broken, tiny_image), captions=said, more_captions=more))
+    return pairs_of(image_data(len(said), read=reader(broken, tiny_image), captions=said, more_captions=more))
 
 
 def cosines(towers: Any, pairs: Pairs) -> np.ndarray:
@@ -92,5 +92,5 @@ def test_what_is_kept_can_be_trained_on(several: bool, tmp_path: Path) -> None:
     pairs = source(10, several=several)
     report_pairs(pairs, scores, tmp_path, keep=2 / 3)
     images: Any = open_images(load_settings(data=str(tmp_path / "kept.parquet")))
-    assert Pairs.of(images).captions == tuple(pairs.captions[i] for i in (0, 1, 2, 3, 5, 6))
+    assert pairs_of(images).captions == tuple(pairs.captions[i] for i in (0, 1, 2, 3, 5, 6))
     assert images.read(4).tobytes() == tiny_image(5).tobytes()

@@ -26,7 +26,7 @@ from vldebias.training.batches import Batches
 from vldebias.training.loop import fit
 from vldebias.training.monitor import Monitor
 from vldebias.training.objective import Objective, Trainee
-from vldebias.training.pairs import make_pairs, open_images
+from vldebias.training.pairs import Pairs, open_images
 from vldebias.training.run import list_pairs, steps_done, train_model
 from vldebias.training.settings import TrainSettings, load_settings
 
@@ -143,7 +143,7 @@ def test_pairs_are_listed_without_training(tmp_path: Path, monkeypatch: pytest.M
 
 def first(data: Any = None, **given: Any) -> Any:
     chosen = own(**given)
-    source: Any = Batches.of(make_pairs(data or world(), chosen), chosen, tiny_towers())
+    source: Any = Batches.of(Pairs.of(data or world(), chosen), chosen, tiny_towers())
     return take(source, 0, 1)[0]
 
 

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from vldebias.data import ImageData, Labels
 from vldebias.data.dataset import Record
 from vldebias.training.batches import Batch, MapBatches, StreamBatches
+from vldebias.training.pairs import Pairs
+from vldebias.training.settings import load_settings
 
 SIZE = 4
 NAMES = ("cat", "dog", "owl")
@@ -30,6 +32,10 @@ class TinyModel(nn.Module):
         self.image = nn.Linear(3 * SIZE * SIZE, dim)
         self.letters = nn.Embedding(128, dim)
         self.drop = nn.Dropout(0.5)
+
+
+def pairs_of(data: ImageData, **given: Any) -> Any:
+    return Pairs.of(data, load_settings(**{"data": "own", **given}))
 
 
 def letters_of(texts: Sequence[str]) -> dict[str, Tensor]:

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.losses.checks import check_temperature, matched
 from vldebias.losses.processes import gather_rows, mean_over_processes, rank
-from vldebias.losses.sums import matrix_sums, matrix_total, row_blocks, score_block
+from vldebias.losses.sums import matrix_sums, matrix_total, row_blocks
 
 
 class LossOptions(TypedDict, total=False):
@@ -132,12 +132,12 @@ class Contrast:
         """
         with self.precise():
             n, whole = len(self.positive), self.chunk_size is None and len(self.positive) == len(self.joint[0])
-            shared = score_block(self.anchors[0], self.joint[1], 0) if whole else None
+            shared = _Scores.apply(self.anchors[0], self.joint[1], 0) if whole else None
 
             def one(k: int, block: slice) -> Tensor:
                 anchors, pair = self.anchors[k][block], self.rows.start + block.start
-                across = score_block(anchors, self.joint[1 - k], pair) if shared is None else (shared, shared.T)[k]
-                own = [score_block(anchors, self.joint[k], pair)] if self.within_view else []
+                across = _Scores.apply(anchors, self.joint[1 - k], pair) if shared is None else (shared, shared.T)[k]
+                own = [_Scores.apply(anchors, self.joint[k], pair)] if self.within_view else []
                 return row_loss(torch.cat([across, *own], dim=1) if own else across, block)
 
             if self.chunk_size is None:
@@ -166,6 +166,27 @@ def _extended(rows: Tensor, *columns: float | Tensor) -> Tensor:
     """Return the rows (n, d) with more columns, each a number or (n,)."""
     more = [torch.as_tensor(c, dtype=rows.dtype, device=rows.device).expand(len(rows))[:, None] for c in columns]
     return torch.cat([rows, *more], dim=1)
+
+
+class _Scores(torch.autograd.Function):
+    """Compute S = A B^T (n, N), with -inf where row i meets column `pair` + i, which is no negative of it.
+
+    Autocast does not round its backward pass either.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, pair: int) -> Tensor:
+        ctx.save_for_backward(a, b)
+        ctx.pair, s = pair, a @ b.T
+        s.diagonal(pair).fill_(-torch.inf)
+        return s
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor, None]:
+        (a, b), slope = ctx.saved_tensors, outer[0].clone()
+        slope.diagonal(ctx.pair).zero_()
+        with torch.autocast(a.device.type, enabled=False):
+            return slope @ b, slope.T @ a, None
 
 
 class Temperature(nn.Module):

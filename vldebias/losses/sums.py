@@ -28,28 +28,6 @@ def softplus(x: Tensor) -> Tensor:
     return F.softplus(x, threshold=50.0)
 
 
-def score_block(a: Tensor, b: Tensor, pair: int) -> Tensor:
-    """Return S = A B^T (n, N), with -inf where row i meets column `pair` + i, which is no negative of it."""
-    s: Tensor = _Product.apply(a, b)
-    s.diagonal(pair).fill_(-torch.inf)
-    return s
-
-
-class _Product(torch.autograd.Function):
-    """Compute A B^T, whose backward pass autocast does not round either."""
-
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
-        ctx.save_for_backward(a, b)
-        return a @ b.T
-
-    @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor]:
-        a, b = ctx.saved_tensors
-        with torch.autocast(a.device.type, enabled=False):
-            return outer[0] @ b, outer[0].T @ a
-
-
 def matrix_sums(
     scales: Sequence[float], a: Tensor, b: Tensor, *, pair: int = 0, chunk_size: int | None = None, both: bool = True
 ) -> tuple[Tensor, ...]:

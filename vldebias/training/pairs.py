@@ -51,28 +51,27 @@ class Pairs:
         return len(self.ids)
 
     @classmethod
-    def of(
-        cls,
-        data: ImageData,
-        *,
-        label: str | None = None,
-        caption_template: str | None = None,
-        with_captions: bool = True,
-        groups: Labels | None = None,
-    ) -> Pairs:
-        """Return the pairs of a data set; leave out rows without a caption, with a warning.
+    def of(cls, data: ImageData, settings: TrainSettings) -> Pairs:
+        """Return the pairs of a data set, with the groups and the noise of the settings.
 
-        label: column of classes, for losses that read them or `caption_template`, such as "a photo of a {}".
-        with_captions: False where only images are learned from.
+        Rows without a caption are left out, with a warning.
         """
-        labels = None if label is None else data.column(label)
+        labels, groups = None if settings.label is None else data.column(settings.label), None
+        if settings.group_dro is not None:
+            groups = cross(*(data.column(name.strip()) for name in settings.group_dro.split(",")))
+            seen = np.unique(groups.codes[groups.known])
+            if len(seen) < 2:
+                raise InvalidInputError(f"{data.name}: group_dro {settings.group_dro!r}: expected rows of two groups")
+            code = np.full(len(groups.names) + 1, -1)  # the last is -1, unknown
+            code[seen] = np.arange(len(seen))  # without combinations that do not occur
+            groups = Labels(code[groups.codes], tuple(groups.names[k] for k in seen))
         rest: Any = {"labels": labels, "groups": groups, "path": data.path}
-        if not with_captions:
+        if settings.views == "two":
             return cls(data.name, data.ids, (), data.read, **rest)
         more = data.more_captions or ((),) * len(data)
         captions = tuple((first, *others) for first, others in zip(data.captions, more, strict=False))
-        if caption_template is not None and labels is not None:
-            texts = [*(caption_template.replace("{}", one) for one in labels.names), ""]
+        if settings.caption_template is not None and labels is not None:
+            texts = [*(settings.caption_template.replace("{}", one) for one in labels.names), ""]
             captions = tuple((texts[code],) for code in labels.codes)
         if not captions:
             raise InvalidInputError(f"{data.name}: has no captions. {CAPTIONS_WANTED}")
@@ -84,10 +83,10 @@ class Pairs:
             warn(f"{data.name}: {(~has).sum()} of {len(data)} rows have no caption and are left out, such as {few}")
         made = cls(data.name, data.ids, captions, data.read, **rest).taken(np.flatnonzero(has))
         names, remedy = [own[0] for own in made.captions], "Name the column of the captions (caption)"
-        if caption_template is not None and made.labels is not None:
+        if settings.caption_template is not None and made.labels is not None:
             names, remedy = [made.labels.names[code] for code in made.labels.codes], "Name the classes in words"
         check_captions(data.name, names, remedy)
-        return made
+        return made.with_noise(settings.caption_noise, settings.seed) if settings.caption_noise else made
 
     def taken(self, rows: NDArray[np.int64]) -> Self:
         """Return some of the pairs, by their numbers (m,)."""
@@ -117,22 +116,6 @@ class Pairs:
         generator = numpy_generator("mixture noise", seed)
         replaced, others = generator.random(n) < eta, generator.integers(max(n, 1), size=n)
         return np.where(replaced, others, np.arange(n))
-
-
-def make_pairs(data: ImageData, settings: TrainSettings) -> Pairs:
-    """Return the pairs of the data, with the groups and the noise of the settings."""
-    groups = None
-    if settings.group_dro is not None:
-        groups = cross(*(data.column(name.strip()) for name in settings.group_dro.split(",")))
-        seen = np.unique(groups.codes[groups.known])
-        if len(seen) < 2:
-            raise InvalidInputError(f"{data.name}: group_dro {settings.group_dro!r}: expected rows of two groups")
-        code = np.full(len(groups.names) + 1, -1)  # the last is -1, unknown
-        code[seen] = np.arange(len(seen))  # without combinations that do not occur
-        groups = Labels(code[groups.codes], tuple(groups.names[k] for k in seen))
-    how: Any = {"label": settings.label, "caption_template": settings.caption_template, "groups": groups}
-    pairs = Pairs.of(data, with_captions=settings.views == "captions", **how)
-    return pairs.with_noise(settings.caption_noise, settings.seed) if settings.caption_noise else pairs
 
 
 def open_images(settings: TrainSettings, *, held_out: bool = False) -> ImageData | ImageStream:

@@ -23,7 +23,7 @@ from vldebias.training.loop import HISTORY, STATE, Entry, fit, make_accelerator,
 from vldebias.training.model import check_savable, refuse_foreign, save_model, tune
 from vldebias.training.monitor import Monitor
 from vldebias.training.objective import Objective, Trainee
-from vldebias.training.pairs import Pairs, make_pairs, open_images
+from vldebias.training.pairs import Pairs, open_images
 from vldebias.training.settings import TrainSettings
 from vldebias.training.suspects import positive_scores, report_pairs
 
@@ -60,7 +60,7 @@ def train_model(
     if settings.debias is not None:
         load_prompts(settings.debias)  # a wrong name shows before the first step
     data = open_images(settings)
-    source = make_pairs(data, settings) if isinstance(data, ImageData) else data
+    source = Pairs.of(data, settings) if isinstance(data, ImageData) else data
     pairs = source if isinstance(source, Pairs) else None
     batches = Batches.of(source, settings, towers)
     objective = Objective(
@@ -146,7 +146,7 @@ def list_pairs(
     loaded = load_host(settings.model, settings.pretrained)
     if torch.cuda.is_available() and not cpu:
         loaded.host.to("cuda")
-    pairs = make_pairs(data, settings)
+    pairs = Pairs.of(data, settings)
     with progress:
         scorer = Towers(loaded.host, loaded.tokenizer, loaded.preprocess)
         scores = positive_scores(scorer, pairs, workers=settings.workers, progress=progress)

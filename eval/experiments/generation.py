@@ -145,8 +145,8 @@ class Studio:
             return np.load(path)
         rows = [(p, noise(p, 10_000 * seed + i)) for p in prompts for i in images]
         batches, done = [rows[i : i + BATCH] for i in range(0, len(rows), BATCH)], []
-        with Progress.on() as progress:
-            for batch in progress.track(batches, f"{form.name} {part}"):
+        with Progress() as progress:
+            for batch in progress.track(batches, description=f"{form.name} {part}"):
                 texts, starts = zip(*batch, strict=True)
                 started = [torch.Generator().manual_seed(s) for s in starts]
                 done.append(form.draw(texts, started, 10_000 * seed + images.start))

@@ -101,7 +101,7 @@ def build(
     if not scale > 0:
         raise InvalidInputError(f"scale must be positive, got {scale}")
     out, device = Path(out), device or ("cuda" if torch.cuda.is_available() else "cpu")
-    with Progress.on() as progress, only_writer(out, progress.say):
+    with Progress() as progress, only_writer(out, progress.say):
         for name in STAGES:
             if name not in chosen:
                 continue
@@ -319,7 +319,7 @@ def _pool(stage: Stage, pictures: "_Pictures") -> tuple[torch.Tensor, torch.Tens
     vae, (text_model, tokenizer) = load_vae(stage.out).to(stage.device), load_text_tower(stage.out)
     size = min(POOL, stage.steps * BATCH[stage.name])
     parts, captions = [], []
-    for number in stage.progress.track(range(-(-size // BLOCK)), "latents"):
+    for number in stage.progress.track(range(-(-size // BLOCK)), description="latents"):
         seen = pictures.batch(number, BLOCK)
         parts.append(_latents(vae, seen.images, stage.device) * vae.config.scaling_factor)
         captions += seen.captions

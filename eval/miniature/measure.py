@@ -60,7 +60,7 @@ def write_metrics(out: Path, *, scale: float, device: str, progress: Progress) -
     conditions |= {"images per profession": IMAGES_PER_PROFESSION, "prompt": PROMPT}
     results: dict[str, object] = {"conditions": conditions}
     runs: dict[str, list[dict[str, Values]]] = {name: [] for name in sections}
-    for name, seed in progress.track(list(itertools.product(sections, SEEDS)), "measure"):
+    for name, seed in progress.track(list(itertools.product(sections, SEEDS)), description="measure"):
         runs[name].append(sections[name](out, scale, seed, device))
     results |= {name: _over_seeds(values) for name, values in runs.items()}
     write_atomically(out / "metrics.json", json.dumps(results, indent=1) + "\n")

@@ -106,7 +106,7 @@ class Stage:
                     metadata = {"settings": self.settings, "step": step + 1}
                     save_state(self.checkpoint, module, optimizer, metadata=metadata, averages=averages)
                     saved = time.monotonic()
-                bar.to(step + 1, f"loss {float(value.detach()):.3f}")
+                bar.advance(note=f"loss {float(value.detach()):.3f}")
 
     def finish(self, module: nn.Module) -> None:
         """Writes the weights, then drops the checkpoint, and the folder of checkpoints where it is the last."""

@@ -89,7 +89,7 @@ def test_it_leaves_what_it_says(folder: Path) -> None:
 
 def logged(settings: TrainSettings, folder: Path) -> str:
     text = io.StringIO()
-    train_model(settings, folder, cpu=True, progress=Progress.on(Console(file=text, width=200)))
+    train_model(settings, folder, cpu=True, progress=Progress(Console(file=text, width=200)))
     return text.getvalue()
 
 

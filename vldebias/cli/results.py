@@ -169,7 +169,7 @@ def paper(
     if not any(run.tasks for run in runs):
         raise InvalidInputError("nothing can be measured; give --data-root with at least one of these data sets")
     options = Options(out=out, **named | {"device": device_of(named.get("device"))})
-    with Progress.on(err) as shown:
+    with Progress(err) as shown:
         frame = measure(out, runs, options, shown, stop_after_estimate=estimate)
     if as_json:
         print_json(frame.astype(object).where(frame.notna(), None).to_dict("records"))

@@ -86,7 +86,7 @@ def train(
     if show:
         typer.echo(settings.as_yaml(), nl=False)
         return
-    progress = SILENT if int(os.environ.get("RANK", "0")) else Progress.on(err)
+    progress = SILENT if int(os.environ.get("RANK", "0")) else Progress(err)
     try:
         how: dict[str, Any] = {"cpu": cpu, "progress": progress}
         outcome = list_pairs(settings, folder, **how) if pairs else train_model(settings, folder, **how)

@@ -87,10 +87,10 @@ def embed_images(
     where = Path(cache_dir or os.environ.get("VLDEBIAS_CACHE") or Path.home() / ".cache" / "vldebias")
     folder = where / f"{readable}-{digest}"
     place, origin = folder if runner is None else folder.absolute(), about | {"shard_size": shard_size}
-    with progress or Progress.on() as display:
-        run = _Run(place, shard_size, origin, encoder, dtype, batch_size, workers, display, runner)
+    with progress or Progress() as display:
+        run = _Run(place, shard_size, origin, encoder, dtype, batch_size, workers, runner)
         try:
-            embeddings = run.embeddings(data)
+            embeddings = run.embeddings(data, display)
         except KeyboardInterrupt:
             display.say(f"Interrupted. Complete shards are kept in {folder}: the same command goes on from them.")
             raise
@@ -136,7 +136,6 @@ class _Run:
     dtype: str
     batch_size: int
     workers: int
-    progress: Progress
     runner: OnRay | None
 
     def path(self, index: int) -> Path:
@@ -175,18 +174,18 @@ class _Run:
         tensors = {"features": shard.features.contiguous(), "rows": shard.rows.contiguous()}
         write_atomically(self.path(index), save(tensors, {_ENTRY: json.dumps(shard.notes(), sort_keys=True)}))
 
-    def embeddings(self, data: ImageData) -> Embeddings:
+    def embeddings(self, data: ImageData, progress: Progress) -> Embeddings:
         """Find missing shards in process 0, share the work among all processes, and return everything in each."""
         group, size, title = processes(), self.shard_size, f"{data.name} {data.split}"
         shards = range(-(-len(data) // size))
         missing = group.share([i for i in shards if self.read(i) is None] if group.rank == 0 else None)
-        progress = SILENT if group.rank else self.progress
+        progress = SILENT if group.rank else progress
         progress.say(f"{title}: {len(shards) - len(missing)} of {len(shards)} shards found in {self.folder}")
         missing = missing[group.rank :: group.world]
         total = sum(min(size, len(data) - index * size) for index in missing)
         with (progress if total else SILENT).bar(title, total) as bar:
             if self.runner is not None and missing:
-                away = replace(self, progress=SILENT, runner=None)
+                away = replace(self, runner=None)
                 for images in self.runner.map(partial(away._shard, data), missing):
                     bar.advance(images)
             else:

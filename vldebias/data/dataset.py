@@ -236,7 +236,7 @@ def check_images(data: ImageData, *, progress: bool = True) -> list[tuple[str, s
             return error.strerror or str(error)
         return ""
 
-    display, bad = Progress.on() if progress else SILENT, list[tuple[str, str]]()
+    display, bad = Progress() if progress else SILENT, list[tuple[str, str]]()
     with display, display.bar("checking images", len(data)) as bar:
         for row, why in enumerate(prefetch(range(len(data)), reason, _READERS, _AHEAD)):
             bad += [(data.ids[row], why)] if why else []

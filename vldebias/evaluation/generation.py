@@ -253,7 +253,7 @@ class GenerationTask(Task):
         if quality and scorer is not None:
             encoder = image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
             texts = text_host(scorer.host, scorer.tokenizer)
-            with progress.step(f"{self.name}: CLIPScore, FID"):
+            with progress.bar(f"{self.name}: CLIPScore, FID"):
                 results += scored(made, encoder, texts, self.name, clip=self.clip_score, fid=self.fid, **self._boot)
         return results
 

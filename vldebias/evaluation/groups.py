@@ -155,7 +155,7 @@ class GroupsTask(ImageTask):
         self.check_images(images, texts, prompts.classes[0])
         doubt_labels(images, (self.label, self.spurious), [prompts])
         others, counts = disjoint(reference, images, self.methods)
-        with progress.step(self.name) as bar:
+        with progress.bar(self.name) as bar:
             fitted = self.fit(texts, [prompts], reference=others, edits=edits)
             about: dict[str, Mapping[str, Any]] = {method: one.about for method, one in fitted.items()}
             details: dict[str, Mapping[str, Any]] = {method: one.details for method, one in fitted.items()}

@@ -71,7 +71,7 @@ class TextsTask(Task):
             )
             result, problem = TaskResult(provenance, details=details), Problem(encoder, prompts, lam=lam)
             parts = [(part, of) for part, of in (("train", prompts.groups), ("unseen", prompts.held_out_groups)) if of]
-            with progress.step(provenance.task):
+            with progress.bar(provenance.task):
                 edits = {role: problem.fit(self.method, role) for role in encoder.roles}
                 for role, (part, groups) in product(encoder.roles, parts):
                     own = {NONE: None, self.method: edits[role]}

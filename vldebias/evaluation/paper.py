@@ -163,7 +163,7 @@ def paper(
         model, _, pretrained = run.model.partition(":")
         named = {"pipeline": run.model} if run.generates else {"model": model, "pretrained": pretrained or None}
         own = replace(options, out=out / run.name, cache=options.cache or out / "cache", **named)
-        with progress.step(f"loading {run.model} and timing a sample"):
+        with progress.bar(f"loading {run.model} and timing a sample"):
             loaded = load_host(own.model, own.pretrained, own.pipeline, device=own.device, dtype=own.dtype)
             run.seconds = estimate(run, loaded, own)
         progress.say(f"{run.model}: {run.images:,} images, about {run.seconds / 3600:.2f} hours on {own.device}")

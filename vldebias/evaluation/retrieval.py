@@ -226,7 +226,7 @@ class RetrievalTask(ImageTask):
             name, columns = f"{self.name} {attribute}", [column.strip() for column in attribute.split(" x ")]
             labels = cross(*map(images.column, columns))
             doubt_labels(images, columns, sets)
-            with progress.step(name) as bar:
+            with progress.bar(name) as bar:
                 held = Gallery(labels[labels.known], self.k, self.prior, self.resamples, self.seed)
                 bar.note(f"fitting {len(self.methods) - 1} methods")
                 fitted = self.fit(texts, sets, neutral=self.queries, reference=others, edits=edits)

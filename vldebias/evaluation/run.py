@@ -98,7 +98,7 @@ def evaluate(
     column = next(iter(prompts), "") if isinstance(prompts, Mapping) else str(getattr(prompts, "name", prompts))
     alone = [name for name in LABELS if not isinstance(given.get(name), (Mapping, type(None)))]
     given |= {name: {column: given[name]} for name in alone}
-    shown = progress if isinstance(progress, Progress) else Progress.on() if progress else SILENT
+    shown = progress if isinstance(progress, Progress) else Progress() if progress else SILENT
     own = Options(Path(), pretrained=pretrained, device=device, data_root=root, unknown=unknown)
     session, carried = Session(own, f"task {task!r}", shown, given, split), None
     if compares and not isinstance(model, (str, type(None))):
@@ -169,7 +169,7 @@ def run_suite(
     suite = suite.model_copy(update={"tasks": tasks})
     first = processes().rank == 0  # of several processes it alone writes and says how far it is
     out, done, result = options.out, list[Finished](), Result.of(suite.name, [], seconds=0.0)
-    shown = progress or Progress.on(console) if first else SILENT
+    shown = progress or Progress(console) if first else SILENT
     with shown, only_writer(out, shown.say) if first else nullcontext():
         session = Session(options, suite.needs, shown, {"model": loaded, "pipeline": loaded} if loaded else {})
         try:

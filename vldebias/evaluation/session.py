@@ -120,7 +120,7 @@ class Session:
         key = kind, name, pretrained
         if key not in self._opened:
             how: dict[str, Any] = {kind: name, "device": self.options.device, "dtype": self.options.dtype}
-            with self.progress.step(f"loading {name}"):
+            with self.progress.bar(f"loading {name}"):
                 self._opened[key] = load_host(pretrained=pretrained, **how)
         loaded: Loaded = self._opened[key]
         return loaded
@@ -199,7 +199,7 @@ class Session:
         """Return a split of the user's file or of a data set, at most as many images as the user's limit."""
         rows: Any
         if self.options.embeddings is None:
-            with self.progress.step(f"opening {spec.name} {spec.split}"):
+            with self.progress.bar(f"opening {spec.name} {spec.split}"):
                 rows = open_split(spec.name, spec.root or self.options.data_root, spec.split, spec.options)
         else:
             rows = self._file[0]

@@ -84,7 +84,7 @@ def train_model(
 
     def watch(entry: Entry, steps: int) -> None:
         step, loss = int(entry["step"]), f"loss {entry['loss']:.4g}"
-        bar.to(step + 1, loss)
+        bar.advance(note=loss)
         if settings.track is not None and main:
             accelerator.log({name.replace("->", " to "): value for name, value in entry.items()}, step=step)
         if scored := [entry[name] for name in _SHOWN if math.isfinite(entry.get(name, math.nan))]:

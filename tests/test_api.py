@@ -115,7 +115,9 @@ def test_a_fitted_projection_attaches_with_its_gate() -> None:
 def test_a_missing_role_is_named() -> None:
     host = Words(roles=("sequence", "pooled"))
     with pytest.raises(InvalidInputError, match=r"\['pooled'\]"):
-        vldebias.debias(host, vldebias.fit_projection(host, GENDER, role="sequence"))
+        vldebias.debias(host, vldebias.fit_projections(host, GENDER)["sequence"])
+    with pytest.raises(InvalidInputError, match="use fit_projections"):
+        vldebias.fit_projection(host, GENDER)
 
 
 def test_inspect_measures_unseen_pairs() -> None:

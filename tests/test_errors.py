@@ -1,7 +1,6 @@
 """Errors say what came, what was expected and what to do; warnings point at the line of the user."""
 
 import inspect
-import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -41,12 +40,3 @@ def test_a_warning_points_at_the_line_of_the_user_over_frames_of_the_package_and
     model.register_forward_hook(inside("def f(*_):\n    warn('x')"))
     through = lambda: model(torch.zeros(1, 1))  # noqa: E731
     assert place_of_warning(through) == (__file__, inspect.getsourcelines(through)[1])
-
-
-def test_without_a_user_it_points_at_the_library_that_called() -> None:
-    def user() -> None:
-        thread = threading.Thread(target=inside("def f():\n    warn('x')"))
-        thread.start()
-        thread.join()
-
-    assert Path(place_of_warning(user)[0]).name == "threading.py"

@@ -104,22 +104,12 @@ ASKED: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("what", ASKED)
-def test_a_hub_that_is_away_is_asked_once_and_said_once(
-    what: str, attempts: list[Any], capfd: pytest.CaptureFixture[str]
-) -> None:
-    said = r"huggingface\.co does not answer; .* offline use a local" if what in list(ASKED)[:5] else r"\w"
+def test_a_hub_that_is_away_is_asked_once_and_said_once(what: str, attempts: list[Any]) -> None:
+    said = r"huggingface\.co does not answer\).* `hf download" if what in list(ASKED)[:5] else r"\w"
     with pytest.raises(InvalidInputError, match=said):
         ASKED[what]()
     assert len(attempts) == 1, attempts
-    assert capfd.readouterr() == ("", "")
     assert constants.HF_HUB_OFFLINE is False, "whoever is online again is not kept offline"
-
-
-def test_an_id_that_cannot_be_had_names_the_cache_and_the_command() -> None:
-    """The tests run with HF_HUB_OFFLINE=1."""
-    said = r"HF_HUB_OFFLINE.*`hf download nobody/nothing --local-dir DIR`"
-    with pytest.raises(InvalidInputError, match=said):
-        load_host(pipeline="nobody/nothing")
 
 
 def test_a_hub_that_answers_is_asked_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:

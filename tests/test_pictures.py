@@ -86,13 +86,6 @@ def test_pictures_are_opened_in_one_place() -> None:
     assert [path for path in files if opens.search(path.read_text(encoding="utf-8"))] == [root / "vldebias/pictures.py"]
 
 
-@pytest.mark.parametrize("form", ["PNG", "TIFF"])
-def test_sixteen_bit_grey_keeps_its_high_byte(form: str) -> None:
-    values = (np.arange(4096, dtype=np.uint16) * 16).reshape(64, 64)
-    decoded = np.asarray(decode(as_bytes(Image.fromarray(values), form)))
-    assert np.array_equal(decoded, np.repeat((values >> 8)[..., None], 3, axis=2))
-
-
 def test_other_modes() -> None:
     assert pixel(Image.new("L", (2, 2), 7)) == (7, 7, 7)
     assert pixel(Image.new("1", (2, 2), 1)) == (255, 255, 255)
@@ -104,13 +97,10 @@ def test_other_modes() -> None:
     assert pixel(red, "TIFF")[0] > 200  # the band called "A" is no alpha
 
 
-def test_pixels_without_a_known_range_are_refused() -> None:
-    with pytest.raises(OSError, match="mode F"):
-        decode(as_bytes(Image.new("F", (2, 2)), "TIFF"))
-    image = Image.new("I", (2, 2), 0)
-    image.putpixel((0, 0), 70000)
-    with pytest.raises(OSError, match=r"grey values 0 .. 70000 do not fit 16 bits"):
-        decode(as_bytes(image, "TIFF"))
+def test_pixels_of_more_than_eight_bits_are_refused() -> None:
+    for image in (Image.new("F", (2, 2)), Image.new("I", (2, 2)), Image.fromarray(np.zeros((2, 2), np.uint16))):
+        with pytest.raises(OSError, match="8 bits"):
+            decode(as_bytes(image, "TIFF"))
 
 
 def test_exif_orientation_is_followed_and_a_broken_block_does_no_harm() -> None:

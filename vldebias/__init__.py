@@ -35,46 +35,19 @@ _HOMES = {
     "CalibratedProjection": "projection",
     "load_host": "loading",
 }
-_MODULES = ("losses", "methods", "metrics")
-
-__all__ = [
-    "Attachment",
-    "BalancedPrompts",
-    "CalibratedProjection",
-    "PromptSet",
-    "Reference",
-    "attachment_of",
-    "audit",
-    "balance_prompts",
-    "compare",
-    "debias",
-    "diagnose",
-    "evaluate",
-    "fit_projection",
-    "fit_projections",
-    "fit_shares",
-    "grid",
-    "inspect",
-    "list_prompts",
-    "load_edit",
-    "load_host",
-    "load_prompts",
-    "losses",
-    "make_prompt_set",
-    "methods",
-    "metrics",
-    "push_to_hub",
-]
+__all__ = ["losses", "methods", "metrics"]
+__all__ += ["debias", "fit_projection", "fit_projections", "fit_shares", "inspect", "load_host", "push_to_hub"]
+__all__ += ["audit", "compare", "diagnose", "evaluate", "grid"]
+__all__ += ["Attachment", "CalibratedProjection", "Reference", "attachment_of", "load_edit"]
+__all__ += ["BalancedPrompts", "PromptSet", "balance_prompts", "list_prompts", "load_prompts", "make_prompt_set"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"vldebias.{name}")
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'vldebias' has no attribute {name!r}")
-    value = getattr(import_module(f"vldebias.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+    home = import_module(f"vldebias.{_HOMES.get(name, name)}")
+    globals()[name] = getattr(home, name) if name in _HOMES else home
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

@@ -123,25 +123,14 @@ def fit_projections(
     return {role: problem.fit(chosen, role) for role in problem.host.roles}
 
 
-def fit_projection(
-    host: Any,
-    prompts: Prompts,
-    *,
-    method: str | Method | None = None,
-    lam: float | Sequence[float] | None = None,
-    tokenizer: Any = None,
-    role: str | None = None,
-    reference: Any = None,
-    max_loss: float | None = None,
-) -> Any:
-    """Return the edit for one role of `host`; `role` may be omitted if the host has only one."""
-    target = resolve(host, tokenizer=tokenizer)
-    if role is None and len(target.roles) > 1:
+def fit_projection(host: Any, prompts: Prompts, **how: Any) -> Any:
+    """Return the edit of a host with one role; how: as of `fit_projections`, which takes hosts with several roles."""
+    edits = fit_projections(host, prompts, **how)
+    if len(edits) > 1:
         raise InvalidInputError(
-            f"{target.name} has the roles {list(target.roles)}: choose one with role=, or use fit_projections for all"
+            f"the host has the roles {list(edits)}: use fit_projections, and choose one of its edits"
         )
-    problem = Problem(target, prompts, lam=lam, reference=reference, max_loss=max_loss)
-    return problem.fit(get_method(method, lam=lam, reference=reference), role or target.roles[0])
+    return next(iter(edits.values()))
 
 
 def inspect(host: Any, prompts: str | Path | PromptSet, *, tokenizer: Any = None, **how: Any) -> dict[str, Diagnostics]:

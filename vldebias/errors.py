@@ -116,12 +116,8 @@ def did_you_mean(name: object, names: Iterable[str], otherwise: str = "choose on
 
 
 def warn(message: str, category: type[Warning] = VldebiasWarning) -> None:
-    """Issue a warning at the user's line: the innermost frame outside of this package and of installed libraries.
-
-    If there is none (a library calls this package), use the innermost frame outside of this package.
-    """
+    """Issue a warning at the user's line: the innermost frame outside of this package and of installed libraries."""
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_stack(sys._getframe(1))]
     files = [file for file in files if not file.startswith("<frozen importlib")]  # as `warnings` counts them
-    outside = [level for level, file in enumerate(files) if not file.startswith(_PACKAGE)]
-    users = [level for level in outside if not files[level].startswith(_LIBRARIES)]
-    warnings.warn(message, category, stacklevel=(users or outside or [0])[0] + 2)
+    users = (level for level, file in enumerate(files) if not file.startswith((_PACKAGE, *_LIBRARIES)))
+    warnings.warn(message, category, stacklevel=next(users, 0) + 2)

@@ -231,34 +231,25 @@ def read_bytes(path: str | Path, *, max_bytes: int = _MAX_JSON) -> bytes:
 
 
 _EXPECTED = {
+    "missing": "missing; expected a value",
     "string_type": "expected a text; in YAML put quotes around yes, no, numbers and dates",
-    "string_too_short": "expected a text that is not empty",
     "tuple_type": "expected a list",
-    "dict_type": "expected a mapping, 'key: value'",
-    "too_short": "expected at least {least} entries",
     "extra_forbidden": "unknown key",
 }
 
 
 def explain(error: ValidationError, place: str = "", known: Iterable[str] = ()) -> str:
-    """Return the first problem in words: where, what was expected, what came; or all keys that are missing.
+    """Return the first problem that pydantic found in words: where, what was expected, what came.
 
     place: where the content stands; known: the keys that there are, of which one that is close to a wrong one is named.
     """
-
-    def named(location: tuple[int | str, ...]) -> str:
-        return ".".join(filter(None, [place, *(str(one) for one in location if not str(one).startswith("function-"))]))
-
     first = error.errors()[0]
-    where, context = named(first["loc"]), first.get("ctx", {})
-    if isinstance(inside := context.get("error"), type(error)):
+    where = ".".join(filter(None, [place, *(str(one) for one in first["loc"] if not str(one).startswith("function-"))]))
+    if isinstance(inside := first.get("ctx", {}).get("error"), type(error)):
         return explain(inside, where, known)
-    if first["type"] == "missing":
-        lacking = ", ".join(named(one["loc"]) for one in error.errors() if one["type"] == "missing")
-        return f"{lacking}: missing; expected a value"
     said = _EXPECTED.get(first["type"], first["msg"].removeprefix("Value error, "))
-    said = said.replace("{least}", str(context.get("min_length")))
-    said += f"; {did_you_mean(first['loc'][-1], known, 'take it out')}" if first["type"] == "extra_forbidden" else ""
+    if first["type"] == "extra_forbidden":
+        said += f"; {did_you_mean(first['loc'][-1], known, 'take it out')}"
     came = "" if isinstance(first["input"], Mapping) else f"; got {shortened(repr(first['input']), 80)}"
     return f"{where}: {said}{came}" if where else said
 
@@ -280,13 +271,10 @@ def commit() -> str | None:
 
     Files in eval/results are ignored, because earlier results do not change what is measured.
     """
-    root = _PACKAGE.parent
-    if not (root / ".git").exists():
-        return None
-    run = partial(subprocess.run, cwd=root, capture_output=True, text=True, check=False)
-    try:
-        named = run(["git", "rev-parse", "--short=12", "HEAD"])
-        changed = run(["git", "diff", "--quiet", "HEAD", "--", ".", ":(exclude)eval/results"])
-    except OSError:  # no git
-        return None
-    return None if named.returncode else named.stdout.strip() + ("-dirty" if changed.returncode else "")
+    run = partial(subprocess.check_output, cwd=_PACKAGE.parent, text=True, stderr=subprocess.DEVNULL)
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):  # no git, or no commit
+        if (_PACKAGE.parent / ".git").exists():
+            named = run(["git", "rev-parse", "--short=12", "HEAD"]).strip()
+            changed = run(["git", "diff", "--name-only", "HEAD", "--", ".", ":(exclude)eval/results"])
+            return f"{named}-dirty" if changed else named
+    return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from vldebias.errors import InvalidInputError, VldebiasError, need
 from vldebias.hub import NO_CODE, asked_once, reason
 
 _SCHEMAS = ("hf-hub:", "local-dir:")  # names by which open_clip finds a model without a list of its own
-_HUB_ID = r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?"
 _DTYPES = ("float32", "float16", "bfloat16")
 
 
@@ -55,8 +53,6 @@ def load_host(
     name, weights = pipeline or model or "", getattr(torch, dtype or "float32")
     shown = repr(name) + (f" with {pretrained!r}" if pretrained else "")
     with asked_once("." if name == "miniature" else pretrained or name.removeprefix("local-dir:")) as why:
-        if why:
-            _check_cached(name, pretrained, f"cannot load {shown}", why)
         try:
             if pipeline is None:
                 loaded = _model(name, pretrained)
@@ -72,26 +68,9 @@ def load_host(
         except Exception as error:  # on damaged files the libraries raise whatever they stumble over
             raise InvalidInputError(
                 f"cannot load {shown}: {reason(error)}{f' ({why})' if why else ''}. Expected an open_clip architecture "
-                "with --pretrained, a transformers or diffusers id or local folder, or 'miniature'; offline use a "
-                "local folder"
+                "with --pretrained, a transformers or diffusers id or local folder, or 'miniature'; where there is no "
+                "network use a folder that `hf download ID --local-dir DIR` wrote elsewhere"
             ) from error
-
-
-def _check_cached(name: str, pretrained: str | None, failed: str, why: str) -> None:
-    """Refuse weights that are not in the cache of the hub, before a model is built for them."""
-    from huggingface_hub import constants, try_to_load_from_cache
-
-    repo, files = name.removeprefix("hf-hub:"), ["config.json", "model_index.json", "open_clip_config.json"]
-    if pretrained is not None:
-        known = need("open_clip").get_pretrained_cfg(name, pretrained)
-        repo = "/".join(known.get("hf_hub", "").split("/")[:2])
-        files = ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"]
-    if re.fullmatch(_HUB_ID, repo) and not any(isinstance(try_to_load_from_cache(repo, f), str) for f in files):
-        raise InvalidInputError(
-            f"{failed}: there is no such folder, it is not in {constants.HF_HUB_CACHE}, and {why}; download it where "
-            f"there is a network (`hf download {repo} --local-dir DIR`) and give that folder, or of open_clip the file "
-            "as --pretrained; offline use a local folder or 'miniature'"
-        )
 
 
 def _model(name: str, pretrained: str | None) -> Loaded:

@@ -9,11 +9,8 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
-
-import numpy as np
 
 from vldebias.errors import need
 from vldebias.files import write_atomically
@@ -21,7 +18,6 @@ from vldebias.files import write_atomically
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Plot
     from PIL.Image import Image
-    from PIL.ImageFont import FreeTypeFont
 
 INK = "#1f2933"
 # Named, since Pillow opens whatever the first bytes look like, and hands EPS by any name to the program gs.
@@ -50,11 +46,10 @@ def open_image(source: Path | bytes | BinaryIO, formats: Sequence[str] = FORMATS
 def decode(source: Path | bytes) -> Image:
     """Return the RGB image in a file or bytes in one of `FORMATS`, rotated by its EXIF orientation.
 
-    Transparent pixels become white; 16-bit grey keeps its high byte; an animation gives its first frame; a broken EXIF
-    block is read as no orientation.
+    Transparent pixels become white; an animation gives its first frame; a broken EXIF block is read as no orientation.
 
     Raises:
-        OSError: missing, truncated, not a picture, pixels without a known range, or too many of them (`open_image`).
+        OSError: missing, truncated, not a picture, pixels of more than 8 bits, or too many of them (`open_image`).
     """
     Images = need("PIL.Image")
     try:
@@ -62,13 +57,8 @@ def decode(source: Path | bytes) -> Image:
             image.load()
             with suppress(Exception):  # whatever a broken EXIF block makes the parser raise
                 image = need("PIL.ImageOps").exif_transpose(image)
-            if image.mode == "F":
-                raise OSError("pixels of mode F (floats) have no known range; convert the file to 8 or 16 bits")
-            if image.mode.startswith("I"):  # the high byte, as Pillow does in colour; it would clip grey to white
-                grey = np.asarray(image.convert("I"))
-                if grey.min() < 0 or grey.max() > 65535:
-                    raise OSError(f"grey values {grey.min()} .. {grey.max()} do not fit 16 bits; convert to 8 or 16")
-                image = Images.fromarray((grey >> 8).astype(np.uint8))
+            if image.mode.startswith(("F", "I")):  # which Pillow would clip to white
+                raise OSError(f"got pixels of mode {image.mode}; expected 8 bits a channel; convert the file")
             if image.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info:
                 image = image.convert("RGBA")
                 image = Images.alpha_composite(Images.new("RGBA", image.size, "white"), image)
@@ -132,11 +122,3 @@ def for_matplotlib(text: str) -> str:
     """Return a text for a plot in one line, without invisible characters and with dollar signs escaped."""
     shown = "".join(one for one in text if one.isprintable() or one.isspace())
     return " ".join(shown.split()).replace("$", r"\$")
-
-
-@cache
-def font(size: int, *, bold: bool = False) -> FreeTypeFont:
-    """Return the font DejaVu Sans of matplotlib, for drawing with Pillow."""
-    path = Path(need("matplotlib").get_data_path(), "fonts/ttf", f"DejaVuSans{'-Bold' if bold else ''}.ttf")
-    face: FreeTypeFont = need("PIL.ImageFont").truetype(str(path), size)
-    return face

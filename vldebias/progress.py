@@ -14,7 +14,10 @@ _LINE_EVERY = 60.0  # seconds between two lines of one bar in a log, where no ba
 
 
 class Progress(progress.Progress):
-    """Show bars with the time left on a rich console (default: stderr), nothing on a quiet one; may be entered again."""
+    """Show bars with the time left on a rich console, on stderr by default, or nothing on a quiet one.
+
+    It may be entered again while it runs.
+    """
 
     def __init__(self, console: Console | None = None) -> None:
         # Names come from users: brackets in them are no markup.

@@ -43,7 +43,7 @@ def count(root: Path) -> Counts:
                 counts["public definitions"] += sum(
                     isinstance(node, DEFINITIONS) and not node.name.startswith("_") for node in tree.body
                 )
-                lists = [node.value for node in tree.body if ast.unparse(node).startswith("__all__ = ")]
+                lists = [node.value for node in tree.body if ast.unparse(node).startswith("__all__ ")]
                 counts["exported names"] += sum(len(getattr(one, "elts", ())) for one in lists)
     pages = [len(page.read_text(encoding="utf-8").split()) for page in (root / "docs").rglob("*.md")]
     words = {"pages docs": len(pages), "words docs": sum(pages), "words docs, longest page": max(pages, default=0)}

@@ -23,7 +23,7 @@ from vldebias.evaluation.task import Lam, SeveralPrompts, Share, Strict
 from vldebias.files import digest
 from vldebias.hosts import Attachment, attachment_of
 from vldebias.methods import METHODS, Method, get_method, load_edit, load_edits
-from vldebias.pictures import INK, font, read_png, write_png
+from vldebias.pictures import INK, read_png, write_png
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import can_balance, load_prompts
 
@@ -247,13 +247,14 @@ def grid(
 
 def compose(texts: Sequence[str], images: Mapping[str, Sequence[Sequence[Image]]], heads: Sequence[str]) -> Image:
     """Return a picture of images by name, text and column, stacked, with the names on the left."""
-    Image, ImageDraw = need("PIL.Image"), need("PIL.ImageDraw")
+    Image, ImageDraw, ImageFont = (need(f"PIL.{name}") for name in ("Image", "ImageDraw", "ImageFont"))
     width, height = next(iter(images.values()))[0][0].size
     scale = CELL / max(height, width) if max(height, width) >= CELL else CELL // max(height, width)
     cell = round(width * scale), round(height * scale)
     across, down = cell[0] + GAP, cell[1] + GAP
     sheet = Image.new("RGB", (LABEL + len(heads) * across, HEAD + len(texts) * len(images) * down), "white")
-    pen, face, bold = ImageDraw.Draw(sheet), font(13), font(13, bold=True)
+    pen, files = ImageDraw.Draw(sheet), Path(need("matplotlib").get_data_path(), "fonts", "ttf")
+    face, bold = (ImageFont.truetype(str(files / f"{name}.ttf"), 13) for name in ("DejaVuSans", "DejaVuSans-Bold"))
     for column, head in enumerate(heads):
         pen.text((LABEL + column * across, 5), head, INK, face)
     kind = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.LANCZOS

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 from torch.nn.utils.rnn import pad_sequence
 
 from vldebias.edit import Edit, Provenance, Rowwise
@@ -19,6 +19,7 @@ from vldebias.methods.reference import Labelled, labelled, stated_texts
 from vldebias.projection import CalibratedProjection, span_of
 
 _SURE = 0.7  # probability of a value, of SFID's authors
+_DECAY = 1e-3  # weight of the squared norm of a probe's weights
 _KEPT = 1800 / 2048  # of the width: what FairImagen's authors keep of the pooled states of Stable Diffusion 3
 
 
@@ -45,7 +46,7 @@ class TwoTowers(Rowwise):
     @classmethod
     def of_maps(cls, images: Affine, texts: Affine | None = None) -> TwoTowers:
         """Return the edit of two maps; without one of texts, texts are left unchanged."""
-        both = (texts or (images[0][:, :0], images[1][:, :0], 0 * images[2]), images)
+        both = (texts or images, images)
         left, right = (pad_sequence([one[k].T for one in both], batch_first=True) for k in (0, 1))
         return cls(left, right, torch.stack([one[2] for one in both]), "both" if texts else "image")
 
@@ -158,26 +159,24 @@ def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int = 5) 
     return removed
 
 
-def _probe(rows: Tensor, codes: Tensor, decay: float = 1e-3) -> tuple[Tensor, float]:
+def _probe(rows: Tensor, codes: Tensor) -> tuple[Tensor, float]:
     """Return the weights (k - 1, d) of a logistic regression and its accuracy on the rows it was fitted to."""
-    k, scale = int(codes.max()) + 1, rows.square().sum(1).mean().sqrt().clamp(min=torch.finfo(rows.dtype).tiny)
-    weight = torch.zeros(k, rows.shape[1] + 1, dtype=rows.dtype, requires_grad=True)
-    inputs = torch.cat([rows / scale, torch.ones(len(rows), 1, dtype=rows.dtype)], 1)
-    optimizer = torch.optim.LBFGS([weight], max_iter=100, line_search_fn="strong_wolfe")
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = cross_entropy(inputs @ weight.T, codes) + decay * weight[:, :-1].square().sum()
-        loss.backward()
-        return loss
-
+    scale = rows.square().sum(1).mean().sqrt().clamp(min=torch.finfo(rows.dtype).tiny)
     with torch.inference_mode(False), torch.enable_grad():
-        inputs, codes = inputs.clone(), codes.clone()
+        inputs, codes = pad(rows / scale, (0, 1), value=1.0), codes.clone()
+        weight = inputs.new_zeros(int(codes.max()) + 1, inputs.shape[1]).requires_grad_()
+        optimizer = torch.optim.LBFGS([weight], max_iter=100, line_search_fn="strong_wolfe")
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = cross_entropy(inputs @ weight.T, codes) + _DECAY * weight[:, :-1].square().sum()
+            loss.backward()
+            return loss
+
         optimizer.step(closure)
-    kept = weight.detach()
-    accuracy = float(((inputs @ kept.T).argmax(1) == codes).double().mean())
-    _, s, vh = torch.linalg.svd(kept[:, :-1] - kept[:, :-1].mean(0), full_matrices=False)
-    return vh[s > s[0] * 1e-8], accuracy
+    accuracy = float(((inputs @ weight.detach().T).argmax(1) == codes).double().mean())
+    own = weight.detach()[:, :-1]
+    return span_of(own - own.mean(0)).T, accuracy
 
 
 def roboshot(harmful: Tensor, helpful: Tensor) -> Affine:

@@ -8,7 +8,7 @@ from typing import Any
 
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
-from vldebias.hosts import Attachment, placed, refuse_second, resolve
+from vldebias.hosts import Attachment, refuse_second, resolve
 from vldebias.methods import Balanced, Diagnostics, Method, Problem, Prompts, RankShares, TargetShares, get_method
 from vldebias.methods.presets import Preset, say_once
 from vldebias.prompts import Balancer, PromptSet, load_prompts
@@ -97,7 +97,7 @@ def debias(
         raise InvalidInputError(f"method {acting!r} acts on images, so side='text' would change nothing; leave it out")
     moved = side is None and own != "text"
     target = target.at(own) if moved else target
-    edits = placed(target, edits) if fitted or moved else edits
+    edits = Attachment.placed(target, edits) if fitted or moved else edits
     if fitted and any(edit.space is None and edit.provenance.fingerprint is None for edit in edits.values()):
         warn(
             f"{target.name}: the projection does not say which model it was fitted on, so it cannot be checked; fit it "

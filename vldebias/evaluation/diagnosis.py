@@ -21,7 +21,7 @@ from vldebias.data import Embeddings, Labels, cross
 from vldebias.errors import InvalidInputError, need
 from vldebias.evaluation.images import ImageTask, disjoint, fit_method
 from vldebias.evaluation.result import NONE, Result, TaskProvenance, TaskResult
-from vldebias.evaluation.session import text_host, weights_of
+from vldebias.evaluation.session import text_host
 from vldebias.methods import get_method
 from vldebias.metrics import k_variance
 from vldebias.metrics.bootstrap import wilson_interval
@@ -200,7 +200,7 @@ def diagnose(
     parts, origin = attribute, f"by {of_groups}"
     if prompts is not None and texts is not None:
         own, side = load_prompts(prompts), text_host(texts)
-        about |= {"prompts": own.name, "prompts_hash": own.hash, "fingerprint": weights_of(side)}
+        about |= {"prompts": own.name, "prompts_hash": own.hash, "fingerprint": side.weights}
         about["model"] = about["model"] or side.model_id
         ImageTask.check_images(data, side, own.spurious[0])
         given = reference if reference is None or isinstance(reference, Embeddings) else Embeddings.of(reference)

@@ -25,7 +25,7 @@ from vldebias.data import Embeddings, UnitRows, cross, odd_values
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.evaluation.result import NONE, TaskProvenance
-from vldebias.evaluation.session import Session, texts_digest, weights_of
+from vldebias.evaluation.session import Session
 from vldebias.evaluation.task import Data, Lam, Share, Task
 from vldebias.hosts import Host
 from vldebias.hosts.base import IMAGE, SIDES, TEXT
@@ -137,11 +137,11 @@ class ImageTask(Task):
         about = images.about
         data = {"images": about, "reference": {} if reference is None else reference.about}
         digests = {part: one.get("digest") or one.get("data_fingerprint") for part, one in data.items()}
-        digests["texts"] = texts_digest(texts)
+        digests["texts"] = getattr(texts, "digest", None)
         return TaskProvenance(
             task=name,
             model=str(about.get("model") or texts.model_id or "unnamed model"),
-            fingerprint=weights_of(texts),
+            fingerprint=texts.weights,
             prompts="+".join(one.name for one in sets),
             prompts_hash="+".join(one.hash for one in sets),
             split=" ".join(str(about[key]) for key in ("data", "split") if about.get(key)) or "unnamed split",

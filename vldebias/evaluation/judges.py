@@ -20,7 +20,7 @@ from torch.nn.functional import normalize
 from vldebias.data import UNKNOWN, Labels
 from vldebias.errors import InvalidInputError, need, warn
 from vldebias.evaluation.plan import hash_of
-from vldebias.evaluation.session import Session, text_host, weights_of
+from vldebias.evaluation.session import Session, text_host
 from vldebias.evaluation.task import Count, OneOrMore, Strict, named_by
 from vldebias.hosts.base import weights_fingerprint
 from vldebias.hosts.images import image_encoder
@@ -225,7 +225,7 @@ class ClipJudge(JudgeSpec):
             chances = {attribute: (scale * features @ own.T).softmax(dim=-1) for attribute, own in rows.items()}
             return {one: of[:, : len(self.prompts[one])].numpy() for one, of in chances.items()}
 
-        towers = [encoder.fingerprint, weights_of(texts)]
+        towers = [encoder.fingerprint, texts.weights]
         mark = hash_of([towers, encoder.preprocessing, round(scale, 3), self.prompts, self.reject])
         names = {attribute: tuple(asked) for attribute, asked in self.prompts.items()}
         return Judge(f"zero-shot {encoder.name}", names, answers, mark)

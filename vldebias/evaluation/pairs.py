@@ -15,7 +15,7 @@ from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.images import sets_by_column
 from vldebias.evaluation.result import NONE, TaskProvenance, TaskResult
-from vldebias.evaluation.session import Session, weights_of
+from vldebias.evaluation.session import Session
 from vldebias.evaluation.task import Lam, Prompts, Task, register_task
 from vldebias.hosts import Host, resolve
 from vldebias.methods import Problem, get_method
@@ -60,7 +60,7 @@ class TextsTask(Task):
                 description="Mean L2 distance of the two prompts of a pair, without and with the projection: pairs "
                 "that it was fitted on, and pairs of concepts that it was not. Resampled over concepts.",
                 model=model or encoder.name,
-                fingerprint=weights_of(encoder),
+                fingerprint=encoder.weights,
                 prompts=prompts.name,
                 prompts_hash=prompts.hash,
                 split="texts",

@@ -24,7 +24,6 @@ from vldebias.errors import InvalidInputError, need, warn
 from vldebias.evaluation.judges import NO_VALUE, SURE, Judge, Probabilities, decide, predict
 from vldebias.evaluation.plan import GeneratedImages
 from vldebias.evaluation.result import NONE, TaskResult
-from vldebias.evaluation.session import weights_of
 from vldebias.evaluation.task import file_slug
 from vldebias.files import digest, write_atomically
 from vldebias.hosts import Host
@@ -141,7 +140,7 @@ def scored(
             values[variant] = each if len(sizes) == 1 else np.bincount(index, weights=each) / sizes
         n = {"prompts": len(sizes), "images": len(index)}
         how = {"scale": "percent: 100 max(cos, 0)", "scored by": encoder.name, "preprocessing": encoder.preprocessing}
-        how |= {"image tower": encoder.fingerprint, "text tower": weights_of(texts), **boot}
+        how |= {"image tower": encoder.fingerprint, "text tower": texts.weights, **boot}
         about = {"title": "CLIPScore of generated images", "description": ABOUT_CLIP}
         results.append(made.result(task=f"{name}: CLIPScore", **about, n=n, settings=how))
         results[-1].add_resampled("clip_score", values, n=n, **boot)

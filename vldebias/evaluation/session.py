@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -28,7 +27,6 @@ from vldebias.data import (
 from vldebias.data.rows import is_pattern
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, UnsupportedHostError, did_you_mean, need
-from vldebias.files import add_tensors
 from vldebias.hosts import Host, TextTable, resolve
 from vldebias.hosts.base import TEXT
 from vldebias.loading import Loaded, load_host
@@ -53,21 +51,6 @@ def text_host(model: Any, tokenizer: Any = None) -> Host:
             f'got the pipeline {host.name}; expected an image-text model. Pipelines have the task "generation"'
         )
     return host
-
-
-def weights_of(host: Host) -> dict[str, Any] | None:
-    """Return the fingerprint of the weights, as plain values; None for embeddings that were computed elsewhere."""
-    weights = host.fingerprint()
-    return None if weights is None else weights.to_dict()
-
-
-def texts_digest(host: Host) -> str | None:
-    """Return the SHA-256 of the prompts and rows of a table, whatever their order; None for a model."""
-    if not isinstance(host, TextTable):
-        return None
-    state = hashlib.sha256()
-    add_tensors(state, sorted(host.rows.items()))
-    return state.hexdigest()
 
 
 @dataclass

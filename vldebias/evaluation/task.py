@@ -33,7 +33,7 @@ from pydantic import (
 from vldebias.data import Embeddings, digest_of
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.evaluation.result import TaskResult
-from vldebias.evaluation.session import Session, texts_digest, weights_of
+from vldebias.evaluation.session import Session
 from vldebias.files import explain, packaged, read_yaml
 from vldebias.hosts import Host, resolve
 from vldebias.loading import Loaded
@@ -204,7 +204,7 @@ def _mark(value: Any) -> Any:
     if isinstance(value, Loaded):
         value = resolve(value.host, tokenizer=value.tokenizer)
     if isinstance(value, Host):
-        return weights_of(value) or texts_digest(value)
+        return value.weights or getattr(value, "digest", None)
     return getattr(value, "fingerprint", None)
 
 

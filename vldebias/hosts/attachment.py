@@ -82,24 +82,6 @@ def attachment_of(host: object) -> Attachment | None:
     return next((a for a in list(_STANDING) if any(one is host for one in a.host.exclusive_modules)), None)
 
 
-def placed(host: Host, given: Mapping[str, Edit]) -> dict[str, Edit]:
-    """Return fitted edits by role, after checking that they belong to this host; roles of one space share theirs.
-
-    Raises:
-        InvalidInputError: no edit for a role. ProjectionMismatchError: fitted on another host.
-    """
-    by_space = {host.space(role): edit for role, edit in given.items()}
-    missing = [role for role in host.roles if host.space(role) not in by_space]
-    if missing:
-        raise InvalidInputError(
-            f"{host.name} has the roles {list(host.roles)}; got no edit for {missing}: pass a mapping from role to edit"
-        )
-    by_role = {role: given.get(role, by_space[host.space(role)]) for role in host.roles}
-    for role, edit in by_role.items():
-        host.check(role, edit)
-    return by_role
-
-
 def refuse_second(host: Host) -> None:
     """Raise AlreadyAttachedError where an edit is attached already, UnsupportedHostError for compiled models."""
     parts = (part for one in host.exclusive_modules if isinstance(one, nn.Module) for part in one.modules())
@@ -185,6 +167,20 @@ class Attachment:
         for hook in self._watches:
             finalize(self, hook.remove).atexit = False
         _STANDING.add(self)
+
+    @staticmethod
+    def placed(host: Host, given: Mapping[str, Edit]) -> dict[str, Edit]:
+        """Return fitted edits by role, each checked by `Host.check`; roles of one space share theirs."""
+        by_space = {host.space(role): edit for role, edit in given.items()}
+        if missing := [role for role in host.roles if host.space(role) not in by_space]:
+            raise InvalidInputError(
+                f"{host.name} has the roles {list(host.roles)}; got no edit for {missing}: pass a mapping from role to "
+                "edit"
+            )
+        by_role = {role: given.get(role, by_space[host.space(role)]) for role in host.roles}
+        for role, edit in by_role.items():
+            host.check(role, edit)
+        return by_role
 
     @property
     def strength(self) -> float:

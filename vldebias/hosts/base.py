@@ -85,6 +85,16 @@ class Host(ABC):
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
         """Return the rows (d,) by (role, prompt), as in `embed`; also of other roles that the same pass yields."""
 
+    @staticmethod
+    def read_by(
+        encode: Callable[[list[str]], Tensor], prompts: Sequence[str], role: str, *models: nn.Module
+    ) -> dict[tuple[str, str], Tensor]:
+        """Return (role, prompt) -> row of `encode`, computed in batches: of length 1, float64, on the CPU."""
+        with reading(*models):
+            blocks = [encode(list(prompts[start : start + BATCH])) for start in range(0, len(prompts), BATCH)]
+            rows = torch.cat([block.detach().cpu().double() for block in blocks])
+        return {(role, prompt): row for prompt, row in zip(prompts, normalize(rows, dim=-1), strict=True)}
+
     def install(self, attachment: Attachment) -> Callable[[], None]:
         """Hook the model so that embeddings pass through `attachment.apply`; return the function that undoes it.
 
@@ -185,6 +195,12 @@ class Host(ABC):
         directions = torch.randn(rows.shape[1], 16, generator=generator, dtype=torch.float64)
         numbers = rows @ directions / math.sqrt(16)
         return replace(mark, texts=tuple(tuple(round(x, 5) for x in row) for row in numbers.tolist()))
+
+    @property
+    def weights(self) -> dict[str, Any] | None:
+        """Return the fingerprint of the weights as plain values; None for embeddings that were computed elsewhere."""
+        mark = self.fingerprint()
+        return None if mark is None else mark.to_dict()
 
     def check(self, role: str, edit: Edit) -> None:
         """Raise ProjectionMismatchError for an edit that was fitted for another space, width or set of weights.
@@ -307,14 +323,12 @@ def reading(*models: nn.Module) -> Iterator[None]:
             readers, modes = _READ.get(model) or (0, [(module, module.training) for module in model.modules()])
             _READ[model] = readers + 1, modes
             model.eval()
-    token = BARE.set(True)
     try:
-        with ExitStack() as stack, torch.no_grad():
+        with ExitStack() as stack, torch.no_grad(), during(BARE):
             for kind in devices:
                 stack.enter_context(torch.autocast(kind, enabled=False))
             yield
     finally:
-        BARE.reset(token)
         with _LOCK:
             for model in models:
                 readers, modes = _READ.pop(model)
@@ -323,16 +337,6 @@ def reading(*models: nn.Module) -> Iterator[None]:
                     continue
                 for module, training in modes:  # one by one: parts of a model may have been frozen in eval mode
                     module.training = training
-
-
-def read_rows(
-    encode: Callable[[list[str]], Tensor], prompts: Sequence[str], role: str, *models: nn.Module
-) -> dict[tuple[str, str], Tensor]:
-    """Return (role, prompt) -> row of `encode`, computed in batches: of length 1, float64, on the CPU."""
-    with reading(*models):
-        blocks = [encode(list(prompts[start : start + BATCH])) for start in range(0, len(prompts), BATCH)]
-        rows = torch.cat([block.detach().cpu().double() for block in blocks])
-    return {(role, prompt): row for prompt, row in zip(prompts, normalize(rows, dim=-1), strict=True)}
 
 
 # ---- hooks on a model ----------------------------------------------------------------------------------------

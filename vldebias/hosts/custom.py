@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -15,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError
-from vldebias.hosts.base import TOKENIZING, Host, hook_methods, read_rows
+from vldebias.files import add_tensors
+from vldebias.hosts.base import TOKENIZING, Host, hook_methods
 from vldebias.hosts.merge import foldable
 
 if TYPE_CHECKING:
@@ -94,7 +96,7 @@ class CustomHost(Host):
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
         """Return rows of `prompts`; raise InvalidInputError unless they are one per prompt and outputs of `method`."""
-        return read_rows(self._rows, prompts, role, *self.text_modules)
+        return self.read_by(self._rows, prompts, role, *self.text_modules)
 
     def _rows(self, prompts: list[str]) -> Tensor:
         owner, name, passed = self._owner, self._called, list[Any]()
@@ -225,3 +227,10 @@ class TextTable(Host):
     def dim(self, role: str) -> int:
         """Return the width of the rows."""
         return len(next(iter(self.rows.values())))
+
+    @property
+    def digest(self) -> str:
+        """Return the SHA-256 of the prompts and their rows, whatever their order."""
+        state = hashlib.sha256()
+        add_tensors(state, sorted(self.rows.items()))
+        return state.hexdigest()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vldebias.edit import Fingerprint
 from vldebias.errors import InvalidInputError, TruncatedPromptWarning, UnsupportedHostError, warn
 from vldebias.hosts.attachment import resolve
-from vldebias.hosts.base import IMAGE, TEXT, TOKENIZING, Host, read_rows, reading, weights_fingerprint
+from vldebias.hosts.base import IMAGE, TEXT, TOKENIZING, Host, reading, weights_fingerprint
 from vldebias.hosts.merge import foldable
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class JointHost(Host):
                 f"{self.name}: the context length is {limit} tokens; truncated prompts, to be shortened: {shown}",
                 TruncatedPromptWarning,
             )
-        return read_rows(self.encode, prompts, role, self.model)
+        return self.read_by(self.encode, prompts, role, self.model)
 
     def embed(self, prompts: Sequence[str], role: str = TEXT) -> Tensor:
         """Return L2-normalised (n, d) float64 CPU embeddings of `prompts`, never edited, the same for both sides."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vldebias.data.suspects import Suspects, pictures_below
+from vldebias.data.suspects import Suspects
 from vldebias.errors import InvalidInputError
 
 
@@ -43,7 +43,7 @@ def test_ids_are_pictures_below_a_folder_with_or_without_their_ending(tmp_path: 
     (folder / "a").mkdir(parents=True)
     for name, colour in (("in/a/1.png", "red"), ("in/2.jpg.png", "blue"), ("out.png", "green")):
         Image.new("RGB", (4, 4), colour).save(tmp_path / name)
-    found = pictures_below(folder, ("a/1.png", "a/1", "2.jpg", "none", "../out.png", str(tmp_path / "out.png")))
+    found = Suspects.pictures(folder, ("a/1.png", "a/1", "2.jpg", "none", "../out.png", str(tmp_path / "out.png")))
     assert [found["read"](row).getpixel((0, 0)) for row in (0, 1)] == [(255, 0, 0)] * 2
     paths = [found["path"](row) for row in range(2, 6)]
     assert paths == [str(folder / "2.jpg.png"), "", "", ""]  # no id leads out of the folder
@@ -51,4 +51,4 @@ def test_ids_are_pictures_below_a_folder_with_or_without_their_ending(tmp_path: 
         found["read"](3)
     for where in (folder, folder / "none"):
         with pytest.raises(InvalidInputError, match="'7'"):
-            pictures_below(where, ("7", "8"))
+            Suspects.pictures(where, ("7", "8"))

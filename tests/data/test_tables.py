@@ -19,7 +19,7 @@ from pyarrow import parquet
 
 from tests.refusals import refused
 from vldebias.data import UNKNOWN, Labels, cross, odd_values, read_table
-from vldebias.data.tables import as_labels, as_texts, check_captions, column_of, one_row_per_image, says_something
+from vldebias.data.tables import as_texts, check_captions, column_of, one_row_per_image, says_something
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 
 NAMES = ("a", "b", "c")
@@ -140,11 +140,11 @@ def test_labels_of_a_table_equal_the_naive_twin(rows: list[str | None], unknown:
     naive = Labels.of([(row or "").strip() for row in rows]).without(unknown)
     column = pa.array(rows, pa.string())
     for one in (column, column.dictionary_encode()):
-        found = as_labels(one, None, "here", unknown)
+        found = Labels.of_column(one, None, "here", unknown)
         assert (found.names, found.codes.tolist()) == (naive.names, naive.codes.tolist())
-    ordered = as_labels(column, ["b", "a", "never"], "here", unknown)
+    ordered = Labels.of_column(column, ["b", "a", "never"], "here", unknown)
     assert (ordered.names, back(ordered)) == (("b", "a", "never"), back(naive))
-    merged = as_labels(column, {"a": "letter", "b": "letter"}, "here", unknown)
+    merged = Labels.of_column(column, {"a": "letter", "b": "letter"}, "here", unknown)
     assert merged.names == ("letter",)
     assert np.array_equal(merged.known, naive.known)
 
@@ -164,7 +164,7 @@ def test_labels_of_a_table_equal_the_naive_twin(rows: list[str | None], unknown:
     ],
 )
 def test_numbers_are_labels_by_how_they_are_written(column: list, names: tuple[str, ...], codes: list[int]) -> None:
-    found = as_labels(pa.array(column), None, "here")
+    found = Labels.of_column(pa.array(column), None, "here")
     assert (found.names, found.codes.tolist()) == (names, codes)
 
 
@@ -184,7 +184,7 @@ def test_every_format_gives_the_same(tmp_path: Path, ending: str) -> None:
     table = read_table(path)
     assert as_texts(column_of(table, "image", path), "here") == rows["image"]
     assert as_texts(column_of(table, "text", path), "here") == rows["text"]
-    assert as_labels(column_of(table, "gender", path), None, "here").codes.tolist() == [0, UNKNOWN]
+    assert Labels.of_column(column_of(table, "gender", path), None, "here").codes.tolist() == [0, UNKNOWN]
 
 
 def test_cells_of_csv_stay_as_they_are_written_and_nested_objects_are_columns_with_a_dot(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_cells_of_csv_stay_as_they_are_written_and_nested_objects_are_columns_wi
     assert read_table(path).to_pylist() == [{"x": "007", "y": "NA"}, {"x": "1e3", "y": "null"}]
     path = tmp_path / "a.jsonl"
     path.write_text('{"image": "a", "labels": {"gender": "f"}}\n{"image": "b", "labels": {}}\n')
-    assert as_labels(column_of(read_table(path), "labels.gender", path), None, "").codes.tolist() == [0, UNKNOWN]
+    assert Labels.of_column(column_of(read_table(path), "labels.gender", path), None, "").codes.tolist() == [0, UNKNOWN]
 
 
 def test_a_stray_quote_in_a_column_that_nobody_reads_is_noticed(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from PIL import Image
 
 from vldebias import CalibratedProjection, load_edit, load_prompts
 from vldebias.data import Embeddings, decode, load_embeddings, read_table, save_embeddings
-from vldebias.data.tables import as_labels, as_texts, column_of
+from vldebias.data.tables import Labels, as_texts, column_of
 from vldebias.errors import InvalidInputError, VldebiasError, VldebiasWarning
 from vldebias.evaluation.answers import AnnotationLog
 from vldebias.evaluation.result import Result
@@ -146,7 +146,7 @@ def make_parquet(path: Path) -> Path:
 def read_labels(path: Path) -> Any:
     """What is asked of a table: a column of texts and one of labels."""
     table = read_table(path)
-    labels = as_labels(column_of(table, "gender", path), None, "gender")
+    labels = Labels.of_column(column_of(table, "gender", path), None, "gender")
     return as_texts(column_of(table, "image", path), "image"), labels.names, labels.codes.tolist()
 
 

@@ -103,7 +103,7 @@ def diagnose_command(
         raise InvalidInputError(f"--methods {methods}: these are fitted on texts; add --prompts SET")
     check_out(folder)
     from vldebias.data import load_embeddings
-    from vldebias.data.suspects import Suspects, pictures_below
+    from vldebias.data.suspects import Suspects
     from vldebias.evaluation import diagnose
     from vldebias.evaluation.diagnosis import wrong_labels
     from vldebias.evaluation.session import Session
@@ -112,7 +112,7 @@ def diagnose_command(
     brought |= {"device": device_of(brought.get("device")), "unknown": tuple(brought.get("unknown", ()))}
     session = Session(Options(out=folder, embeddings=features, **brought))
     data = load_embeddings(features)[0].without(session.options.unknown)
-    pictures = {} if images is None else pictures_below(images, data.ids)
+    pictures = {} if images is None else Suspects.pictures(images, data.ids)
     texts = None if prompts is None else session.texts
     how: dict[str, Any] = {"groups": groups, "prompts": prompts, "methods": names}
     result = diagnose(data, labels, texts=texts, reference=session.embedded("reference"), **how)

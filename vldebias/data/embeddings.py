@@ -33,7 +33,7 @@ from torch import Tensor
 
 from vldebias.data.dataset import Columns
 from vldebias.data.rows import RowNumbers, Shards, UnitRows, files_of
-from vldebias.data.tables import Labels, as_labels, as_texts, column_of, read_table
+from vldebias.data.tables import Labels, as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, need
 from vldebias.files import write_atomically
 
@@ -324,7 +324,7 @@ def open_embeddings(paths: str | Path, *, table: str | Path | None = None) -> tu
                 fields[name] = tuple(as_texts(column, where))
                 continue
             try:
-                fields["labels"][name.removeprefix("label.")] = as_labels(column, None, where)
+                fields["labels"][name.removeprefix("label.")] = Labels.of_column(column, None, where)
             except InvalidInputError:
                 ignored.append(name)
     try:

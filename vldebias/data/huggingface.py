@@ -21,7 +21,7 @@ from vldebias.data.dataset import (
     refuse_outside,
 )
 from vldebias.data.rows import files_of, is_pattern
-from vldebias.data.tables import ColumnNames, Labels, captions_in, mapped_columns, one_row_per_image, text_of
+from vldebias.data.tables import ColumnNames, Labels, captions_in, mapped_columns, one_row_per_image
 from vldebias.errors import InvalidInputError, need
 from vldebias.hub import asked_once, reason
 from vldebias.pictures import decode
@@ -226,7 +226,7 @@ class ImageStream:
             value, names = row[there], self.classes.get(there)
             if names is not None:
                 value = None if value is None or value < 0 else names[value]
-            labels[here] = text_of(str(value).lower() if isinstance(value, bool) else value).strip() or None
+            labels[here] = Labels.text_of(str(value).lower() if isinstance(value, bool) else value).strip() or None
         return Record(number, read, labels, caption, more)
 
     def _read(self, cell: Mapping[str, Any] | None) -> Image.Image:

@@ -16,7 +16,6 @@ from vldebias.data.tables import (
     ColumnNames,
     Labels,
     Names,
-    as_labels,
     as_texts,
     captions_in,
     column_of,
@@ -42,7 +41,7 @@ def _rows_of(data: str | Path, split: str, splits: Labels) -> NDArray[np.int64]:
 
 
 def _labels(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
-    return as_labels(column_of(table, column, path), names, f"{path}: column {column!r}")
+    return Labels.of_column(column_of(table, column, path), names, f"{path}: column {column!r}")
 
 
 def _coded(table: pa.Table, column: str, names: Names, path: Path) -> Labels:

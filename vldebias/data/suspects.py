@@ -53,6 +53,28 @@ class Suspects:
         order = np.argsort(scores, kind="stable")
         self.order: NDArray[np.int64] = order[np.isfinite(scores[order])]
 
+    @staticmethod
+    def pictures(folder: Path, ids: Sequence[str]) -> dict[str, Callable[[int], Any]]:
+        """Return `read` and `path` of rows whose id is a picture below a folder: its path, with or without its ending.
+
+        Rows without a picture are kept as unreadable. An id never leads out of the folder.
+        """
+        files = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in ENDINGS]
+        there = {path.relative_to(folder).as_posix(): path for path in files}
+        there = {os.path.splitext(name)[0]: path for name, path in reversed(there.items())} | there
+        if not there.keys() & set(ids):
+            raise InvalidInputError(
+                f"{folder}: expected a folder with pictures named by the ids of the rows, such as {ids[0]!r}, got "
+                f"{list(there)[-1:]}"
+            )
+
+        def read(row: int) -> Any:
+            if ids[row] not in there:
+                raise OSError(f"{ids[row]}: no such picture below {folder}")
+            return decode(there[ids[row]])
+
+        return {"read": read, "path": lambda row: os.path.abspath(there[ids[row]]) if ids[row] in there else ""}
+
     def kept(self, share: float) -> NDArray[np.int64]:
         """Return, in the order of the data, the share of rows with the highest scores."""
         return np.sort(self.order[round((1 - share) * len(self.order)) :])
@@ -106,25 +128,3 @@ class Suspects:
         small = max(image.size) <= THUMB // 2
         how = Images.Resampling.NEAREST if small else Images.Resampling.LANCZOS
         return need("PIL.ImageOps").contain(image, (THUMB, THUMB), how)
-
-
-def pictures_below(folder: Path, ids: Sequence[str]) -> dict[str, Callable[[int], Any]]:
-    """Return `read` and `path` of rows whose id is a picture below a folder: its path, with or without its ending.
-
-    Rows without a picture are kept as unreadable. An id never leads out of the folder.
-    """
-    files = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in ENDINGS]
-    there = {path.relative_to(folder).as_posix(): path for path in files}
-    there = {os.path.splitext(name)[0]: path for name, path in reversed(there.items())} | there
-    if not there.keys() & set(ids):
-        raise InvalidInputError(
-            f"{folder}: expected a folder with pictures named by the ids of the rows, such as {ids[0]!r}, got "
-            f"{list(there)[-1:]}"
-        )
-
-    def read(row: int) -> Any:
-        if ids[row] not in there:
-            raise OSError(f"{ids[row]}: no such picture below {folder}")
-        return decode(there[ids[row]])
-
-    return {"read": read, "path": lambda row: os.path.abspath(there[ids[row]]) if ids[row] in there else ""}

@@ -75,7 +75,7 @@ class Labels:
 
         names: the values that may occur, in their order, others are refused; by default those that occur, sorted.
         """
-        texts = [text_of(value) for value in values]
+        texts = [cls.text_of(value) for value in values]
         known = tuple(names) if names is not None else tuple(sorted(set(texts) - {""}))
         code = {name: i for i, name in enumerate(known)} | {"": UNKNOWN}
         if strangers := sorted(set(texts) - set(code)):
@@ -114,10 +114,40 @@ class Labels:
         codes, different = pd.factorize(column, sort=True)
         return cls(codes, tuple(map(str, different.tolist())))
 
+    @classmethod
+    def of_column(cls, column: pa.Array, names: Names, where: str, unknown: Any = ()) -> Labels:
+        """Return labels of a column of a table; empty and missing values, and those in `unknown`, are unknown.
+
+        Space around a value does not count.
+        """
+        found = cls.of([text.strip() for text in as_texts(column, where)]).without(unknown)
+        if names is None:
+            if len(found.names) > max(_MOST_NAMES, len(found) // 2):
+                raise InvalidInputError(f"{where}: {len(found.names)} values in {len(found)} rows; expected a label")
+            return found
+        known = {str(k): str(v) for k, v in mapped_columns(names).items()}
+        if unnamed := sorted(set(found.names) - set(known)):
+            raise InvalidInputError(f"{where}: expected one of {list(known)}, got {unnamed[:8]}")
+        texts = list(dict.fromkeys(known.values()))
+        code = np.array([texts.index(known[name]) for name in found.names] + [UNKNOWN], dtype=np.int64)
+        return cls(code[found.codes], tuple(texts))
+
+    @staticmethod
+    def text_of(value: Any) -> str:
+        """Return a value as the name of a label, "" where it is empty."""
+        if pd.isna(value) is True:
+            return ""
+        if isinstance(value, (float, np.floating)) and float(value).is_integer():
+            value = int(value)
+        try:
+            return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+        except UnicodeDecodeError as error:
+            raise InvalidInputError(f"expected strings or bytes of UTF-8, got {value[:40]!r}: {error}") from None
+
     def without(self, unknown: Any) -> Labels:
         """Return the same rows with one or several values set to unknown; numbers are compared as written."""
         several = unknown if isinstance(unknown, Iterable) and not isinstance(unknown, (str, bytes)) else [unknown]
-        marks = set(map(text_of, several))
+        marks = set(map(self.text_of, several))
         kept = tuple(name for name in self.names if name not in marks)
         code = np.array([kept.index(name) if name in kept else UNKNOWN for name in self.names] + [UNKNOWN])
         return Labels(code[self.codes], kept)
@@ -142,18 +172,6 @@ class Labels:
 
     def __repr__(self) -> str:
         return f"Labels({len(self)} rows, {self.counts}, {int((~self.known).sum())} unknown)"
-
-
-def text_of(value: Any) -> str:
-    """Return a value as the name of a label, "" where it is empty."""
-    if pd.isna(value) is True:
-        return ""
-    if isinstance(value, (float, np.floating)) and float(value).is_integer():
-        value = int(value)
-    try:
-        return value.decode("utf-8") if isinstance(value, bytes) else str(value)
-    except UnicodeDecodeError as error:
-        raise InvalidInputError(f"expected strings or bytes of UTF-8, got {value[:40]!r}: {error}") from None
 
 
 def cross(*labels: Labels) -> Labels:
@@ -306,24 +324,6 @@ def as_texts(column: pa.Array, where: str) -> list[str]:
     except pa.ArrowException as error:
         raise InvalidInputError(f"{where}: expected texts or numbers, got a column of {column.type}") from error
     return texts
-
-
-def as_labels(column: pa.Array, names: Names, where: str, unknown: Any = ()) -> Labels:
-    """Return labels of a column; empty and missing values, and those in `unknown`, are unknown.
-
-    Space around a value does not count.
-    """
-    found = Labels.of([text.strip() for text in as_texts(column, where)]).without(unknown)
-    if names is None:
-        if len(found.names) > max(_MOST_NAMES, len(found) // 2):
-            raise InvalidInputError(f"{where}: {len(found.names)} values in {len(found)} rows; expected a label")
-        return found
-    known = {str(k): str(v) for k, v in mapped_columns(names).items()}
-    if unnamed := sorted(set(found.names) - set(known)):
-        raise InvalidInputError(f"{where}: expected one of {list(known)}, got {unnamed[:8]}")
-    texts = list(dict.fromkeys(known.values()))
-    code = np.array([texts.index(known[name]) for name in found.names] + [UNKNOWN], dtype=np.int64)
-    return Labels(code[found.codes], tuple(texts))
 
 
 def captions_in(cell: Any, where: str) -> tuple[str, tuple[str, ...] | None]:

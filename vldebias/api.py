@@ -118,7 +118,7 @@ def fit_projections(
     max_loss: float | None = None,
 ) -> dict[str, Edit]:
     """Return the edits that `debias` would attach, by role, without attaching them."""
-    problem = Problem(host, prompts, lam=lam, reference=reference, max_loss=max_loss, tokenizer=tokenizer)
+    problem = Problem(resolve(host, tokenizer=tokenizer), prompts, lam=lam, reference=reference, max_loss=max_loss)
     chosen = get_method(method, lam=lam, reference=reference)
     return {role: problem.fit(chosen, role) for role in problem.host.roles}
 
@@ -163,7 +163,7 @@ def fit_shares(
 
     >>> move = fit_shares(model, "gender", {"male": 0.3, "female": 0.7}, reference=x, top=0.05)  # doctest: +SKIP
     """
-    problem = Problem(model, prompts, lam=lam, reference=reference, tokenizer=tokenizer)
+    problem = Problem(resolve(model, tokenizer=tokenizer), prompts, lam=lam, reference=reference)
     edit = problem.fit(RankShares(shares, top=top), problem.host.roles[0])
     assert isinstance(edit, TargetShares)
     return edit

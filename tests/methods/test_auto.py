@@ -22,6 +22,7 @@ from vldebias.hosts import TextTable
 from vldebias.methods import Problem, Reference, auto
 from vldebias.methods.auto import FEWEST, FOLDS, MAX_LOSS
 from vldebias.methods.bounded import losses
+from vldebias.methods.closed_form import ClosedForm
 from vldebias.metrics import max_skew
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet, make_prompt_set
@@ -163,15 +164,16 @@ def test_what_is_predicted_was_not_fitted_on(monkeypatch: pytest.MonkeyPatch) ->
     texts, prompts = world(0.0, 0.3)
     features = images(200, seed=1)[0]
     learned_from: list[tuple[set[Any], set[int]]] = []
-    parts = auto._Evidence.parts
+    fit = ClosedForm.fit
 
     def named(rows: Any) -> set[int]:
         return {hash(bytes(row.numpy().tobytes())) for row in rows}
 
-    def spy(evidence: Any, problem: Problem) -> Any:
-        rows = named([] if problem.reference is None else problem.reference.features)
-        learned_from.append(({g for s in problem.attributes for g in s.groups}, rows))
-        return parts(evidence, problem)
+    def spy(method: ClosedForm, problem: Problem, role: str, parts: Any = None) -> Any:
+        if parts is not None:
+            used = ({g for s in problem.attributes for g in s.groups}, named(problem.reference.features))
+            learned_from.extend([used] if used not in learned_from else [])
+        return fit(method, problem, role, parts)
 
     predicted: list[set[int]] = []
     pool = auto.PredictedGap
@@ -180,10 +182,12 @@ def test_what_is_predicted_was_not_fitted_on(monkeypatch: pytest.MonkeyPatch) ->
         predicted.append(named(rows.contiguous()))
         return pool(rows, *given, **how)
 
-    monkeypatch.setattr(auto._Evidence, "parts", spy)
+    monkeypatch.setattr(ClosedForm, "fit", spy)
     monkeypatch.setattr(auto, "PredictedGap", spy_pool)
     chosen(texts, prompts, reference=features)
     groups = set(prompts.groups)
+    whole, *learned_from = learned_from
+    assert (len(whole[0]), len(whole[1])) == (CONCEPTS, 200)
     folds = [groups - learned for learned, _ in learned_from[:FOLDS]]
     assert set.union(*folds) == groups
     assert sum(map(len, folds)) == len(groups)
@@ -210,7 +214,7 @@ def test_held_out_groups_are_predicted_where_there_are_enough() -> None:
 def test_with_too_few_groups_images_judge_and_without_them_it_declines() -> None:
     texts, prompts = world(0.0, 0.3)
     few = replace(prompts, groups=prompts.groups[: FEWEST - 1])
-    with pytest.warns(AutoDeclinedWarning, match="Fewer than 5 groups"):
+    with pytest.warns(AutoDeclinedWarning, match="fewer than 5 groups"):
         choice = chosen(texts, few)
     assert (choice.method, choice.candidates, choice.evidence) == ("none", (), {})
     choice = chosen(texts, few, reference=images(2000, seed=1)[0])
@@ -256,12 +260,10 @@ def test_a_reference_has_to_earn_what_it_changes() -> None:
     ],
 )
 def test_the_smallest_gap_that_is_clearly_smaller_is_chosen(values, on_images, chosen: int) -> None:
-    evidence = object.__new__(auto._Evidence)
-    evidence.kinds, evidence.weights = ("texts",), torch.ones(1, dtype=torch.float64)
     gaps = [value + 0.02 * normal(1, 201, seed=i) for i, value in enumerate(values)]
     for gap, value in zip(gaps, values, strict=True):
         gap[:, 0] = value
-    assert evidence.chosen(gaps, on_images) == chosen
+    assert auto.choose(gaps, on_images, torch.ones(1, dtype=torch.float64)) == chosen
 
 
 @st.composite

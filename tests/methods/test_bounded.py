@@ -143,5 +143,5 @@ def test_what_is_no_bound(most: Any) -> None:
 
 def test_a_set_without_classes() -> None:
     with pytest.raises(InvalidInputError, match=r"bare: .*class prompts"):
-        Problem(TextTable({"a": [1.0]}), (BARE,)).neutral_prompts()
-    assert Problem(TextTable({"a": [1.0]}), (BARE,), neutral=("a person",)).neutral_prompts() == ("a person",)
+        Problem(TextTable({"a": [1.0]}), BARE, max_loss=0.1).fit("none", "joint")
+    assert Problem(TextTable({"a": [1.0]}), BARE, neutral=["a person"]).neutral == ("a person",)

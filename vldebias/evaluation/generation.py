@@ -165,7 +165,7 @@ class GenerationTask(Task):
             raise InvalidInputError(f"{self.name}: one process generates images; launch one, or leave it out by --only")
         given = {name: {key: getattr(v, key) for key in v.model_fields_set} for name, v in self.variants.items()}
         if options.methods is not None:
-            named = [name for name in options.methods if name != NONE and get_method(name).for_pipelines]
+            named = [name for name in options.methods if name != NONE and get_method(name).pipelines]
             given = {name: next(iter(given.values())) | {"method": name} for name in named} or given
         if options.lam is not None:
             given = {name: v if "projection" in v else v | {"lam": options.lam} for name, v in given.items()}

@@ -22,7 +22,7 @@ from vldebias.evaluation.result import NONE
 from vldebias.evaluation.task import Lam, SeveralPrompts, Share, Strict
 from vldebias.files import digest
 from vldebias.hosts import Attachment, attachment_of
-from vldebias.methods import METHODS, Method, get_method, load_edit, load_edits
+from vldebias.methods import METHODS, Balanced, Method, get_method, load_edit, load_edits
 from vldebias.pictures import INK, read_png, write_png
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import can_balance, load_prompts
@@ -52,8 +52,8 @@ class Variant(Strict):
 
     @model_validator(mode="after")
     def _fits(self) -> Variant:
-        if not get_method(self.method).for_pipelines:
-            expected = ", ".join(name for name, one in METHODS.items() if one.for_pipelines)
+        if not get_method(self.method).pipelines:
+            expected = ", ".join(name for name, one in METHODS.items() if one.pipelines)
             raise ValueError(f"method {self.method!r} is not for pipelines; expected one of {expected}")
         clash = self.model_fields_set & {"prompts", "method", "lam"}
         if self.projection is not None and clash:
@@ -65,7 +65,7 @@ class Variant(Strict):
         """Return whether it balances prompts, as the default does for sets about persons, and fits no edit."""
         sets = [part for one in self.prompts for part in one.parts or (one,)]
         by_default = self.method == "default" and bool(sets) and all(map(can_balance, sets))
-        return self.projection is None and (by_default or get_method(self.method).rewrites)
+        return self.projection is None and (by_default or isinstance(get_method(self.method), Balanced))
 
     @property
     def _lam(self) -> float | None:

@@ -21,9 +21,8 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -32,9 +31,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.edit import Choice, Edit
-from vldebias.errors import AutoDeclinedWarning, InvalidInputError, ReferenceWarning, warn
+from vldebias.errors import AutoDeclinedWarning, ReferenceWarning, warn
 from vldebias.methods.bounded import bounded, losses
-from vldebias.methods.closed_form import ClosedForm, Parts, class_texts
+from vldebias.methods.closed_form import ClosedForm, Term, class_texts
 from vldebias.methods.equalise import UnusableReferenceError, foreign
 from vldebias.methods.method import Method, Need, Problem, get_method, register_method
 from vldebias.methods.reference import stating, zero_shot
@@ -69,33 +68,19 @@ class Auto(Method):
             AutoDeclinedWarning: no method is predicted to help.
             ReferenceWarning: the reference images cannot be split, and are left out.
         """
-        lacks = {Need.LABELS} | (set() if all(s.spurious for s in problem.attributes) else {Need.SPURIOUS})
-        methods = [one for one in map(get_method, CANDIDATES) if not one.needs & lacks]
-        from_texts = [one for one in methods if not one.uses_images]
+        lacks = {Need.IMAGES} if problem.reference is None else set()
+        lacks |= set() if all(s.spurious for s in problem.attributes) else {Need.SPURIOUS}
         try:
-            best, choice = _decide(problem, role, from_texts if problem.reference is None else methods)
+            best, choice = decide(problem, role, [one for one in map(get_method, CANDIDATES) if not one.needs & lacks])
         except UnusableReferenceError as error:
             reason = str(error).removeprefix("reference: ").partition("; ")[0]
             warn(f"{problem.label}: method 'auto' does not use the reference images: {reason}", ReferenceWarning)
-            best, choice = _decide(replace(problem, reference=None), role, from_texts)
+            return self.fit(replace(problem, reference=None), role)
         if choice.method == "none":
             remedy = "Pass reference= or a prompt set with more concepts, or name a method and measure what it does."
             warn(f"{problem.label}: method 'auto' attaches no edit. {choice.reason} {remedy}", AutoDeclinedWarning)
-            best = CalibratedProjection.identity(problem.host.dim(role), "auto: none")
+            best = best.stamped(method="auto: none")
         return best.stamped(choice=choice)
-
-
-def expected_from_texts(problem: Problem, role: str, method: Method) -> Choice | None:
-    """Predict from texts alone whether a method helps; return a choice, or None if the texts do not suffice.
-
-    Texts suffice if there are neutral texts and every set has at least `FEWEST` groups that state two values.
-    """
-    try:
-        problem.neutral_prompts()
-    except InvalidInputError:
-        return None
-    choice = _decide(replace(problem, reference=None), role, [method], [problem.lam], most=problem.max_loss)[1]
-    return choice if choice.evidence else None
 
 
 class PredictedGap:
@@ -161,139 +146,125 @@ def _draws(n: int, seed: int = 0, size: int | None = None) -> Tensor:
     return torch.from_numpy(np.concatenate([np.ones((1, n)), *drawn]))
 
 
-Fold = tuple[str, Problem, list[PredictedGap]]  # kind, what is fitted on, and what is predicted by attribute
+Fold = tuple[Problem, list[PredictedGap]]  # what is fitted on, and what is predicted by attribute
 
 
-class _Evidence:
-    """Predict gaps from the text folds, if every set has enough groups, and from two halves of the images.
+def decide(
+    problem: Problem, role: str, methods: Sequence[Any], lams: Sequence[Any] = LAMS, most: float | None = MAX_LOSS
+) -> tuple[CalibratedProjection, Choice]:
+    """Judge every closed form at every lam; return the chosen projection, or the identity, and what was chosen and why.
 
-    kinds: of the evidence. weights: (kinds,). without: (kinds, 1 + b) gaps without an edit.
+    most: the bound on the mean loss of the neutral texts; that of the problem, on every text, goes before it.
 
     Raises:
         UnusableReferenceError: images that cannot be split, or of another space.
     """
+    most, neutral = problem.max_loss or most, problem.host.embed(problem.neutral, role)
 
-    def __init__(self, problem: Problem, role: str, methods: Sequence[ClosedForm], most: float | None) -> None:
-        self.role, self.methods, self.most = role, methods, most
-        self.neutral = problem.host.embed(problem.neutral_prompts(), role)
-        self.folds, self._drawn = list[tuple[Fold, Parts]](), _draws(len(self.neutral))
-        self._before = dict[str, Tensor]()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ReferenceWarning)  # half of the images are less certain than all of them
-            for fold in chain(_text_folds(problem, role), _image_folds(problem, role)):
-                self.folds.append((fold, self.parts(fold[1])))
-        self.kinds = tuple(dict.fromkeys(kind for (kind, *_), _ in self.folds))
-        if self.kinds:
-            self.without = self.gaps()
-            errors = torch.tensor([ERR[kind] for kind in self.kinds], dtype=torch.float64)
-            precision = 1 / (self.without[:, 1:].var(1) + errors**2)
-            self.weights = precision / precision.sum()
+    def parts(of: Problem) -> Mapping[Term, Any]:  # they do not depend on lam, so they are computed once
+        return {term: term.rows(of, role) for term in dict.fromkeys(term for one in methods for term in one.terms)}
 
-    def parts(self, problem: Problem) -> Parts:
-        """Return the rows of all terms of the methods; they do not depend on lam, so they are computed once."""
-        terms = dict.fromkeys(term for method in self.methods for term in method.terms)
-        return {term: term.rows(problem, self.role) for term in terms}
-
-    def solve(self, problem: Problem, method: ClosedForm, lam: Any, parts: Parts) -> CalibratedProjection:
-        """Fit one candidate within the bound; the identity if it finds nothing to remove."""
+    def solved(of: Problem, known: Mapping[Term, Any], method: ClosedForm, lam: Any) -> CalibratedProjection:
         try:
-            edit = method.fit(replace(problem, lam=lam), self.role, parts)
+            edit = method.fit(replace(of, lam=lam), role, known)
         except NothingToRemoveError:  # the model embeds the texts of all values alike
-            return CalibratedProjection.identity(problem.host.dim(self.role), method.name)
-        return edit if self.most is None else bounded(edit, self.neutral, self.most, mean=problem.max_loss is None)
+            return CalibratedProjection.identity(problem.host.dim(role), method.name)
+        return edit if most is None else bounded(edit, neutral, most, mean=problem.max_loss is None)
 
-    def gaps(self, method: ClosedForm | None = None, lam: Any = None) -> Tensor:
-        """Return the mean gap (kinds, 1 + b) of the neutral texts and attributes, as a share of that without an edit.
-
-        The share is of every text fold by itself; of all images together, whose halves may show no gap, and as a square
-        without its noise (`PredictedGap.of_texts`). Neutral texts are resampled with the rows.
-        """
-        found: dict[str, list[Tensor]] = {kind: [] for kind in self.kinds}
-        for (kind, problem, gaps), parts in self.folds:
-            texts = self.neutral if method is None else self.solve(problem, method, lam, parts)(self.neutral)
+    def gaps_of(*candidate: Any) -> dict[str, Tensor]:
+        """Return the gap (folds, attributes, 1 + b) by kind, its mean over the neutral texts, resampled too."""
+        found: dict[str, list[Tensor]] = {kind: [] for kind in folds}
+        for kind, (learn, gaps), known in ((kind, *one) for kind, own in folds.items() for one in own):
+            texts = solved(learn, known, *candidate)(neutral) if candidate else neutral
             each = torch.stack([gap.of_texts(texts, squared=kind == "images") for gap in gaps])
-            found[kind].append((each * self._drawn).sum(2) / self._drawn.sum(1))
-        shares = []
-        for kind, after in ((kind, torch.stack(own)) for kind, own in found.items()):
-            before = self._before.setdefault(kind, after[..., :1])  # the first call is without a method
-            if kind == "images":
-                shares.append((after.mean(0).clamp(min=0) / before.mean(0).clamp(min=_LEAST)).sqrt().mean(0))
-            else:
-                shares.append((after / before.clamp(min=_TINY)).mean((0, 1)))
-        return torch.stack(shares)
+            found[kind].append((each * drawn).sum(2) / drawn.sum(1))
+        return {kind: torch.stack(own) for kind, own in found.items()}
 
-    def change(self, after: Tensor, before: Tensor, level: float = 0.95, weights: Tensor | None = None) -> list[float]:
-        """Return the weighted mean over the kinds of one gap minus another, with its centred interval."""
-        change = (self.weights if weights is None else weights) @ (after - before)
-        return [float(change[0]), *recentred_interval(float(change[0]), change[1:].numpy(), level=level)]
+    def shares(after: Mapping[str, Tensor]) -> Tensor:
+        """Return gaps as shares (kinds, 1 + b) of those without an edit.
 
-    def chosen(self, gaps: Sequence[Tensor], on_images: Sequence[bool]) -> int:
-        """Return the index of the smallest gap (kinds, 1 + b) whose interval excludes no change, or 0 for no edit.
-
-        It has to be better, beyond the interval of the difference, than
-
-        - the best that uses no image: images that are split by one guess judge what was fitted to that very split;
-        - what texts alone choose: nobody can see whether a reference is like what will be searched.
+        Each text fold has a share of its own. Both halves of the images have one, since a half may show no gap, and it
+        is of squares without their noise (`PredictedGap.of_texts`).
         """
+        found = []
+        for kind, own in after.items():
+            base = before[kind][..., :1]
+            if kind == "images":
+                found.append((own.mean(0).clamp(min=0) / base.mean(0).clamp(min=_LEAST)).sqrt().mean(0))
+            else:
+                found.append((own / base.clamp(min=_TINY)).mean((0, 1)))
+        return torch.stack(found)
 
-        def best(among: Sequence[int], weights: Tensor) -> int:
-            eligible = [i for i in among if self.change(gaps[i], gaps[0], weights=weights)[2] < 0]
-            return min(eligible, key=lambda i: float(weights @ gaps[i][:, 0]), default=0)
-
-        no_images = [i for i in range(1, len(gaps)) if not on_images[i]]
-        chosen, safe = best(range(1, len(gaps)), self.weights), [best(no_images, self.weights)]
-        if self.kinds == ("texts", "images"):
-            safe.append(best(no_images, torch.tensor([1.0, 0.0], dtype=torch.float64)))
-        for kept in safe:
-            if self.change(gaps[chosen], gaps[kept], LEVEL)[2] >= 0:
-                chosen = kept
-        return chosen
-
-
-def _decide(
-    problem: Problem, role: str, methods: Sequence[Any], lams: Sequence[Any] = LAMS, *, most: float | None = MAX_LOSS
-) -> tuple[CalibratedProjection, Choice]:
-    """Judge every closed form at every lam; return the chosen projection, and what was chosen and why.
-
-    most: the bound on the mean loss of the neutral texts; that of the problem, on every text, goes before it.
-    """
-    most = problem.max_loss or most
-    evidence = _Evidence(problem, role, methods, most)
-    edits, told = [CalibratedProjection.identity(problem.host.dim(role))], list[dict[str, Any]]()
-    reason = f"Fewer than {FEWEST} groups of prompts state two values, and there are no usable reference images."
-    chosen = 0
-    if evidence.kinds:
-        parts, gaps, on_images = evidence.parts(problem), [evidence.without], [False]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReferenceWarning)  # half of the images are less certain than all of them
+        both = {"texts": _text_folds, "images": _image_folds} if problem.neutral else {}
+        found = {kind: [(fold, parts(fold[0])) for fold in of(problem, role)] for kind, of in both.items()}
+    folds = {kind: own for kind, own in found.items() if own}
+    edits, told, chosen = [CalibratedProjection.identity(problem.host.dim(role))], list[dict[str, Any]](), 0
+    reason = f"There are no class prompts, or fewer than {FEWEST} groups state two values and no images can be used."
+    if folds:
+        drawn, whole = _draws(len(neutral)), parts(problem)
+        before = gaps_of()
+        gaps, on_images = [shares(before)], [False]
+        errors = torch.tensor([ERR[kind] for kind in folds], dtype=torch.float64)
+        precision = 1 / (gaps[0][:, 1:].var(1) + errors**2)
+        weights = precision / precision.sum()
         for method, lam in ((one, lam) for one in methods for lam in (lams if one.has_lam else lams[:1])):
-            edit = evidence.solve(problem, method, lam, parts)
+            edit = solved(problem, whole, method, lam)
             if any(edit.method == one.method and np.allclose(edit.lam, one.lam, 1e-6, 0) for one in edits):
                 continue  # the bound lowers several lam to one
             edits.append(edit)
-            gaps.append(evidence.gaps(method, edit.lam))
+            gaps.append(shares(gaps_of(method, edit.lam)))
             on_images.append(method.uses_images)
-            after, change = gaps[-1][:, 0], evidence.change(gaps[-1], evidence.without)
+            after, change = gaps[-1][:, 0], _interval(weights @ (gaps[-1] - gaps[0]))
             told.append(
                 {
                     "method": edit.method,
                     "lam": list(edit.lam) if isinstance(edit.lam, tuple) else edit.lam,
-                    "gap": float(evidence.weights @ after),
-                    "gaps": dict(zip(evidence.kinds, after.tolist(), strict=True)),
+                    "gap": float(weights @ after),
+                    "gaps": dict(zip(folds, after.tolist(), strict=True)),
                     "change": change,
-                    "loss": float(losses(edit, evidence.neutral).mean()),
+                    "loss": float(losses(edit, neutral).mean()),
                     "refused": "" if change[2] < 0 else "interval includes no change",
                 }
             )
-        chosen = evidence.chosen(gaps, on_images)
+        chosen = choose(gaps, on_images, weights)
         reason = "No method is predicted to reduce the gap by more than its 95 % interval."
     if chosen:
-        gap, loss = told[chosen - 1]["gap"], told[chosen - 1]["loss"]
-        reason = f"The predicted gap is {gap:.0%} of that without an edit, at a mean loss of cosine of {loss:.3f}."
-    found = {kind: {"neutral texts": len(evidence.neutral), "folds": 0, "rows": 0} for kind in evidence.kinds}
-    for (kind, _, own), _ in evidence.folds:
-        found[kind]["folds"] += 1
-        found[kind]["rows"] += sum(len(gap.centred) for gap in own)
+        reason = "The predicted gap is {gap:.0%} of that without an edit, at a mean loss of cosine of {loss:.3f}."
+        reason = reason.format(**told[chosen - 1])
+    evidence = {}
+    for kind, own in folds.items():
+        rows = sum(len(gap.centred) for (_, gaps), _ in own for gap in gaps)
+        evidence[kind] = {"neutral texts": len(neutral), "folds": len(own), "rows": rows}
     best, settings = edits[chosen], {"max_loss": most, "resamples": RESAMPLES, "level": 0.95}
-    return best, Choice(problem.label, best.method, best.lam, reason, tuple(told), found, settings)
+    return best, Choice(problem.label, best.method, best.lam, reason, tuple(told), evidence, settings)
+
+
+def _interval(change: Tensor, level: float = 0.95) -> list[float]:
+    """Return a change and its centred interval, from its value and resamples (1 + b,)."""
+    return [float(change[0]), *recentred_interval(float(change[0]), change[1:].numpy(), level=level)]
+
+
+def choose(gaps: Sequence[Tensor], on_images: Sequence[bool], weights: Tensor) -> int:
+    """Return the index of the smallest gap (kinds, 1 + b) whose interval excludes no change, or 0 for no edit.
+
+    It has to be better, beyond the interval of the difference, than
+
+    - the best that uses no image: images that are split by one guess judge what was fitted to that very split;
+    - what texts alone choose: nobody can see whether a reference is like what will be searched.
+    """
+
+    def best(among: Sequence[int], judge: Tensor) -> int:
+        eligible = [i for i in among if _interval(judge @ (gaps[i] - gaps[0]))[2] < 0]
+        return min(eligible, key=lambda i: float(judge @ gaps[i][:, 0]), default=0)
+
+    chosen = best(range(len(gaps)), weights)
+    for judge in (weights, torch.eye(len(weights), dtype=torch.float64)[0]):  # texts come first, where there are any
+        kept = best([i for i, uses in enumerate(on_images) if not uses], judge)
+        if _interval(weights @ (gaps[chosen] - gaps[kept]), LEVEL)[2] >= 0:
+            chosen = kept
+    return chosen
 
 
 def _text_folds(problem: Problem, role: str) -> Iterator[Fold]:
@@ -301,7 +272,6 @@ def _text_folds(problem: Problem, role: str) -> Iterator[Fold]:
 
     A fold whose sets have no prompt of some value is left out.
     """
-    sets = problem.attributes
 
     def telling(prompts: PromptSet) -> list[int]:
         values = Counter(group for group, _ in {(group, value) for _, value, group in stating(prompts)})
@@ -310,12 +280,13 @@ def _text_folds(problem: Problem, role: str) -> Iterator[Fold]:
     def only(prompts: PromptSet, kept: Sequence[int]) -> PromptSet:
         return replace(prompts, groups=tuple(prompts.groups[i] for i in kept))
 
-    unseen = [replace(s, groups=s.held_out_groups, held_out_groups=()) for s in sets if s.held_out_groups]
-    held_out, own = [telling(s) for s in unseen], [telling(s) for s in sets]
+    sets = problem.attributes
+    unseen = [replace(s, groups=s.held_out_groups or s.groups[:1], held_out_groups=()) for s in sets]
+    held_out, own = ([*map(telling, some)] for some in (unseen, sets))
     folds = []
-    if len(unseen) == len(sets) and all(len(groups) >= FEWEST for groups in held_out):
+    if min(map(len, held_out)) >= FEWEST:
         folds = [(sets, tuple(map(only, unseen, held_out)))]
-    elif all(len(groups) >= FEWEST for groups in own):
+    elif min(map(len, own)) >= FEWEST:
         number = min(FOLDS, *(len(groups) // 2 for groups in own))  # one concept alone has no variance
         for k in range(number):
             out = [(s, groups[k::number]) for s, groups in zip(sets, own, strict=True)]
@@ -328,7 +299,7 @@ def _text_folds(problem: Problem, role: str) -> Iterator[Fold]:
             texts, values, concepts = zip(*stating(prompts), strict=True)
             codes = torch.tensor(values), torch.tensor(concepts)
             gaps.append(PredictedGap(problem.host.embed(texts, role), *codes, seed=seed, whole=True))
-        yield "texts", replace(problem, sets=learn), gaps
+        yield replace(problem, sets=learn), gaps
 
 
 def _image_folds(problem: Problem, role: str) -> Iterator[Fold]:
@@ -346,11 +317,11 @@ def _image_folds(problem: Problem, role: str) -> Iterator[Fold]:
         learn, predict = rows[k::2], rows[1 - k :: 2]
         predict, gaps = predict[:: -(-len(predict) // _MOST_ROWS)], []
         for prompts in problem.attributes:
-            value, _ = zero_shot(predict, problem.zero_shot(prompts, role))
-            texts = class_texts(problem, prompts, role) if reference.within_classes else None
+            value = zero_shot(predict, problem.zero_shot(prompts, role))
+            texts = class_texts(problem, prompts, role)
             label = None if texts is None else (predict @ texts.T).argmax(1)
             gaps.append(PredictedGap(predict, value, label, seed=k))
-        yield "images", replace(problem, reference=replace(reference, features=learn)), gaps
+        yield replace(problem, reference=replace(reference, features=learn)), gaps
 
 
 register_method(Auto())

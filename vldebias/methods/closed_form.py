@@ -68,15 +68,14 @@ class ClosedForm(Method):
         parts = parts or {term: term.rows(problem, role) for term in self.terms}
         removed = [parts[term] for term in self.terms if not term.weighted]
         span = torch.cat(removed) if removed else None
-        p0 = None if span is None or not span.any() else CalibratedProjection.solve([], span)
-        lam = problem.lam
-        if lam is None:
-            lam = LAM_OF_PIPELINES if problem.host.generative else LAM_OF_MODELS
-        scatters, lams = list[Tensor](), list[float]()
+        default = LAM_OF_PIPELINES if problem.host.generative else LAM_OF_MODELS
+        lam, scatters, lams = default if problem.lam is None else problem.lam, list[Tensor](), list[float]()
         for term in (term for term in self.terms if term.weighted):
-            inside = p0 if term.need is Need.IMAGES else None
-            scatters += [one if inside is None else inside(one) for one in parts[term]]
-            lams += list(lam) if isinstance(lam, tuple) else [lam] * len(parts[term])
+            rows = parts[term]
+            if term.need is Need.IMAGES and span is not None and span.any():
+                rows = [*map(CalibratedProjection.solve([], span), rows)]
+            scatters += rows
+            lams += lam if isinstance(lam, tuple) else [lam] * len(rows)
         if span is None and not any(lams):
             return CalibratedProjection.identity(problem.host.dim(role), self.name)  # (I + 0 M)^-1 = I
         solved = CalibratedProjection.solve(scatters, span, lams or 0.0)
@@ -101,11 +100,11 @@ def value_differences(problem: Problem, role: str) -> Tensor:
 
 
 def class_texts(problem: Problem, prompts: PromptSet, role: str) -> Tensor | None:
-    """Return class texts (k, d) that define pseudo-classes, calibrated by the prompt pairs; None for fewer than two.
+    """Return class texts (k, d) that define pseudo-classes, calibrated by the prompt pairs; None if there are none.
 
     Without calibration, class texts are biased, and pseudo-classes would depend on the attribute to be equalised.
     """
-    if len(prompts.classes) < 2:
+    if len(prompts.classes) < 2 or not problem.reference.within_classes:
         return None
     texts = problem.host.embed(prompts.classes, role)
     try:
@@ -137,9 +136,8 @@ NONE = ClosedForm("none", "none", "", "0.6")
 ORTH = ClosedForm("orth", "orthogonal projection", f"{_PAPER}, section 7.3.1", "#4c78a8", (SPURIOUS,))
 BOTH = ClosedForm("orth-cali", "calibrated orthogonal projection", f"{_PAPER}, Lemma 7.1", "#f58518", (SPURIOUS, PAIRS))
 CALI = ClosedForm("cali", "calibration", f"{_PAPER}, Lemma 7.2", "#54a24b", (PAIRS,))
-DIFFERENCE = ClosedForm(
-    "difference", "difference of the values", _MEANS, "#b279a2", (Term(Need.VALUES, value_differences),)
-)
+MEANS = Term(Need.VALUES, value_differences)
+DIFFERENCE = ClosedForm("difference", "difference of the values", _MEANS, "#b279a2", (MEANS,))
 EQUALISE = ClosedForm("equalise", "equalised image means", _OWN, "#e45756", (IMAGES,))
 WITH_IMAGES = (replace(CALI + EQUALISE, color="#72b7b2"), replace(DIFFERENCE + EQUALISE, color="#ff9da6"))
 for _method in (NONE, ORTH, BOTH, CALI, DIFFERENCE, EQUALISE, *WITH_IMAGES):

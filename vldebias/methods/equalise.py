@@ -29,7 +29,7 @@ from itertools import chain
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import normalize, pad
 
 from vldebias.errors import InvalidInputError, ReferenceWarning, warn
 from vldebias.methods.diagnostics import spread_along
@@ -39,9 +39,9 @@ from vldebias.prompts import PromptSet
 
 _FEWEST = 2  # images of a class and value whose mean is used
 _UNSTABLE = 0.8  # cosine between the mean differences of two halves of the reference images
-_UNSURE = 0.1  # expected share of wrong pseudo-labels of a value
 _FOREIGN = 3.0  # deviations from images of another space, see `spread_along`
 _SAMPLE = 1000  # rows that are enough to tell
+_TINY = torch.finfo(torch.float64).tiny
 
 
 class UnusableReferenceError(InvalidInputError):
@@ -54,26 +54,19 @@ class ImageSplit:
     Attributes:
         texts: (a, d), a unit row for each value. sample: the first rows of the images.
         counts, sums: (2, k, a) and (2, k, a, d), even and odd rows apart, by class and value.
-        expected_error: (a,) expected share of wrong rows of each value, by the model's own probabilities.
     """
 
     def __init__(self, texts: Tensor, classes: Tensor | None, reference: Reference) -> None:
-        self.texts, self.sample, seen = texts, texts[:0], 0
-        shape = (2, 1 if classes is None else len(classes), len(texts))
-        self.counts = torch.zeros(shape, dtype=torch.float64)
-        self.sums = torch.zeros((*shape, texts.shape[1]), dtype=torch.float64)
-        wrong = torch.zeros(shape[2], dtype=torch.float64)
+        (a, d), self.texts, self.sample, seen = texts.shape, texts, texts[:0], 0
+        classes = texts[:1] if classes is None else classes
+        found = torch.zeros(2, len(classes), a, 1 + d, dtype=torch.float64)
         for rows in reference.batches():
-            value, probability = zero_shot(rows, texts)
-            label = torch.zeros_like(value) if classes is None else (rows @ classes.T).argmax(1)
-            half = (torch.arange(len(rows)) + seen) % 2
-            cell = (half * shape[1] + label) * shape[2] + value
-            self.counts.view(-1).index_add_(0, cell, torch.ones(len(cell), dtype=torch.float64))
-            self.sums.view(-1, rows.shape[1]).index_add_(0, cell, rows)
-            wrong.index_add_(0, value, 1 - probability)
+            value, half = zero_shot(rows, texts), (torch.arange(len(rows)) + seen) % 2
+            cell = (half, (rows @ classes.T).argmax(1), value)
+            found.index_put_(cell, pad(rows, (1, 0), value=1.0), accumulate=True)
             self.sample = torch.cat([self.sample, rows[: max(0, _SAMPLE - seen)]])
             seen += len(rows)
-        self.expected_error = wrong / self.counts.sum((0, 1)).clamp(min=1)
+        self.counts, self.sums = found[..., 0], found[..., 1:]
 
     def compared(self) -> tuple[Tensor, Tensor]:
         """Return counts (2, k', a) and sums of the classes that have two values, or of all classes pooled."""
@@ -97,15 +90,14 @@ class ImageSplit:
             )
         i, j = torch.combinations(torch.arange(len(self.texts)))[known].T
         raw, own, texts = raw[known], own[known], self.texts[i] - self.texts[j]
-        n, parts = float(counts.sum()), int((counts > 0).sum())
-        explained = float((sums.square().sum(-1) / counts.clamp(min=1)).sum())
-        noise = max(0.0, n - explained) / max(1.0, n - parts)  # variance of unit rows around the means of their parts
+        n, parts = counts.sum(), (counts > 0).sum()
+        explained = (sums.square().sum(-1) / counts.clamp(min=1)).sum()
+        noise = (n - explained).clamp(min=0) / (n - parts).clamp(min=1)  # of unit rows around the means of their parts
         p = own.sum(1)
         mean = (own[..., None] * raw).sum(1) / p[:, None]
-        length = float(p @ texts.square().sum(1))
-        texts = (float(p @ (mean * texts).sum(1)) / length if length > 0 else 0.0) * texts
-        beyond = float(p @ (mean - texts).square().sum(1)) / len(p)
-        settled = texts + (max(0.0, 1 - noise / beyond) if beyond > 0 else 0.0) * (mean - texts)
+        texts = (p @ (mean * texts).sum(1) / (p @ texts.square().sum(1)).clamp(min=_TINY)) * texts
+        beyond = p @ (mean - texts).square().sum(1) / len(p)
+        settled = texts + (1 - noise / beyond.clamp(min=_TINY)).clamp(min=0) * (mean - texts)
         apart, classes = raw - mean[:, None], (own > 0).sum(1)
         excess = (own * apart.square().sum(2)).sum(1) - (classes - 1) * noise
         tau2 = torch.where((classes > 1) & (excess > 0), excess / (p - own.square().sum(1) / p), 0.0)[:, None]
@@ -134,7 +126,7 @@ def _differences(counts: Tensor, sums: Tensor, least: int) -> tuple[Tensor, Tens
 
 def foreign(images: Tensor, problem: Problem, prompt_set: PromptSet, role: str) -> str:
     """Return a warning if images (n, d) seem to be embedded by another model than the texts, else ""."""
-    prompts = dict.fromkeys((*chain.from_iterable(prompt_set.groups), *prompt_set.classes))
+    prompts = dict.fromkeys(chain(*prompt_set.groups, prompt_set.classes))
     spread, deviations = spread_along(images, problem.host.embed([*prompts], role))
     if not spread or deviations >= _FOREIGN:
         return ""
@@ -148,23 +140,15 @@ def image_scatter(problem: Problem, prompt_set: PromptSet, role: str, classes: T
     """Return the scatter of the differences of image means of one attribute (`ImageSplit.scatter`).
 
     Warns:
-        ReferenceWarning: the images are unaligned, unstable between halves, or uncertain in their values.
+        ReferenceWarning: the images are unaligned with the texts, or unstable between halves.
     """
-    reference = problem.reference
-    assert reference is not None
-    within = None if classes is None or not reference.within_classes else normalize(classes, dim=1)
-    split = ImageSplit(problem.zero_shot(prompt_set, role), within, reference)
-    scatter, unsure = split.scatter(), float(split.expected_error.max())
-    doubt = foreign(split.sample, problem, prompt_set, role)
+    within = None if classes is None else normalize(classes, dim=1)
+    split = ImageSplit(problem.zero_shot(prompt_set, role), within, problem.reference)
+    scatter, doubt = split.scatter(), foreign(split.sample, problem, prompt_set, role)
     if not doubt and split.stability < _UNSTABLE:
         doubt = (
             f"two halves of the reference images give different directions (cosine {split.stability:.2f}); they are "
             "too few, or do not differ in this attribute. Pass more images"
-        )
-    if not doubt and unsure > _UNSURE:
-        doubt = (
-            f"about {unsure:.0%} of the zero-shot labels of the reference images are wrong, by the model's own "
-            "probabilities, so the edit may change something else. Measure it on labelled images"
         )
     if doubt:
         warn(f"{prompt_set.name}: {doubt}", ReferenceWarning)

@@ -7,8 +7,8 @@ evaluator and page then accepts its name.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,6 @@ class Method(ABC):
         pipelines, models: whether it is for text-to-image pipelines, and for image-text models.
         side: which embeddings of an image-text model its edits change (`Edit.side`).
         delegates: its edits carry the name of another method, which it chose or wraps.
-        rewrites: it rewrites the prompts of a pipeline and has no edit of embeddings.
     """
 
     name: str
@@ -65,7 +64,6 @@ class Method(ABC):
     models: bool = True
     delegates: bool = False
     side: str = "text"
-    rewrites: bool = False
 
     @abstractmethod
     def fit(self, problem: Problem, role: str) -> Edit:
@@ -103,25 +101,13 @@ class Method(ABC):
         """Return whether it is fitted to reference images, labelled or not."""
         return bool(self.needs & {Need.IMAGES, Need.LABELS})
 
-    @property
-    def for_pipelines(self) -> bool:
-        """Return whether a pipeline takes it: its host has no image tower."""
-        return self.pipelines and not self.uses_images
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({getattr(self, 'name', None)!r})"
 
 
 METHODS: Registry[Method] = Registry("method", "vldebias.methods", Method)
-
-
-def register_method(method: Method) -> Method:
-    """Register a method under its name for every command, evaluator and page of this process; return it.
-
-    Raises:
-        InvalidInputError: it is not a Method, attributes are missing, or the name is taken.
-    """
-    return METHODS.register(method)
+register_method = METHODS.register
+"""Register a method under its name for every command, evaluator and page of this process; return it."""
 
 
 def get_method(method: str | Method | None, *, lam: Any = None, reference: Any = None) -> Method:
@@ -138,79 +124,53 @@ def get_method(method: str | Method | None, *, lam: Any = None, reference: Any =
     return chosen if reference is None else chosen.with_images()
 
 
-@dataclass(eq=False, init=False)
+@dataclass(eq=False)
 class Problem:
     """Hold the input of a method: a host, prompt sets, and optionally images.
 
-    Attributes:
-        host: the model or pipeline; it embeds every prompt once.
-        sets: prompt sets, solved jointly. label: their joined names. stated_words: words that state an attribute.
-        attributes: one set per attribute: a set over several attributes is solved as its parts, one term each.
+    Args:
+        host: a model, a pipeline, a `Host`, which embeds every prompt once, or a mapping from prompt to embedding.
+        sets: prompt sets or their names, solved jointly. label: their joined names. stated_words: of all of them.
         lam: weight of the prompt pairs, one or one per set; None: the method's default.
-        reference: images, with labels or without.
+        reference: images, with labels or without, as features or a `Reference`.
         max_loss: the most that a neutral text may lose, 1 - its cosine with itself afterwards.
         neutral: texts that do not state the attribute; none: the class prompts of the sets.
+
+    Attributes:
+        attributes: one set per attribute: a set over several attributes is solved as its parts, one term each.
+
+    Raises:
+        InvalidInputError: no prompt set, images that the host cannot use, or a bound outside [1e-6, 1).
     """
 
-    host: Host
-    sets: tuple[PromptSet, ...]
-    lam: float | tuple[float, ...] | None
-    reference: Reference | None
-    max_loss: float | None
-    neutral: tuple[str, ...]
-    label: str = field(init=False)
-    attributes: tuple[PromptSet, ...] = field(init=False)
-    stated_words: tuple[str, ...] = field(init=False)
+    host: Any
+    sets: Any
+    _: KW_ONLY
+    lam: Any = None
+    reference: Any = None
+    max_loss: float | None = None
+    neutral: Sequence[str] = ()
 
-    def __init__(
-        self,
-        host: Any,
-        sets: Prompts,
-        *,
-        lam: float | Sequence[float] | None = None,
-        reference: Any = None,
-        max_loss: float | None = None,
-        neutral: Sequence[str] = (),
-        tokenizer: Any = None,
-    ) -> None:
-        """Take a model, a pipeline, a `Host` or a mapping from prompt to embedding, and sets or names of sets.
-
-        Raises:
-            InvalidInputError: no prompt set, images that the host cannot use, or a bound outside [1e-6, 1).
-        """
-        self.host = resolve(host, tokenizer=tokenizer)
-        if reference is not None and self.host.generative:
+    def __post_init__(self) -> None:
+        host: Host = resolve(self.host)
+        if self.reference is not None and host.generative:
             raise InvalidInputError(
-                f"{self.host.name}: reference= needs images and texts in one embedding space, which a pipeline lacks; "
+                f"{host.name}: reference= needs images and texts in one embedding space, which a pipeline lacks; "
                 "use method='cali', which needs prompts alone"
             )
-        if isinstance(sets, (str, Path, PromptSet)) or not isinstance(sets, Iterable):
-            sets = [sets]
-        self.sets = tuple(map(load_prompts, sets))
-        if not self.sets:
+        sets = tuple(map(load_prompts, self.sets if isinstance(self.sets, (list, tuple)) else [self.sets]))
+        if not sets:
             raise InvalidInputError("prompts: expected at least one prompt set, got an empty list")
-        self.lam = tuple(lam) if isinstance(lam, Sequence) and not isinstance(lam, str) else lam
-        if not (reference is None or isinstance(reference, Reference)):
-            reference = Reference(reference, labels=getattr(reference, "labels", {}))
-        if max_loss is not None and not (isinstance(max_loss, float) and 1e-6 <= max_loss < 1):
-            raise InvalidInputError(f"max_loss: expected a number in [1e-6, 1), such as 0.02, got {max_loss!r}")
-        self.reference, self.max_loss, self.neutral = reference, max_loss, tuple(neutral)
-        self.label = "+".join(one.name for one in self.sets)
-        self.attributes = tuple(part for one in self.sets for part in (one.parts or (one,)))
-        self.stated_words = tuple(dict.fromkeys(word for one in self.sets for word in one.stated_words))
-
-    def neutral_prompts(self) -> tuple[str, ...]:
-        """Return the neutral texts: those given, else the class prompts of all sets.
-
-        Raises:
-            InvalidInputError: none are given and the sets have none.
-        """
-        texts = self.neutral or tuple(dict.fromkeys(p for s in self.sets for p in (*s.classes, *s.held_out_classes)))
-        if not texts:
-            raise InvalidInputError(
-                f"{self.label}: max_loss and method 'auto' need class prompts, and the set has none; add some"
-            )
-        return texts
+        if self.max_loss is not None and not (isinstance(self.max_loss, float) and 1e-6 <= self.max_loss < 1):
+            raise InvalidInputError(f"max_loss: expected a number in [1e-6, 1), such as 0.02, got {self.max_loss!r}")
+        if not isinstance(self.reference, Reference | None):
+            self.reference = Reference(self.reference, labels=getattr(self.reference, "labels", {}))
+        self.host, self.sets, self.lam = host, sets, tuple(self.lam) if isinstance(self.lam, list) else self.lam
+        self.label = "+".join(one.name for one in sets)
+        self.attributes = tuple(part for one in sets for part in one.parts or (one,))
+        self.stated_words = tuple(dict.fromkeys(word for one in sets for word in one.stated_words))
+        classes = dict.fromkeys(text for one in sets for text in (*one.classes, *one.held_out_classes))
+        self.neutral = tuple(self.neutral or classes)
 
     def zero_shot(self, prompt_set: PromptSet, role: str) -> Tensor:
         """Return zero-shot classifier weights (a, d): the mean text of each value of an attribute, at length 1."""
@@ -229,15 +189,16 @@ class Problem:
             WideEditWarning: it removes more of a pipeline's text states than shrinking a quarter of all directions by
                 a tenth would.
         """
-        chosen, host, origin = get_method(method), self.host, dict[str, Any]()
+        chosen, host = get_method(method), self.host
         chosen.check(self)
-        edit = chosen.fit(self, role)
-        if not chosen.delegates:
-            origin["method"] = chosen.name
+        if self.max_loss is not None and not self.neutral:
+            raise InvalidInputError(f"{self.label}: max_loss needs class prompts, and the set has none; add some")
+        edit: Edit = chosen.fit(self, role)
+        origin: dict[str, Any] = {} if chosen.delegates else {"method": chosen.name}
         if self.max_loss is not None:
-            edit = bounded(edit.stamped(**origin), host.embed(self.neutral_prompts(), role), self.max_loss)
+            edit = bounded(edit.stamped(**origin), host.embed(self.neutral, role), self.max_loss)
             origin = {"max_loss": self.max_loss}
-        if Need.LABELS in chosen.needs and self.reference is not None:
+        if Need.LABELS in chosen.needs:
             origin |= {"uses_images": True, "labels": "given" if self.reference.labels else "zero-shot"}
         edit = edit.stamped(
             space=host.space(role),
@@ -262,8 +223,7 @@ class Problem:
                     ClassSignalWarning,
                 )
         most = WIDE * edit.dim
-        # An attribute is about two directions at least, however narrow the space.
-        if host.generative and edit.removed > max(most, 2 * len(self.attributes) + 0.5):
+        if host.generative and edit.removed > max(most, 2 * len(self.attributes) + 0.5):  # some two for an attribute
             warn(
                 f"{edit.method} removes {edit.removed:.1f} of {edit.dim} directions, more than {most:.1f}: "
                 "other prompts, such as 'A photo of a good person.', may generate something else. Generate some to "

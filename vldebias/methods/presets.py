@@ -10,11 +10,10 @@ from typing import NoReturn
 
 from vldebias.edit import Edit
 from vldebias.errors import AutoDeclinedWarning, InvalidInputError, warn
-from vldebias.methods.auto import FEWEST, expected_from_texts
+from vldebias.methods.auto import FEWEST, decide
 from vldebias.methods.bounded import largest
 from vldebias.methods.closed_form import CALI
 from vldebias.methods.method import LAM_OF_MODELS, LAM_OF_PIPELINES, METHODS, Method, Need, Problem, register_method
-from vldebias.projection import CalibratedProjection
 from vldebias.prompts import can_balance
 
 NO_EDIT = (
@@ -49,7 +48,7 @@ class Balanced(Method):
     """
 
     name, title, source = "balanced-prompts", "values stated in the prompts", "prompt augmentation; this package"
-    color, needs, models, rewrites = "#31708f", frozenset({Need.VALUES}), False, True
+    color, needs, models = "#31708f", frozenset({Need.VALUES}), False
 
     shares: Mapping[str, float] | None = None
     seed: int = 0
@@ -86,10 +85,6 @@ class Preset(Method):
         method = METHODS[name]
         return method.with_images() if self.needs else method, lam
 
-    def check(self, problem: Problem) -> None:
-        """Refuse what the selected method refuses."""
-        self.selected(problem)[0].check(problem)
-
     def with_images(self) -> Preset:
         """Return the preset for problems with reference images."""
         return replace(self, needs=frozenset({Need.IMAGES}))
@@ -97,38 +92,41 @@ class Preset(Method):
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the selected method; for the default of models, only if texts predict that it helps.
 
-        Balanced prompts are not an edit, so `cali` is fitted instead, its lam lowered until at most one direction in
-        `SPARES` is removed.
+        For pipelines the default is `cali`, since balanced prompts are not an edit; its lam is lowered until at most
+        one direction in `SPARES` is removed.
 
         Warns:
             AutoDeclinedWarning: texts predict no improvement, so nothing is changed.
         """
         method, lam = self.selected(problem)
-        if method.rewrites:
-            say_once(f"{NO_EDIT}. No method was named, so 'cali' is fitted instead")
-            method = CALI
-        problem, choice = replace(problem, lam=lam), None
-        if self.name == "default" and not problem.host.generative and not self.needs:
-            choice = expected_from_texts(problem, role, method)
-            if choice is None:
-                say_once(
-                    f"{problem.label}: there are too few prompts to predict whether the default helps (fewer than "
-                    f"{FEWEST} groups state two values); measure it with vldebias.evaluate"
-                )
-            elif choice.method == "none":
-                choice = replace(choice, reason=f"{method.name!r} is not predicted to help for these texts")
-                warn(
-                    f"{problem.label}: the default attaches no edit: {choice.reason}. Pass method={method.name!r} to "
-                    "fit it all the same, or reference= to fit to images",
-                    AutoDeclinedWarning,
-                )
-                return CalibratedProjection.identity(problem.host.dim(role), "default: none").stamped(choice=choice)
-        edit = method.fit(problem, role).stamped(choice=choice)
-        if problem.host.generative and lam is None and isinstance(edit, CalibratedProjection):
-            free, most = edit, max(edit.dim / SPARES, len(problem.attributes))
-            if free.removed > most:
-                edit = free.at_multiple(largest(lambda t: free.at_multiple(t).removed <= most))
-        return edit
+        method.check(problem)
+        problem = replace(problem, lam=lam)
+        if self.name != "default" or self.needs:
+            return method.fit(problem, role)
+        if problem.host.generative:
+            if method is not CALI:
+                say_once(f"{NO_EDIT}. No method was named, so 'cali' is fitted instead")
+            edit = CALI.fit(problem, role)
+            most = max(edit.dim / SPARES, len(problem.attributes))
+            if edit.removed > most:
+                return edit.at_multiple(largest(lambda t: edit.at_multiple(t).removed <= most))
+            return edit
+        best, choice = decide(replace(problem, reference=None), role, [method], [lam], None)
+        if not choice.evidence:
+            say_once(
+                f"{problem.label}: there are too few prompts to predict whether the default helps (no class prompts, "
+                f"or fewer than {FEWEST} groups state two values); measure it with vldebias.evaluate"
+            )
+            return method.fit(problem, role)
+        if choice.method == "none":
+            choice = replace(choice, reason=f"{method.name!r} is not predicted to help for these texts")
+            warn(
+                f"{problem.label}: the default attaches no edit: {choice.reason}. Pass method={method.name!r} to "
+                "fit it all the same, or reference= to fit to images",
+                AutoDeclinedWarning,
+            )
+            best = best.stamped(method="default: none")
+        return best.stamped(choice=choice)
 
 
 @cache  # once in a process

@@ -16,7 +16,7 @@ from vldebias.prompts import PromptSet
 if TYPE_CHECKING:
     from vldebias.methods.method import Problem
 
-LOGIT_SCALE = 100.0  # inverse temperature of zero-shot probabilities, as in CLIP models
+_ROWS = 1024  # of features that are read at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,8 +25,8 @@ class Reference:
 
     Attributes:
         features: (n, d) tensor or ndarray, or an iterable of batches (b, d); normalised or not.
-        labels: column -> a value for each of the n images, as strings (None and "" are unknown) or an object with
-            `codes` and `names`; only used by methods that need labelled images (`labelled`).
+        labels: column -> a value for each of the n images, as strings (None and "" are unknown) or `data.Labels`; only
+            used by methods that need labelled images (`labelled`).
         within_classes: compare means within pseudo-classes, if the prompt set has at least two classes: groups score
             alike within a class (worst group). False: groups score alike overall (shares of a ranking).
     """
@@ -35,7 +35,7 @@ class Reference:
     labels: Mapping[str, Any] = field(default_factory=dict)
     within_classes: bool = True
 
-    def batches(self, size: int = 1024) -> Iterator[Tensor]:
+    def batches(self) -> Iterator[Tensor]:
         """Yield the features as L2-normalised float64 batches (b, d).
 
         Raises:
@@ -43,7 +43,7 @@ class Reference:
         """
         whole = getattr(self.features, "features", self.features)  # data.Embeddings hold them under that name
         parts = [whole] if hasattr(whole, "shape") else whole
-        for some in (part[start : start + size] for part in parts for start in range(0, len(part), size)):
+        for some in (part[start : start + _ROWS] for part in parts for start in range(0, len(part), _ROWS)):
             rows = some.detach().cpu() if isinstance(some, Tensor) else torch.from_numpy(some.copy())
             if rows.ndim != 2 or not rows.is_floating_point():
                 came = f"{rows.dtype} {tuple(rows.shape)}"
@@ -54,8 +54,8 @@ class Reference:
             yield rows.double() / lengths
 
 
-def zero_shot(rows: Tensor, texts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the zero-shot value (b,) of each unit row (b, d) among unit texts (a, d), and its probability (b,).
+def zero_shot(rows: Tensor, texts: Tensor) -> Tensor:
+    """Return the zero-shot value (b,) of each unit row (b, d) among unit texts (a, d).
 
     Raises:
         InvalidInputError: rows and texts have different widths.
@@ -64,8 +64,7 @@ def zero_shot(rows: Tensor, texts: Tensor) -> tuple[Tensor, Tensor]:
         raise InvalidInputError(
             f"reference: image features have width {rows.shape[1]}, texts {texts.shape[1]}; embed both with one model"
         )
-    probability, value = (LOGIT_SCALE * rows @ texts.T).softmax(1).max(1)
-    return value, probability
+    return (rows @ texts.T).argmax(1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,37 +99,34 @@ def labelled(problem: Problem, role: str) -> Labelled:
     Raises:
         InvalidInputError: labels that fit no attribute, have another length, or have one value only.
     """
-    reference = problem.reference
-    assert reference is not None  # `Method.check` refuses that
-    rows, codes = torch.cat(list(reference.batches())), []
+    given, rows, columns = problem.reference.labels, torch.cat([*problem.reference.batches()]), []
     for prompts in problem.attributes:
-        values = list(prompts.attributes)
-        if reference.labels:
-            fitting = {column: found for column, given in reference.labels.items() if (found := _coded(given, prompts))}
-            if not fitting:
-                raise InvalidInputError(
-                    f"reference: expected a column of labels with the values {values} of {prompts.name}, got "
-                    f"{list(reference.labels)}; rename the labels, or leave them out to use zero-shot labels"
-                )
-            own = torch.tensor(fitting.get(prompts.name, next(iter(fitting.values()))))
-            if len(own) != len(rows):
-                raise InvalidInputError(f"reference: expected a label for each of {len(rows)} images, got {len(own)}")
-        else:
-            own = zero_shot(rows, problem.zero_shot(prompts, role))[0]
+        values = f"the values {[*prompts.attributes]} of {prompts.name}"
+        fitting = {name: codes for name, one in given.items() if (codes := _coded(one, prompts)) is not None}
+        if given and not fitting:
+            raise InvalidInputError(
+                f"reference: expected a column of labels with {values}, got {[*given]}; rename the labels, or leave "
+                "them out to use zero-shot labels"
+            )
+        own = fitting.get(prompts.name, next(iter(fitting.values()), None))
+        own = zero_shot(rows, problem.zero_shot(prompts, role)) if own is None else own
+        if len(own) != len(rows):
+            raise InvalidInputError(f"reference: expected a label for each of {len(rows)} images, got {len(own)}")
         if len(own[own >= 0].unique()) < 2:
-            raise InvalidInputError(f"{prompts.name}: expected labelled images of two or more of the values {values}")
-        codes.append(own)
-    return Labelled(rows, torch.stack(codes, 1), tuple(len(s.attributes) for s in problem.attributes))
+            raise InvalidInputError(f"reference: expected labelled images of two or more of {values}")
+        columns.append(own)
+    return Labelled(rows, torch.stack(columns, 1), tuple(len(s.attributes) for s in problem.attributes))
 
 
-def _coded(given: Any, prompts: PromptSet) -> list[int]:
-    """Return the value of each label of a column, -1 if it is None, NaN or ""; [] if no labels of the attribute."""
-    if hasattr(given, "codes") and hasattr(given, "names"):
-        given = [given.names[code] if code >= 0 else None for code in torch.as_tensor(given.codes).tolist()]
-    names = ["" if value is None or value != value else str(value) for value in given]
-    places: dict[str, Any] = {name: place_of(name, prompts) for name in {*names} - {""}}
-    seen = {*places.values()}
-    return [places.get(name, -1) for name in names] if len(seen) > 1 and None not in seen else []
+def _coded(given: Any, prompts: PromptSet) -> Tensor | None:
+    """Return the value of each label of a column, -1 where it is unknown; None if no labels of the attribute."""
+    from vldebias.data.tables import Labels
+
+    column = Labels.of_array(given)
+    places = [place_of(name, prompts) if n else -1 for name, n in column.counts.items()]
+    if None in places or len({*places} - {-1}) < 2:
+        return None
+    return torch.tensor([*places, -1])[column.codes]
 
 
 def place_of(name: str, prompts: PromptSet) -> int | None:
@@ -149,9 +145,7 @@ def stating(prompts: PromptSet) -> list[tuple[str, int, int]]:
 
 def stated_texts(problem: Problem, role: str) -> Labelled:
     """Return the texts of the groups of every attribute, each with the one value that it names."""
-    said = [(text, k, value) for k, prompts in enumerate(problem.attributes) for text, value, _ in stating(prompts)]
-    codes = torch.full((len(said), len(problem.attributes)), -1)
-    for row, (_, k, value) in enumerate(said):
-        codes[row, k] = value
-    rows = problem.host.embed([text for text, _, _ in said], role)
+    said = [stating(prompts) for prompts in problem.attributes]
+    codes = torch.block_diag(*(torch.tensor([[value + 1] for _, value, _ in own]) for own in said)) - 1
+    rows = problem.host.embed([text for own in said for text, *_ in own], role)
     return Labelled(rows, codes, tuple(len(s.attributes) for s in problem.attributes))

@@ -106,7 +106,7 @@ class RankShares(Method):
         rows = torch.cat(list(reference.batches()))
         group = torch.zeros(len(rows), dtype=torch.long)
         for prompts in problem.attributes:
-            group = group * len(prompts.attributes) + zero_shot(rows, problem.zero_shot(prompts, role))[0]
+            group = group * len(prompts.attributes) + zero_shot(rows, problem.zero_shot(prompts, role))
         names = tuple(map("/".join, product(*(prompts.attributes for prompts in problem.attributes))))
         count = group.bincount(minlength=len(names)).double()
         if count.min() < _FEWEST:

@@ -82,8 +82,7 @@ def debias(
             balancer = Balancer(sets, shares=rewrite.shares, seed=rewrite.seed, find=rewrite.find)
             return Attachment(target, {}, strength=strength, label=label, balancer=balancer)
         if by_default:
-            why = "the set has no words for values of persons"
-            why = "the pipeline edits given images" if target.edits_images else why
+            why = ("the set has no words for values of persons", "the pipeline edits given images")[target.edits_images]
             say_once(
                 f'{why}, so its prompts are not balanced: the default here is "cali", which makes prompts say less of '
                 "the attribute and hardly changes who appears"

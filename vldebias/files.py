@@ -43,9 +43,6 @@ def packaged(kind: str) -> dict[str, Path]:
     raise InvalidInputError(f"got no files *.yaml in {folder}; reinstall vldebias")
 
 
-# ---- writing ---------------------------------------------------------------------------------------------------
-
-
 def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], object]) -> Path:
     """Write a file atomically and synced: after a crash or on a full disk the old file or the new one is complete.
 
@@ -111,8 +108,6 @@ def add_tensors(state: Any, tensors: Iterable[tuple[str, Any]]) -> None:
         state.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
 
 
-# ---- one writer ------------------------------------------------------------------------------------------------
-
 _held: dict[Path, int] = {}  # folder -> thread of this process that writes it
 
 
@@ -133,15 +128,17 @@ def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iter
         return
     folder.mkdir(parents=True, exist_ok=True)
     path, me = folder / LOCK, f"process {os.getpid()} on {socket.gethostname()}"
+    expected = "expected one run at a time. Wait until it has ended, stop it, or choose another folder (--out)."
     if folder in _held:  # to open and close the file once more would end the lock
-        raise _second_run(folder, me)
+        raise InvalidInputError(f"{folder}: {me} writes there; {expected}")
     with path.open("a+") as file:
         try:
             import fcntl
 
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
-            raise _second_run(folder, path.read_text(errors="replace")[:300].strip()) from None
+            who = path.read_text(errors="replace")[:300].strip() or "another process"
+            raise InvalidInputError(f"{folder}: {who} writes there; {expected}") from None
         except (ImportError, OSError) as error:
             say(f"{folder}: cannot be locked ({error}); do not start a second run there before this one has ended")
         file.truncate(0)
@@ -151,16 +148,6 @@ def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iter
             yield
         finally:
             del _held[folder]
-
-
-def _second_run(folder: Path, who: str) -> InvalidInputError:
-    return InvalidInputError(
-        f"{folder}: {who or 'another process'} writes there; expected one run at a time. Wait until it has ended, stop "
-        "it, or choose another folder (--out)."
-    )
-
-
-# ---- reading what people write ---------------------------------------------------------------------------------
 
 
 def read_yaml(path: str | Path) -> dict[Any, Any]:
@@ -252,9 +239,6 @@ def explain(error: ValidationError, place: str = "", known: Iterable[str] = ()) 
         said += f"; {did_you_mean(first['loc'][-1], known, 'take it out')}"
     came = "" if isinstance(first["input"], Mapping) else f"; got {shortened(repr(first['input']), 80)}"
     return f"{where}: {said}{came}" if where else said
-
-
-# ---- what ran --------------------------------------------------------------------------------------------------
 
 
 def versions() -> dict[str, str]:

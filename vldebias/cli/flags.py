@@ -49,16 +49,9 @@ def flags_of_options(*only: str) -> Flags:
     """Yield a flag for each field of `Options`, or for those that are named."""
     for name, annotation in get_type_hints(Options, include_extras=True).items():
         kind, flag = get_args(annotation)
-        option = typer.Option(
-            *filter(None, [flag.name or (f"--{name}" if flag.value is None else None)]),
-            help=flag.text,
-            rich_help_panel=None if only else flag.panel,
-            metavar=flag.value,
-            show_default=False,
-            min=flag.least,
-        )
+        flag.rich_help_panel = None if only else flag.rich_help_panel
         if not only or name in only:
-            yield name, Annotated[_typed(kind) | None, option], None
+            yield name, Annotated[_typed(kind) | None, flag], None
 
 
 def flags_of_fields(groups: Mapping[str, type[BaseModel]], only: Sequence[str]) -> Flags:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations
 from typing import ClassVar
 
@@ -74,28 +75,20 @@ class Eraser(Method):
         return TwoTowers.of_maps(self.erased(labelled(problem, role)), texts)
 
 
-def leace(given: Labelled, shrinkage: float | None = None) -> Affine:
+def leace(given: Labelled) -> Affine:
     """Return the map that hides a concept from affine probes with the least change of rows (n, d) in covariance norm.
 
     Belrose et al. (2023), Theorem 4.3: r(x) = x - W^+ P W (x - mean) with W = Sigma_xx^(-1/2), P the orthogonal
     projection on the columns of W Sigma_xz. For any regular W the covariance of r(x) with the concept is 0, so
-    shrinking Sigma_xx keeps the guarantee and only changes the norm in which the change is least.
-
-    shrinkage: share in [0, 1] of the scaled identity in Sigma_xx; None: what Ledoit and Wolf (2004, Lemma 3.2 and
-    section 3.3) estimate. 0 is the theorem's own covariance, with a pseudoinverse if it is singular.
+    shrinking Sigma_xx towards the scaled identity, by the share that Ledoit and Wolf (2004, Lemma 3.2 and section 3.3)
+    estimate, keeps the guarantee and only changes the norm in which the change is least.
     """
-    (x, z), share = given.one_hot(), shrinkage
+    x, z = given.one_hot()
     mean, (n, d) = x.mean(0), x.shape
-    centred = x - mean
-    covariance = centred.T @ centred / n
-    scale = covariance.diagonal().mean()
-    if share is None:
-        share = float(need("sklearn.covariance").ledoit_wolf_shrinkage(x.numpy()))
-    covariance = (1 - share) * covariance + share * scale * torch.eye(d, dtype=x.dtype)
-    values, vectors = torch.linalg.eigh(covariance)
+    values, vectors = torch.linalg.eigh(torch.from_numpy(need("sklearn.covariance").ledoit_wolf(x.numpy())[0]))
     kept = values > values[-1] * d * torch.finfo(x.dtype).eps
     roots, basis = values[kept].sqrt(), vectors[:, kept]
-    whitened = (basis / roots) @ (basis.T @ (centred.T @ (z - z.mean(0)) / n))  # W Sigma_xz
+    whitened = (basis / roots) @ (basis.T @ ((x - mean).T @ (z - z.mean(0)) / n))  # W Sigma_xz
     u, s, _ = torch.linalg.svd(whitened, full_matrices=False)
     u = u[:, s > s[0] * 1e-8]
     left, right = (basis * roots) @ (basis.T @ u), (basis / roots) @ (basis.T @ u)
@@ -201,13 +194,11 @@ class RoboShot(Method):
 
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the linear map of images."""
-        harmful, helpful = [], [torch.zeros(0, problem.host.dim(role), dtype=torch.float64)]
-        for prompts in problem.attributes:
-            values = [problem.host.embed(texts, role) for texts in prompts.by_value().values()]
-            harmful += [a[: len(b)] - b[: len(a)] for a, b in combinations(values, 2)]
-        for classes in (s.classes for s in problem.sets if len(s.classes) > 1):
-            helpful.append(problem.host.embed(classes, role).diff(dim=0))
-        return TwoTowers.of_maps(roboshot(torch.cat(harmful), torch.cat(helpful)))
+        embed = partial(problem.host.embed, role=role)
+        values = [[embed(texts) for texts in prompts.by_value().values()] for prompts in problem.attributes]
+        harmful = torch.cat([a[: len(b)] - b[: len(a)] for own in values for a, b in combinations(own, 2)])
+        helpful = torch.cat([embed(one.classes).diff(dim=0) for one in problem.sets])
+        return TwoTowers.of_maps(roboshot(harmful, helpful))
 
 
 def fair_pca(x: Tensor, z: Tensor, keep: int) -> Tensor:
@@ -250,9 +241,9 @@ class FairImagen(Method):
         return CalibratedProjection(0.0, dropped, dropped, Provenance(self.name), dropped.shape[1])
 
 
-_LABELS = frozenset({Need.LABELS, Need.VALUES})
+_NEEDS = frozenset({Need.LABELS, Need.VALUES})
 register_method(
-    Eraser("leace", leace, "LEACE of images", "Belrose et al., 2023, Theorem 4.3", "#66c2a5", "image", _LABELS)
+    Eraser("leace", leace, "LEACE of images", "Belrose et al., 2023, Theorem 4.3", "#66c2a5", "image", _NEEDS)
 )
 register_method(Eraser("sfid", sfid, "selective feature imputation", "Jung et al., 2024", "#e7298a"))
 register_method(Eraser("spd", spd, "subspace projection and neutral mean", "Zhao et al., 2026", "#b15928"))

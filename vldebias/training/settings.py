@@ -11,8 +11,8 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from vldebias.errors import InvalidInputError, did_you_mean
-from vldebias.files import read_yaml
+from vldebias.errors import InvalidInputError
+from vldebias.files import explain, read_yaml
 
 _WORKERS = 2 if "fork" in multiprocessing.get_all_start_methods() else 0
 Scope = Literal["all", "text", "image", "heads", "lora"]
@@ -237,10 +237,5 @@ def load_settings(path: Path | None = None, **given: Any) -> TrainSettings:
     try:
         return TrainSettings.model_validate(values)
     except ValidationError as error:
-        problems = []
-        for part in error.errors():
-            place, said = ".".join(map(str, part["loc"])), part["msg"].removeprefix("Value error, ")
-            if part["type"] == "extra_forbidden":
-                said = f"unknown setting; {did_you_mean(place, TrainSettings.model_fields)}"
-            problems.append(f"{place}: {said}, got {part['input']!r}" if place else said)
-        raise InvalidInputError(f"{path or 'training settings'}: {'; '.join(problems)}") from None
+        problem = explain(error, known=TrainSettings.model_fields)
+        raise InvalidInputError(f"{path or 'training settings'}: {problem}") from None

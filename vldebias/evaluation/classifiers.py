@@ -73,8 +73,7 @@ class Examples:
 @torch.enable_grad()
 def logistic_regression(
     features: Tensor, labels: Codes, n_classes: int, *, c: float, penalty: Literal["l1", "l2"] = "l2",
-    like: Tensor | None = None, counts: NDArray[Any] | None = None, start: Head | None = None, tolerance: float = 1e-6,
-    max_iterations: int = 5000,
+    like: Tensor | None = None, counts: NDArray[Any] | None = None, tolerance: float = 1e-6,
 ) -> Head:  # fmt: skip
     """Minimise R(W) + c sum_i counts_i CE(W x_i + b, y_i), the objective of scikit-learn's LogisticRegression.
 
@@ -83,19 +82,16 @@ def logistic_regression(
 
     features: (n, d), read in chunks. labels: (n,) classes 0 .. n_classes - 1. counts: (n,) how often each row is there.
     like: rows (m, d): the penalty is on the coefficients of features standardised by their means and deviations.
-    start: where the solver begins, which changes its time alone.
-    tolerance: largest entry of the gradient at which it stops; a large one after `max_iterations` is warned of.
+    tolerance: largest entry of the gradient at which it stops; a large one after 5,000 iterations is warned of.
     """
-    rows, dim, y = (1 if n_classes == 2 else n_classes), features.shape[1], torch.from_numpy(labels)
+    rows, dim = (1 if n_classes == 2 else n_classes), features.shape[1]
     size, split = rows * dim, penalty == "l1"
-    weights = torch.from_numpy(np.ones(len(y)) if counts is None else counts.astype(np.float64))
-    total = float(weights.sum())
-    shift, scale = torch.zeros(dim, dtype=torch.float64), torch.ones(dim, dtype=torch.float64)
+    times = torch.ones(len(labels)) if counts is None else torch.from_numpy(counts)
+    kept, total = torch.nonzero(times)[:, 0], float(times.sum())
+    data = [of.detach()[kept].split(CHUNK) for of in (features, torch.from_numpy(labels), times.double())]
+    scale, shift = torch.ones(dim).double(), torch.zeros(dim).double()
     if like is not None:
-        chunks = like.detach().split(CHUNK)
-        shift = torch.stack([x.double().sum(0) for x in chunks]).sum(0) / len(like)
-        squares = torch.stack([(x.double() - shift).square().sum(0) for x in chunks]).sum(0)
-        deviation = (squares / len(like)).sqrt()
+        deviation, shift = (of.double() for of in torch.std_mean(like.detach(), 0, correction=0))
         scale = torch.where(deviation > 1e-8, deviation, scale)  # a constant column keeps its scale
 
     def unpacked(flat: Tensor) -> Head:
@@ -108,22 +104,17 @@ def logistic_regression(
         leaf = torch.from_numpy(flat.copy()).requires_grad_()
         whole = 1 / (c * total) * (leaf[:-rows].sum() if split else leaf[:-rows].square().sum() / 2)
         whole.backward()
-        for x, target, times in zip(*(of.split(CHUNK) for of in (features.detach(), y, weights)), strict=True):
+        for x, target, weights in zip(*data, strict=True):
             logits = F.pad(_logits(unpacked(leaf), x.double()), (n_classes - rows, 0))  # of two classes one is 0
-            loss = (F.cross_entropy(logits, target, reduction="none") * times).sum() / total
+            loss = (F.cross_entropy(logits, target, reduction="none") * weights).sum() / total
             loss.backward()
             whole = whole.detach() + loss.detach()
         assert leaf.grad is not None
         return float(whole), leaf.grad.numpy()
 
-    begin = np.zeros(size + rows)
-    if start is not None:
-        weight, bias = (of[1:] - of[:1] if n_classes == 2 else of for of in start)
-        begin = np.r_[(weight * scale).numpy().ravel(), (bias + weight @ shift).numpy()]
-    if split:
-        begin = np.concatenate([np.maximum(begin[:size], 0), np.maximum(-begin[:size], 0), begin[size:]])
-    least = np.where(np.arange(len(begin)) < (2 * size if split else 0), 0.0, -np.inf)
-    limits = {"maxiter": max_iterations, "maxfun": 2 * max_iterations, "maxcor": 20, "gtol": tolerance, "ftol": 0.0}
+    begin = np.zeros((2 * size if split else size) + rows)
+    least = np.where(split & (np.arange(len(begin)) < 2 * size), 0.0, -np.inf)
+    limits = {"maxiter": 5000, "maxfun": 10000, "maxcor": 20, "gtol": tolerance, "ftol": 0.0}
     solver = need("scipy.optimize")
     how = {"method": "L-BFGS-B", "bounds": solver.Bounds(least, np.inf), "options": limits}
     solved = solver.minimize(objective, begin, jac=True, **how)
@@ -142,26 +133,13 @@ def _logits(head: Head, x: Tensor) -> Tensor:
     return x @ weight.to(x).T + bias.to(x)
 
 
-def _path(
-    examples: Examples, problems: Iterable[tuple[float, Codes | None]], start: Head | None = None, **how: Any
-) -> list[Head]:
-    """Solve for each c and counts (n,) of the rows, all once if None; a solution is a good start for the next."""
-    solved: list[Head] = []
-    for c, counts in problems:
-        kept = np.arange(len(examples.labels)) if counts is None else np.flatnonzero(counts)
-        x, y = examples.features[torch.from_numpy(kept)], examples.labels[kept]
-        times = None if counts is None else counts[kept]
-        start = logistic_regression(x, y, len(examples.zero_shot), c=c, counts=times, start=start, **how)
-        solved.append(start)
-    return solved
-
-
 def _probe(
     examples: Examples, c: float, candidates: Iterable[float], counts: Codes | None = None, **how: Any
 ) -> tuple[Head, dict[str, float]]:
     """Fit a logistic regression whose strength c the validation split selects; return it, c and its scores."""
+    given = examples.features, examples.labels, len(examples.zero_shot)
     values = [c] if examples.val is None else sorted(candidates)  # from the strongest penalty on
-    solved = _path(examples, [(value, counts) for value in values], **how)
+    solved = [logistic_regression(*given, c=value, counts=counts, **how) for value in values]
     best, scores = examples.best([partial(_logits, head) for head in solved])
     return solved[best], {"c": values[best], **scores}
 
@@ -200,7 +178,7 @@ def dfr(
     samples = [balanced_counts(examples.groups, balance, rng) for _ in range(draws)]
     how: dict[str, Any] = {"like": examples.features, "penalty": "l1", "tolerance": tolerance}
     fitted, chosen = _probe(examples, c, candidates, samples[0], **how)
-    others = _path(examples, [(chosen["c"], counts) for counts in samples[1:]], fitted, **how)
+    others = [_probe(examples, chosen["c"], [chosen["c"]], counts, **how)[0] for counts in samples[1:]]
     weight, bias = (torch.stack(parts).mean(0) for parts in zip(fitted, *others, strict=True))
     logits = partial(_logits, (weight, bias))
     sizes, each = np.bincount(examples.groups), int(samples[0][examples.groups == 0].sum())

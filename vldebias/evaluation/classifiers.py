@@ -1,8 +1,6 @@
 """Train classifiers on labelled images: the rows of Table 7.2 to compare with methods that need no labels.
 
-`BASELINES` has them by name. Groups to balance are class x zero-shot prediction, as in Zhang and Ré (2022), who assume
-that nobody knows the groups. `logistic_regression` is solved to convergence (scikit-learn's `saga` solves the same
-problem under an L1 penalty, fifty times slower).
+Groups to balance are class x zero-shot prediction, as in Zhang and Ré (2022), who assume that nobody knows the groups.
 """
 
 from __future__ import annotations
@@ -32,20 +30,20 @@ CHUNK = 16384  # rows per product
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Hold a training split and the zero-shot classifier; the same examples give the same predictor.
+    """Hold a training split, a validation split and the zero-shot classifier; they and the seed fix the predictor.
 
-    val: features, labels and groups of a split to select settings and epochs on, by the worst group, ties broken by the
-    average, as Zhang and Ré (2022) do. Widths that differ and a class without rows are refused.
+    val: features, labels and groups to select settings and epochs on, by the worst group, ties broken by the average,
+    as Zhang and Ré (2022) do. Widths that differ and a class without rows are refused.
     """
 
     features: Tensor  # (n, d) float32, of norm 1
     labels: Codes  # (n,) classes 0 .. k - 1, all of which occur
     zero_shot: Tensor  # (k, d) of norm 1
-    val: tuple[Tensor, Codes, Codes] | None = None
+    val: tuple[Tensor, Codes, Codes]
     seed: int = 0  # of every random draw; the global generators are neither read nor moved
 
     def __post_init__(self) -> None:
-        widths = [x.shape[1] for x in (self.features, *(self.val or ())[:1], self.zero_shot)]
+        widths = [x.shape[1] for x in (self.features, self.val[0], self.zero_shot)]
         if len(set(widths)) > 1:
             raise InvalidInputError(f"train, val and texts: got the widths {widths}; expected all from one model")
         rows = np.bincount(self.labels, minlength=len(self.zero_shot))
@@ -60,9 +58,7 @@ class Examples:
 
     @torch.no_grad()
     def best(self, heads: Sequence[Logits]) -> tuple[int, dict[str, float]]:
-        """Return which classifier the validation split selects, the first on a tie or without one, and its scores."""
-        if self.val is None:
-            return 0, {}
+        """Return which classifier the validation split selects, the first on a tie, and its scores."""
         features, labels, groups = self.val
         found = [group_accuracy(head(features).argmax(1), labels, groups) for head in heads]
         i = max(range(len(heads)), key=lambda i: (found[i].worst, found[i].average))
@@ -134,37 +130,36 @@ def _logits(head: Head, x: Tensor) -> Tensor:
 
 
 def _probe(
-    examples: Examples, c: float, candidates: Iterable[float], counts: Codes | None = None, **how: Any
+    examples: Examples, candidates: Iterable[float], counts: Codes | None = None, **how: Any
 ) -> tuple[Head, dict[str, float]]:
     """Fit a logistic regression whose strength c the validation split selects; return it, c and its scores."""
     given = examples.features, examples.labels, len(examples.zero_shot)
-    values = [c] if examples.val is None else sorted(candidates)  # from the strongest penalty on
+    values = sorted(candidates)  # from the strongest penalty on
     solved = [logistic_regression(*given, c=value, counts=counts, **how) for value in values]
     best, scores = examples.best([partial(_logits, head) for head in solved])
     return solved[best], {"c": values[best], **scores}
 
 
 def linear_probe(
-    examples: Examples, *, alphas: Sequence[float] = (1.0,), c: float = 30.0,
+    examples: Examples, *, alphas: Sequence[float] = (1.0,),
     candidates: Sequence[float] = (1.0, 10.0, 30.0, 100.0, 1000.0, 10000.0), tolerance: float = 1e-6,
 ) -> Predictor:  # fmt: skip
-    """Interpolate weights: (1 - alpha) zero-shot + alpha linear probe, whose L2 penalty a validation split selects.
+    """Interpolate weights: (1 - alpha) zero-shot + alpha linear probe, whose L2 penalty the validation split selects.
 
     With alpha 1 it is the probe of Radford et al. (2021), on normalised features: Zhang and Ré (2022) fit theirs with
     SGD, ours is the optimum. With other alphas it is WiSE-FT (Wortsman et al., 2022), which fine-tunes from the
     zero-shot weights; how the two logits of ours weigh against each other rests on c and on the 100 that cosines are
-    multiplied by. Without a validation split alpha is the middle one, .5 as in the paper; else it is selected after c.
+    multiplied by. Alpha is selected after c.
     """
-    (weight, bias), chosen = _probe(examples, c, candidates, tolerance=tolerance)
+    (weight, bias), chosen = _probe(examples, candidates, tolerance=tolerance)
     zero_shot = 100 * examples.zero_shot.detach().double().cpu()
-    values = alphas if examples.val is not None else [alphas[len(alphas) // 2]]
-    heads = [partial(_logits, ((1 - a) * zero_shot + a * weight, a * bias)) for a in values]
+    heads = [partial(_logits, ((1 - a) * zero_shot + a * weight, a * bias)) for a in alphas]
     best, scores = examples.best(heads)
-    return heads[best], {**chosen, "alpha": values[best], **scores}
+    return heads[best], {**chosen, "alpha": alphas[best], **scores}
 
 
 def dfr(
-    examples: Examples, *, balance: str = "sub", draws: int = 10, c: float = 0.1,
+    examples: Examples, *, balance: str = "sub", draws: int = 10,
     candidates: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0), tolerance: float = 1e-5,
 ) -> Predictor:  # fmt: skip
     """Reweight deep features: logistic regression on group-balanced data (Kirichenko et al., 2023).
@@ -177,8 +172,8 @@ def dfr(
     rng = np.random.default_rng(examples.seed)
     samples = [balanced_counts(examples.groups, balance, rng) for _ in range(draws)]
     how: dict[str, Any] = {"like": examples.features, "penalty": "l1", "tolerance": tolerance}
-    fitted, chosen = _probe(examples, c, candidates, samples[0], **how)
-    others = [_probe(examples, chosen["c"], [chosen["c"]], counts, **how)[0] for counts in samples[1:]]
+    fitted, chosen = _probe(examples, candidates, samples[0], **how)
+    others = [_probe(examples, [chosen["c"]], counts, **how)[0] for counts in samples[1:]]
     weight, bias = (torch.stack(parts).mean(0) for parts in zip(fitted, *others, strict=True))
     logits = partial(_logits, (weight, bias))
     sizes, each = np.bincount(examples.groups), int(samples[0][examples.groups == 0].sum())
@@ -225,7 +220,7 @@ def erm_adapter(
             loss.backward()
             sgd.step()
         scores = tuple(examples.best([logits])[1].values())
-        if not scores or scores > highest:
+        if scores > highest:
             best, highest, kept = epoch, scores, copy.deepcopy(adapter.state_dict())
         if epoch - best >= patience:
             break

@@ -110,8 +110,8 @@ class GroupsTask(ImageTask):
             raise ValueError(f"label and spurious: expected two columns, got {self.label!r} twice")
         if not set(self.baselines) <= set(BASELINES):
             raise ValueError(f"baselines: expected some of {list(BASELINES)}, got {list(self.baselines)}")
-        if self.baselines and self.train is None:
-            raise ValueError("baselines need labelled images: name a split under `train`")
+        if self.baselines and (self.train is None or self.val is None):
+            raise ValueError("baselines need labelled images: name splits under `train` and `val`")
         if self.lams and not any(get_method(one).has_lam for one in self.methods):
             raise ValueError(f"lams: expected a method that has a lambda, got {list(self.methods)}")
         return self
@@ -150,8 +150,8 @@ class GroupsTask(ImageTask):
         """
         prompts, split = self.prompts, self._split(images)
         learn, select = (None if one is None else self._split(one) for one in (train, val))
-        if self.baselines and learn is None:
-            progress.say(f"{self.name}: no training split in the file, so the baselines that need labels are left out")
+        if self.baselines and (learn is None or select is None):
+            progress.say(f"{self.name}: no split to train or select on in the file, so the baselines are left out")
         self.check_images(images, texts, prompts.classes[0])
         doubt_labels(images, (self.label, self.spurious), [prompts])
         others, counts = disjoint(reference, images, self.methods)
@@ -179,8 +179,8 @@ class GroupsTask(ImageTask):
                 median = (margins[NONE] > np.median(margins[NONE])) == (split.target == 1)
                 right = {BARE: right[BARE], (MEDIAN, None): median} | right
                 about[MEDIAN] = {"assumes": ABOUT_MEDIAN}
-            if learn is not None and self.baselines:
-                chosen_on = None if select is None else (select.units[:], select.target, select.groups.codes)
+            if learn is not None and select is not None and self.baselines:
+                chosen_on = select.units[:], select.target, select.groups.codes
                 classes, whole = texts.embed(prompts.classes).float(), split.units[:]
                 examples = Examples(learn.units[:], learn.target, classes, chosen_on, self.seed)
                 for name in self.baselines:

@@ -41,7 +41,7 @@ def draw(folder: Path, images: int = 3, **changes: Any) -> GeneratedImages:
     """Plain images of every prompt under "none" and "cali", each of a colour of its own, with its prompt inside."""
     given = {"prompts": PEOPLE, "attributes": ["gender"], "variants": {"cali": {}}, "images": images}
     task = GenerationTask.build(given | {"stated_images": 1, "steps": 1, "batch_size": 1} | changes)
-    drawn = task.plan({"pipeline": "Painter", "id": "by hand", "fingerprints": {}}).settle(folder)
+    drawn = task.plan({"pipeline": "Painter", "id": "by hand", "fingerprint": None}).settle(folder)
     for i, image in enumerate(drawn):
         write_png(Image.new("RGB", (8, 8), (40 + i, 90, 160)), drawn.path(image), {"prompt": image.prompt})
     return drawn

@@ -31,7 +31,7 @@ def task(**fields: Any) -> GenerationTask:
 def paint(folder: Path, rng: np.random.Generator, **changes: Any) -> tuple[GeneratedImages, Shows]:
     """Images of every prompt under "none" and "cali" that show this and that; returns what each shows."""
     settings = {"images": 5, "stated_images": 2, "seeds": [0, 1], "steps": 1, "batch_size": 1} | changes
-    made = task(**settings).plan({"pipeline": "Painter", "id": "by hand", "fingerprints": {}}).settle(folder)
+    made = task(**settings).plan({"pipeline": "Painter", "id": "by hand", "fingerprint": None}).settle(folder)
     shows = {}
     for image in made:
         job = JOBS.index(image.concept) if image.concept in JOBS else 0

@@ -36,7 +36,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> GeneratedImages:
     folder = tmp_path_factory.mktemp("drawn")
     given = {"prompts": SET, "attributes": ["gender"], "variants": {"cali": {}}, "concepts": "train", "stated": False}
     task = GenerationTask.build(given | {"images": 4, "steps": 1, "batch_size": 1})
-    made = task.plan({"pipeline": "Painter", "id": None, "fingerprints": {}}).settle(folder)
+    made = task.plan({"pipeline": "Painter", "id": None, "fingerprint": None}).settle(folder)
     how = {"seed": 1, "balanced": True, "life": portraits.STUDIO}
     shown = torch.stack([portraits.sample(8, professions=[job], **how).images for job in JOBS])  # (3, 8, 3, h, w)
     pixels = (shown.unflatten(1, (2, 4)).transpose(0, 1).flatten(0, 2) * 255).round().byte().permute(0, 2, 3, 1).numpy()

@@ -29,7 +29,7 @@ from vldebias import debias, fit_projection
 from vldebias.edit import Fingerprint
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.generation import GenerationTask
-from vldebias.evaluation.plan import GeneratedImages, Plan, PlannedImage, identity, joint_fingerprint
+from vldebias.evaluation.plan import GeneratedImages, Plan, PlannedImage, identity
 from vldebias.evaluation.variants import Variant, generate, prepared
 from vldebias.hosts.attachment import attachment_of
 from vldebias.methods import METHODS, Need
@@ -70,7 +70,7 @@ def pixels(made: GeneratedImages, image: PlannedImage) -> np.ndarray:
 
 def plan(**changes: Any) -> Plan:
     settings = {"prompts": "professions-gender", "concepts": "unseen", "stated_images": 2, "seeds": [0, 4]} | changes
-    return task(**settings).plan({"pipeline": "Tiny", "id": None, "fingerprints": {}})
+    return task(**settings).plan({"pipeline": "Tiny", "id": None, "fingerprint": None})
 
 
 def test_every_prompt_has_its_images_under_every_variant_with_the_same_noise() -> None:
@@ -144,8 +144,8 @@ def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
         ({"variants": {"a b": {}, "A-B": {}}}, "folders"),
         ({"variants": {"cali": {"method": "magic"}}}, "magic"),
         ({"variants": {"cali": {"method": "target-shares"}}}, "not for pipelines"),
-        ({"subjects": ["nurse"]}, "subjects: .*nurse"),
-        ({"subjects": ["astronaut", "astronaut"]}, "subjects: .*astronaut"),
+        ({"subjects": ["nurse"]}, "nurse"),
+        ({"subjects": ["astronaut", "astronaut"]}, "astronaut"),
         ({"variants": {"cali": {"lam": -1.0}}}, "lam"),
         ({"variants": {"cali": {"lam": float("nan")}}}, "lam"),
         ({"variants": {"cali": {"projection": "folder", "lam": 3.0}}}, "its own lam"),
@@ -267,7 +267,7 @@ def trained() -> Any:
         (sd, {"images": 2}, "images was 3 and is 2"),
         (sd, {"variants": {"cali": {"lam": 1.0}}}, "variants"),
         (sd, {"options": SIZE | {"eta": 1.0}}, "options"),
-        (trained, {}, "the weights of unet"),
+        (trained, {}, "the weights differ"),
         (lambda: sd(scheduler=DDIMScheduler(beta_start=0.01, clip_sample=False, steps_offset=1)), {}, "scheduler was"),
     ],
 )
@@ -284,23 +284,21 @@ def test_rounding_of_the_fingerprint_is_not_another_model(whole: GeneratedImages
     """The images keep the fingerprint that the plan was begun with, and none is generated again."""
     given, before = task(), contents(whole.folder)
     model = given.plan(identity(sd())).model
-    prints = {n: p | {"norms": [x + 1e-6 for x in p["norms"]]} for n, p in model["fingerprints"].items()}
-    made = generate(sd(), given.plan(model | {"fingerprints": prints}), given.ways, whole.folder)
+    rounded = model["fingerprint"] | {"norms": [x + 1e-6 for x in model["fingerprint"]["norms"]]}
+    made = generate(sd(), given.plan(model | {"fingerprint": rounded}), given.ways, whole.folder)
     assert made.plan == whole.plan
     assert contents(whole.folder) == before
 
 
 def test_one_fingerprint_stands_for_all_components() -> None:
-    prints = identity(sd())["fingerprints"]
-    others = {
-        "the same": dict(reversed(prints.items())),
-        "tuned": identity(trained())["fingerprints"],
-        "fewer": {name: one for name, one in prints.items() if name != "vae"},
-    }
-    joint = Fingerprint.of(joint_fingerprint(prints))
-    matching = [name for name, one in others.items() if joint.matches(Fingerprint.of(joint_fingerprint(one)))]
-    assert matching == ["the same"]
-    assert joint_fingerprint(prints | {"vae": None}) is joint_fingerprint({}) is None
+    fewer, offloaded = own(sd()), own(sd())
+    fewer.vae = None
+    offloaded.vae.to("meta")
+    joint, same, tuned, part, unknown = (
+        identity(one)["fingerprint"] for one in (sd(), sd(), trained(), fewer, offloaded)
+    )
+    assert [Fingerprint.of(joint).matches(Fingerprint.of(one)) for one in (same, tuned, part)] == [True, False, False]
+    assert unknown is None
 
 
 def test_images_that_are_left_alone_are_copied_and_equal_to_generated_ones(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from vldebias.api import debias, fit_projection, fit_projections
 from vldebias.cli import app
 from vldebias.edit import Fingerprint
 from vldebias.evaluation.images import fit_method
-from vldebias.evaluation.plan import identity, joint_fingerprint
+from vldebias.evaluation.plan import identity
 from vldebias.evaluation.result import Result
 from vldebias.evaluation.task import load_suite
 from vldebias.hosts import resolve
@@ -78,7 +78,7 @@ def test_committed_result_is_of_the_shipped_suite_and_weights() -> None:
     committed = {name: Fingerprint.of(one.fingerprint) for name, one in told.items()}
     model, _, tokenizer = load_clip()
     assert committed["birds"].matches(resolve(model, tokenizer=tokenizer).fingerprint())
-    drawn = joint_fingerprint(identity(load_pipeline())["fingerprints"])
+    drawn = identity(load_pipeline())["fingerprint"]
     assert committed["generation gender"].matches(Fingerprint.of(drawn))
 
 

@@ -182,14 +182,11 @@ class Plan(Strict):
             write_atomically(folder / PLAN, self.model_dump_json(indent=1) + "\n")
         kept = GeneratedImages.open(folder)
         old, new = (plan.model_dump(mode="json", exclude={"model"}) | plan.model for plan in (kept.plan, self))
-        was, now = (one.pop("fingerprints", {}) for one in (old, new))
-        old["components"], new["components"] = sorted(was), sorted(now)
-        told = [{key: shortened(json.dumps(one.get(key)), 120) for key in {**old, **new}} for one in (old, new)]
-        keys = [key for key in told[0] if old.get(key) != new.get(key)]
-        differ = [f"{key} was {told[0][key]} and is {told[1][key]} now" for key in keys]
-        for name in was:
-            one, other = Fingerprint.of(was[name]), Fingerprint.of(now.get(name))
-            differ += [] if one is None or one.matches(other) else [f"the weights of {name} differ"]
+        was, now = (Fingerprint.of(one.pop("fingerprint", None)) for one in (old, new))
+        differ = [] if was is None or was.matches(now) else ["the weights differ"]
+        for key in [key for key in {**old, **new} if old.get(key) != new.get(key)]:
+            before, after = (shortened(json.dumps(one.get(key)), 120) for one in (old, new))
+            differ.append(f"{key} was {before} and is {after} now")
         if differ:
             expected = "use another folder, or repeat the settings to go on with these images"
             raise InvalidInputError(f"{folder}: holds images of other settings: {'; '.join(differ)}; {expected}")
@@ -239,31 +236,26 @@ class GeneratedImages:
         n = {"prompts": len(plan.prompts) - stated, "stated": stated, "images": len(plan.all_images)}
         about: dict[str, Any] = {"split": "generated", "n": n, "model": str(model.get("id") or model["pipeline"])}
         about |= {"prompts": plan.prompt_set, "prompts_hash": plan.prompt_set_hash, "methods": plan.variants}
-        about |= {"seeds": list(plan.seeds), "fingerprint": joint_fingerprint(model.pop("fingerprints"))}
+        about |= {"seeds": list(plan.seeds), "fingerprint": model.pop("fingerprint")}
         own = ("lam", "strength")
         details = {name: {k: of[k] for k in own if of.get(k) is not None} for name, of in plan.variants.items()}
         return TaskResult(TaskProvenance(**{**about, "settings": {**model, **settings}, **fields}), details=details)
 
 
 def identity(pipe: Any) -> dict[str, Any]:
-    """Return what identifies a pipeline; fingerprints are None where weights are offloaded to meta tensors."""
-    modules = {n: getattr(m, "_orig_mod", m) for n, m in pipe.components.items() if isinstance(m, nn.Module)}
+    """Return what identifies a pipeline; one fingerprint of all weights, None where some are on meta tensors."""
+    components = sorted(pipe.components.items())
+    modules = {name: getattr(m, "_orig_mod", m) for name, m in components if isinstance(m, nn.Module)}
+    prints = [one.to_dict() for m in modules.values() if (one := weights_fingerprint(m)) is not None]
+    joint = {key: [x for one in prints for x in one.get(key, [])] for key in ("norms", "waves", "tensors")}
+    structure = hash_of([list(modules), [one["structure"] for one in prints]])
     # Private entries say which values were defaults, in an order that changes from process to process.
     scheduler = sorted((key, value) for key, value in pipe.scheduler.config.items() if not key.startswith("_"))
     return {
         "pipeline": type(pipe).__name__,
         "id": str(getattr(pipe, "name_or_path", None) or "") or None,
-        "fingerprints": {name: (f := weights_fingerprint(module)) and f.to_dict() for name, module in modules.items()},
+        "fingerprint": {"structure": structure, **joint} if prints and len(prints) == len(modules) else None,
         "scheduler": f"{type(pipe.scheduler).__name__} {hash_of(scheduler)}",
         "adapters": sorted({name for m in modules.values() for name in getattr(m, "peft_config", None) or ()}),
         "precision": sorted({str(p.dtype).removeprefix("torch.") for m in modules.values() for p in m.parameters()}),
     }
-
-
-def joint_fingerprint(components: Mapping[str, dict[str, Any] | None]) -> dict[str, Any] | None:
-    """Return one fingerprint of all components, for `Fingerprint.matches`; None where one is unknown."""
-    prints = [one for _, one in sorted(components.items()) if one is not None]
-    if not prints or len(prints) < len(components):
-        return None
-    lists = {key: [x for one in prints for x in one.get(key, [])] for key in ("norms", "waves", "tensors")}
-    return {"structure": hash_of([sorted(components), [one["structure"] for one in prints]]), **lists}

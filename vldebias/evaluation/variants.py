@@ -158,7 +158,7 @@ def generate(
     plan, model = made.plan, made.plan.model
     how = {"num_inference_steps": plan.steps, "guidance_scale": plan.guidance, **plan.options}
     common = {"steps": plan.steps, "guidance": plan.guidance, "options": plan.options, "model": model.get("id")}
-    common |= {"pipeline": model.get("pipeline"), "fingerprint": hash_of(model.get("fingerprints"))}
+    common |= {"pipeline": model.get("pipeline"), "fingerprint": hash_of(model.get("fingerprint"))}
 
     def record(image: PlannedImage) -> dict[str, Any]:
         """Return what the file says of how it was generated; one that says something else is of another plan."""

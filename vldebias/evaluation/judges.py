@@ -248,7 +248,7 @@ class VlmJudge(JudgeSpec):
     are averaged in log space; a warning says where the order matters much.
 
     model: an id of the hub or a folder. questions: attribute -> its values, by default those of the task's own set.
-    batch_size: images that one forward pass reads.
+    batch_size: images of one size that one forward pass reads.
     """
 
     kind: Literal["vlm"] = "vlm"
@@ -259,9 +259,7 @@ class VlmJudge(JudgeSpec):
     @staticmethod
     def question(attribute: str, options: Sequence[str]) -> str:
         """Return the text of a question: its options by letter, in the order given."""
-        listed = "\n".join(
-            f"{letter}. {option}" for letter, option in zip(string.ascii_uppercase, options, strict=False)
-        )
+        listed = "\n".join(map("{}. {}".format, string.ascii_uppercase, options))
         return f"Which {attribute} does the main subject of this picture show?\n{listed}\nAnswer with the letter alone."
 
     def ready(self, task: Any, session: Session) -> Judge:
@@ -305,16 +303,13 @@ class VlmJudge(JudgeSpec):
         chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}]
         prompt = processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
         prompt += "" if prompt[-1:].isspace() else " "
-        weight, found = next(model.parameters()), np.empty((len(images), count))
-        for size in {image.size for image in images}:  # of one size: as many image tokens, so nothing is padded
-            same = [i for i, image in enumerate(images) if image.size == size]
-            for batch in (same[i : i + self.batch_size] for i in range(0, len(same), self.batch_size)):
-                pictures = [[images[i].convert("RGB")] for i in batch]
-                read = processor(text=[f"{prompt}A"] * len(batch), images=pictures, return_tensors="pt")
-                texts = [prompt + letter for letter in string.ascii_uppercase[:count]]
-                ids = [processor(text=[one], images=pictures[:1])["input_ids"][0] for one in texts]
-                place = next(i for i, column in enumerate(zip(*ids, strict=True)) if len(set(column)) > 1)
-                moved = {k: v.to(weight) if v.is_floating_point() else v.to(weight.device) for k, v in read.items()}
-                scores = model(**moved).logits[:, place - 1].double().cpu()[:, [row[place] for row in ids]]
-                found[batch] = scores.log_softmax(dim=1).numpy()
-        return found
+        pictures, weight, found = [[image.convert("RGB")] for image in images], next(model.parameters()), []
+        texts = [prompt + letter for letter in string.ascii_uppercase[:count]]
+        ids = [processor(text=[one], images=pictures[:1])["input_ids"][0] for one in texts]
+        place = next(i for i, column in enumerate(zip(*ids, strict=True)) if len(set(column)) > 1)
+        for batch in (pictures[i : i + self.batch_size] for i in range(0, len(pictures), self.batch_size)):
+            read = processor(text=texts[:1] * len(batch), images=batch, return_tensors="pt")
+            moved = {k: v.to(weight) if v.is_floating_point() else v.to(weight.device) for k, v in read.items()}
+            scores = model(**moved).logits[:, place - 1].double().cpu()[:, [row[place] for row in ids]]
+            found.append(scores.log_softmax(dim=1).numpy())
+        return np.concatenate(found)

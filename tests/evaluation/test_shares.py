@@ -81,9 +81,6 @@ def test_people_correct_the_judge():
     said, right = rows["share", "mended", "male"], rows["corrected_share", "mended", "male"]
     assert not said.interval[0] <= 0.5 <= said.interval[1]
     assert right.interval[0] <= 0.5 <= right.interval[1]
-    moved = rows["judge_moves_share", "mended", "male"]
-    assert moved.value == pytest.approx(said.value - right.value)
-    assert moved.interval[0] > 0
     assert rows["corrected_discrepancy", "mended", ""].interval[0] == 0 < rows["discrepancy", "mended", ""].interval[0]
     assert {"discrepancy_squared", "max_skew"} <= {metric.removeprefix("corrected_") for metric, _, _ in rows}
     assert mended.provenance.settings["labelled images"] == {"none": 800, "mended": 800}
@@ -111,7 +108,6 @@ def test_prompts_that_a_method_lacks_are_left_out_and_one_is_measured_over_its_i
         ({"weight": ["much"] * 480}, {"weight": "weight"}, "'much' in row 1"),
         ({"weight": [-1] * 480}, {"weight": "weight"}, "'-1' in row 1"),
         ({"text": [f"only {i}" for i in range(480)]}, {}, "of every method"),
-        ({"people": [""] * 480}, {"people": "people"}, "10 or more labels"),
     ],
 )
 def test_refused(changed, fields, said):
@@ -133,6 +129,11 @@ def test_texts_that_mean_the_same_are_one_value_and_those_that_may_are_told():
     people = [v.replace("female", "woman") for v in columns["people"]]
     with pytest.warns(SuspectInputWarning, match="--same woman=female"):
         measure(columns | {"people": people}, people="people")
+
+
+def test_too_few_labels_correct_nothing():
+    with pytest.warns(SuspectInputWarning, match="10 or more"):
+        assert len(measure(table() | {"people": ["male"] * 9 + [""] * 471}, people="people")) == 1
 
 
 def test_on_the_command_line(tmp_path, monkeypatch):

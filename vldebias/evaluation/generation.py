@@ -19,7 +19,7 @@ from vldebias.evaluation.plan import SEED_STEP, GeneratedImages, Plan, planned_p
 from vldebias.evaluation.result import NONE, TaskResult
 from vldebias.evaluation.scores import judge_images, scored
 from vldebias.evaluation.session import Session, text_host
-from vldebias.evaluation.shares import add_shares
+from vldebias.evaluation.shares import ABOUT_GAP, add_shares
 from vldebias.evaluation.task import Count, Name, Options, Prompts, Share, Task, file_slug, one_of, register_task
 from vldebias.evaluation.variants import COLUMNS, ROWS, Variant, compose, generate
 from vldebias.hosts.images import image_encoder
@@ -35,9 +35,7 @@ else:
 
 ABOUT = (
     "Every prompt generated from the same noise without and with the method. Shares are those of the images that "
-    "the judge can tell; the others are counted. Discrepancy is the distance of the shares from uniform (eq. 7.2), "
-    "averaged over prompts and resampled over prompts with all their images; few images per prompt bias it upwards, "
-    "discrepancy_squared is corrected for that. The interval of one prompt is over its images."
+    f"the judge can tell; the others are counted. {ABOUT_GAP} The interval of one prompt is over its images."
 )
 
 
@@ -108,10 +106,6 @@ class GenerationTask(Task):
                 raise InvalidInputError(f"{self.prompts_file}: no prompt leaves {left} open, got {came}; add some")
         elif self.subjects:
             # "a photo of a waterbird", and as pairs "a photo of a waterbird with water background", the same with land
-            twice = [one for one, count in Counter(self.subjects).items() if count > 1]
-            if wrong := twice or sorted(set(self.subjects) & set(prompts.class_names)):
-                said = f"expected each once, and none that {prompts.name!r} is fitted on"
-                raise InvalidInputError(f"subjects: got {wrong}; {said}")
             name, names = ", ".join(self.subjects), self.subjects
             classes = tuple(fill("a photo of a {concept}", concept=one) for one in names)
             words, pair = [own[0] for own in prompts.attributes.values()], prompts.templates[0]
@@ -163,14 +157,16 @@ class GenerationTask(Task):
             raise InvalidInputError("--labels: labels of generated images go with vldebias eval human --labels FILE")
         if processes().world > 1:
             raise InvalidInputError(f"{self.name}: one process generates images; launch one, or leave it out by --only")
-        given = {name: {key: getattr(v, key) for key in v.model_fields_set} for name, v in self.variants.items()}
+        variants, first = dict(self.variants), next(iter(self.variants.values()))
         if options.methods is not None:
             named = [name for name in options.methods if name != NONE and get_method(name).pipelines]
-            given = {name: next(iter(given.values())) | {"method": name} for name in named} or given
+            own = {name: first.model_copy(update={"method": name, "projection": None}) for name in named}
+            variants = own or variants
         if options.lam is not None:
-            given = {name: v if "projection" in v else v | {"lam": options.lam} for name, v in given.items()}
-        given |= {path.resolve().name: {"projection": path} for path in options.projections}
-        changed: dict[str, Any] = {"variants": {name: Variant.build(v) for name, v in given.items()}}
+            lam = {"lam": options.lam}
+            variants = {name: one if one.projection else one.model_copy(update=lam) for name, one in variants.items()}
+        variants |= {path.resolve().name: Variant(projection=path) for path in options.projections}
+        changed: dict[str, Any] = {"variants": variants}
         if options.prompts_file is not None:
             changed |= {"concepts": "unseen", "stated": False, "as_written": False}
         return super().with_options(options).model_copy(update=changed)
@@ -180,11 +176,10 @@ class GenerationTask(Task):
         given = session.given
         if self.judge is None and "judge" not in given:
             raise InvalidInputError(f"{self.name}: expected `judge:`, which reads the generated images; add one")
-        scorer, quality = given.get("scorer"), self.clip_score or self.fid
-        if quality and scorer is None and session.options.model is not None:
-            scorer = session.model
-        elif quality and scorer is None and isinstance(self.judge, ClipJudge):
-            scorer = self.judge.loaded(session)
+        scorer = given.get("scorer")
+        if scorer is None and (self.clip_score or self.fid):
+            by_judge = session.options.model is None and isinstance(self.judge, ClipJudge)
+            scorer = self.judge.loaded(session) if by_judge else session.model
         return {
             "images": given.get("images", session.options.out / "images" / file_slug(self.name)),
             "judge": given["judge"] if self.judge is None else self.judge.ready(self, session),
@@ -293,26 +288,26 @@ class GenerationTask(Task):
         Resampled over concepts, which share their prompts. others: also add how many images of prompts that no method
         should change stay as they are, bit for bit.
         """
-        shown: list[tuple[str, str, pd.DataFrame, str, dict[str, int]]] = []
+
+        def add(metric: str, column: str, own: pd.DataFrame, subset: str, n: Mapping[str, int]) -> None:
+            if own[column].notna().all():
+                result.add_resampled(metric, _means(own, column), n=n, subset=subset, **self._boot)
+
         stated = table[table.stated.notna() & table.right.notna()]
         stated = stated.assign(unit=stated.concept.where(stated.concept != "", stated.prompt))
         for part, own in stated.sort_values("unit", kind="stable").groupby("part", sort=False):
-            subset = f"{part} {self.noun}"
-            some = [("stated_right", "right", own, subset), ("stated_recognised", "recognised", own, subset)]
-            by = [("stated_right", "right", of, f"{subset}, stated {value}") for value, of in own.groupby("stated")]
-            for metric, column, of, where in (*some, *by):
+            some = [("stated_right", "right", own, ""), ("stated_recognised", "recognised", own, "")]
+            some += [("stated_right", "right", of, f", stated {value}") for value, of in own.groupby("stated")]
+            for metric, column, of, which in some:
                 each = int(of.groupby(["variant", "prompt"]).size().iloc[0])
                 n = {self.noun: of.unit.nunique(), "stated prompts": of.prompt.nunique(), "images each": each}
-                shown.append((metric, column, of, where, n))
+                add(metric, column, of, f"{part} {self.noun}{which}", n)
         if others:
             moved = table[(table.part == "others") & (table.variant != NONE)]
             pairs = [(made.read(one), made.read(one.under(NONE))) for one in (made.images[i] for i in moved.index)]
             moved = moved.assign(same=[one.tobytes() == other.tobytes() for one, other in pairs])
             for which, own in moved.groupby("concept", sort=False):
-                shown.append(("unchanged", "same", own, f"prompts {which}", {"prompts": own.prompt.nunique()}))
-        for metric, column, own, subset, n in shown:
-            if own[column].notna().all():
-                result.add_resampled(metric, _means(own, column), n=n, subset=subset, **self._boot)
+                add("unchanged", "same", own, f"prompts {which}", {"prompts": own.prompt.nunique()})
 
 
 def _stated(prompts: PromptSet, judge: Judge, known: Mapping[str, Mapping[str, int]]) -> tuple[str, dict[str, int]]:

@@ -1,8 +1,6 @@
-"""Share code between tasks on image embeddings: fit methods on texts and a reference, apply them, and warn of mistakes.
+"""Fit methods on texts and a reference, apply them to image embeddings, and warn of valid inputs that look mistaken.
 
-A method acts on the texts, on the images, or on both; whatever it is, its rows are compared with those of "none" on the
-same images. A reference is other images. Inputs that are valid but probably a mistake get one warning; these checks
-look at a thousand rows and at texts that are embedded already, and change no figure.
+The warnings look at a thousand rows and at texts that are embedded already, and change no figure.
 """
 
 from __future__ import annotations

@@ -49,16 +49,15 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 BY_CHANCE = ("discrepancy", "discrepancy_squared")  # measures beside which stands what even shares give
 ROLES = ("prompt", "value", "method", "weight", "people")  # of columns
-ABOUT = (
-    "Images, and what each shows, as a table or people say. Discrepancy is the distance of the shares of a prompt from "
-    "uniform (eq. 7.2), averaged over prompts and resampled over prompts with all their images; few images per prompt "
-    "bias it upwards, discrepancy_squared is corrected for that. Images without a value count as unknown."
+ABOUT_GAP = (
+    "Discrepancy is the distance of the shares from uniform (eq. 7.2), averaged over prompts and resampled over "
+    "prompts with all their images; few images per prompt bias it upwards, discrepancy_squared is corrected for that."
 )
 ABOUT_CORRECTED = (
     "A judge answered about every image and people about some. Corrected figures are right whatever the judge does, if "
     "the labelled images were chosen at random (prediction-powered inference). Shares are of all images, unknown ones "
     "included; parity gap and MaxSkew of all images whose value can be told; the squared parity gap is the mean over "
-    "prompts with two or more labels under every method. What the judge moves is its figure less the corrected one."
+    "prompts with two or more labels under every method."
 )
 
 
@@ -98,13 +97,12 @@ def add_shares(
         add("unknown", {m: one[:, -1] for m, one in shares.items()}, n=n, subset=subset)
         if recognised is not None:
             add("recognised", recognised, n=n, subset=subset)
-        for name, each, pick, which in (
-            ("discrepancy", gaps, np.max, "the one with the widest gap of"),
-            ("recognised", recognised, np.min, "the least recognised of"),
-        ):
-            if subset and each is not None:
-                n = {f"{noun}, {which}": len(prompts)}
-                add(name, each, statistic=partial(pick, axis=-1), n=n, subset=f"{subset}, the worst")
+        if subset:
+            n, worst = {f"{noun}, the one with the widest gap of": len(prompts)}, f"{subset}, the worst"
+            add("discrepancy", gaps, statistic=partial(np.max, axis=-1), n=n, subset=worst)
+            if recognised is not None:
+                n = {f"{noun}, the least recognised of": len(prompts)}
+                add("recognised", recognised, statistic=partial(np.min, axis=-1), n=n, subset=worst)
         for code, value in enumerate(() if subset else names):
             add("share", {m: one[:, code] for m, one in shares.items()}, n=n, subset=f"mean over prompts: {value}")
     radius, most = {m: shares_radius(one, **boot) for m, one in known.items()}, float(np.sqrt(1 - 1 / values))
@@ -134,40 +132,39 @@ def _corrected_block(
     Labels of different methods are of different images, so the change of a corrected figure is that of independent
     estimates. images: a row each with method, number of the prompt, value and people as codes, and weight.
     """
-    k, metrics = len(names), [*(("share", name) for name in names), ("discrepancy", ""), ("max_skew", "")]
+    k, kinds = len(names), [*(("share", name) for name in names), ("discrepancy", ""), ("max_skew", "")]
+    metrics = [(f"{prefix}{metric}", where) for prefix in ("", "corrected_") for metric, where in kinds]
     labels = {method: int((images[images.method == method].people != NOT_LABELLED).sum()) for method in counts}
-    if few := {method: n for method, n in labels.items() if 0 < n < LEAST}:
+    if few := {method: n for method, n in labels.items() if n < LEAST}:
         warn(f"labels: expected {LEAST} or more of a method, got {few}, not corrected; label more", SuspectInputWarning)
     about = {"task": f"{raw.provenance.task} corrected", "title": "Corrected by people", "description": ABOUT_CORRECTED}
     result = TaskResult(raw.provenance.model_copy(update=about), details=raw.details)
-    before, squares, more = dict[str, list[Interval]](), dict[str, Floats](), dict[str, Any]()
+    before, more = dict[tuple[str, str], Interval](), dict[str, Any]()
+    squares = {"discrepancy_squared": dict[str, Floats](), "corrected_discrepancy_squared": dict[str, Floats]()}
     for method in (one for one in counts if labels[one] >= LEAST):
         own = images[images.method == method]
         number, said, people, weights = (own[name].to_numpy() for name in ("number", "value", "people", "weight"))
-        found = corrected_shares(said, people, k + 1, weights=weights)
-        judge, right = as_judged(said, k), [*map(found.interval, range(k)), found.discrepancy(k), found.max_skew(k)]
-        moves = [
-            one._replace(value=one.value - by.value, low=one.value - by.high, high=one.value - by.low)
-            for one, by in zip(judge, right, strict=True)
-        ]
-        figures = {"": judge, "corrected_": right, "judge_moves_": moves}
+        found, n = (
+            corrected_shares(said, people, k + 1, weights=weights),
+            {"images": len(own), "labels": labels[method]},
+        )
+        right = [*map(found.interval, range(k)), found.discrepancy(k), found.max_skew(k)]
+        figures = dict(zip(metrics, [*as_judged(said, k), *right], strict=True))
         before = figures if method == NONE else before
-        n = {"images": len(own), "labels": labels[method]}
-        for prefix, several in figures.items():
-            for i, ((metric, where), one) in enumerate(zip(metrics, several, strict=True)):
-                change, ends = independent(one, before[prefix][i]) if before else None, (one.low, one.high)
-                result.add(f"{prefix}{metric}", method, one.value, ends, n=n, change=change, subset=where)
+        for (metric, where), one in figures.items():
+            change = independent(one, before[metric, where]) if before else None
+            result.add(metric, method, one.value, (one.low, one.high), n=n, change=change, subset=where)
         mended = corrected_squares(number, said, people, k, weights=weights)
-        squares[method] = np.stack([squared_discrepancies(counts[method][:, :k]), mended], axis=1)
+        for of, each in zip(squares.values(), (squared_discrepancies(counts[method][:, :k]), mended), strict=True):
+            of[method] = each
         more[method] = found.more_labels() or "more than there are images"
     if not more:
         return []
-    whole = np.all([np.isfinite(one).all(1) for one in squares.values()], axis=0)
+    whole = np.all([np.isfinite(one) for of in squares.values() for one in of.values()], axis=0)
     if whole.sum() > 1:
         n = {"prompts": int(whole.sum()), "labels": sum(labels[method] for method in more)}
-        for prefix, of in (("", [1, 0]), ("corrected_", [0, 1]), ("judge_moves_", [1, -1])):
-            each = {method: one[whole] @ np.array(of, dtype=float) for method, one in squares.items()}
-            result.add_resampled(f"{prefix}discrepancy_squared", each, n=n, **boot)
+        for metric, of in squares.items():
+            result.add_resampled(metric, {method: one[whole] for method, one in of.items()}, n=n, **boot)
     settings = {"labelled images": labels, "more labels, sampled alike, that halve the interval": more}
     result.provenance.settings = {**raw.provenance.settings, **settings}
     return [result]
@@ -229,31 +226,21 @@ class SharesTask(Task):
         if (blank := np.flatnonzero(images.prompt == "")).size:
             raise InvalidInputError(f"{where}: {len(blank)} rows have no {self.prompt!r}, such as row {blank[0] + 1}")
         empty = partial(TaskProvenance, model="not said", split="table", data=data)
-        results = self._blocks(images, where, lambda **fields: TaskResult(empty(**fields)))
-        if self.people is not None and len(results) == 1:
-            raise InvalidInputError(f"{self.people}: expected {LEAST} or more labels by people of a method; label more")
-        return results
-
-    def _labels(self, texts: pd.Series, where: str) -> Labels:
-        """Return a column as labels, with a warning of what looks like a slip in a table of somebody else."""
-        known = texts.where(~texts.isin(self.unknown), "").map(lambda text: self.same.get(text, text))
-        if self.values and (strange := sorted({*known} - {"", *self.values})):
-            raise InvalidInputError(f"{where}: got {strange[:8]}; expected values among {list(self.values)}")
-        labels = Labels.of(known, self.values or None)
-        if not self.attribute and (problems := odd_values(labels)):
-            warn(f"{where}: {'; also '.join(problems)}", SuspectInputWarning)
-        return labels
+        return self._blocks(images, where, lambda **fields: TaskResult(empty(**fields)))
 
     def _blocks(self, images: pd.DataFrame, where: str, empty: Callable[..., TaskResult]) -> list[TaskResult]:
         """Return the block of a table with ROLES as columns and, if it has labels of people, that of the correction."""
-        pd, boot = need("pandas"), dict[str, Any](resamples=self.resamples, seed=self.seed)
-        labels = {
-            role: self._labels(images[role], f"{where}: {getattr(self, role)}")
-            for role in ("value", "people")
-            if role in images
-        }
-        judge, people = (set(labels.get(role, labels["value"]).names) for role in ("value", "people"))
-        if (strange := sorted(people - judge)) and (never := sorted(judge - people)):
+        pd, boot, known = need("pandas"), dict[str, Any](resamples=self.resamples, seed=self.seed), dict[str, Labels]()
+        for role in [role for role in ("value", "people") if role in images]:
+            texts, column = images[role].where(~images[role].isin(self.unknown), ""), f"{where}: {getattr(self, role)}"
+            known[role] = labels = Labels.of(texts.replace(self.same))
+            if self.values and (strange := sorted({*labels.names} - {*self.values})):
+                raise InvalidInputError(f"{column}: got {strange[:8]}; expected values among {list(self.values)}")
+            if not self.attribute and (problems := odd_values(labels)):
+                warn(f"{column}: {'; also '.join(problems)}", SuspectInputWarning)
+        judge, people = (set(known.get(role, known["value"]).names) for role in ("value", "people"))
+        strange, never = sorted(people - judge), sorted(judge - people)
+        if not self.values and strange and never:
             warn(
                 f"{where}: column {self.people!r} has {strange}, which the judge never says, and lacks {never}, which "
                 f"it says; if two mean the same, give --same {strange[0]}={never[0]}",
@@ -269,7 +256,7 @@ class SharesTask(Task):
         if (bad := rows.weight[~((weight > 0) & (weight < np.inf))]).size:
             came = f"got {bad.iloc[0]!r} in row {bad.index[0] + 1}"
             raise InvalidInputError(f"{where}: {self.weight}: expected numbers above 0, {came}")
-        for role, one in labels.items():  # one beyond the names is unknown
+        for role, one in known.items():  # one beyond the names is unknown
             rows[role] = np.array([*map(names.index, one.names), k])[one.codes]
         if corrects := "people" in rows:  # an empty cell was not asked; a text that means unknown was an answer
             rows["people"] = rows.people.where(images.people != "", NOT_LABELLED)
@@ -288,7 +275,13 @@ class SharesTask(Task):
             counts[method] = total * (total.sum(1) / np.bincount(own.number, own.counts**2))[:, None]
         left = {"values": list(names), "prompts of some methods alone, left out": len(shown) - len(prompts)}
         n = {"prompts": len(prompts), "images": len(rows)}
-        result = empty(task=self.name, title=self.title, description=ABOUT, n=n, settings=self.settings(left))
+        result = empty(
+            task=self.name,
+            title=self.title,
+            description=f"Images, and what each shows, as a table or people say; none is unknown. {ABOUT_GAP}",
+            n=n,
+            settings=self.settings(left),
+        )
         add_shares(result, names, counts, prompts.tolist(), **boot)
         return [result, *(_corrected_block(result, names, rows, counts, **boot) if corrects else [])]
 

@@ -157,4 +157,3 @@ for _name in ("share", "discrepancy", "discrepancy_squared", "max_skew"):  # of 
     _base = METRICS[_name]
     _title = f"{_base.title}, corrected by people"
     register_metric(replace(_base, name=f"corrected_{_name}", title=_title, of="", compute=None))
-    register_metric(Metric(f"judge_moves_{_name}", f"the judge moves the {_base.title} by"))

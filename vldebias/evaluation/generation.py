@@ -178,8 +178,8 @@ class GenerationTask(Task):
             raise InvalidInputError(f"{self.name}: expected `judge:`, which reads the generated images; add one")
         scorer = given.get("scorer")
         if scorer is None and (self.clip_score or self.fid):
-            by_judge = session.options.model is None and isinstance(self.judge, ClipJudge)
-            scorer = self.judge.loaded(session) if by_judge else session.model
+            judge = self.judge if session.options.model is None else None
+            scorer = judge.loaded(session) if isinstance(judge, ClipJudge) else session.model
         return {
             "images": given.get("images", session.options.out / "images" / file_slug(self.name)),
             "judge": given["judge"] if self.judge is None else self.judge.ready(self, session),

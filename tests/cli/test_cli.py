@@ -148,11 +148,10 @@ def test_a_wrong_name_is_told_before_a_model_is_loaded(
     run("debias", *arguments, "--model", "huge/model")
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_the_device_is_a_gpu_where_there_is_one(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: there)
-    assert common.device_of("auto") == ("cuda" if there else "cpu")
-    assert common.device_of("cpu") == "cpu"
+def test_the_device_is_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for there, device in ((True, "cuda"), (False, "cpu")):
+        monkeypatch.setattr("torch.cuda.is_available", lambda there=there: there)
+        assert (common.device_of("auto"), common.device_of("cpu")) == (device, "cpu")
 
 
 def test_a_warning_with_brackets_is_shown_as_it_is(

@@ -160,9 +160,9 @@ def test_amplitudes_are_mixed_of_pixels_whatever_is_taken_off_them() -> None:
     image = shifted.towers.image
     shifted.towers.image = lambda images: image(images * std + mean)
     torch.manual_seed(1)
-    expected = made._mixed(IMAGES)
+    expected = made._mixed(IMAGES, 1)
     torch.manual_seed(1)
-    torch.testing.assert_close(shifted._mixed((IMAGES - mean) / std) * std + mean, expected)
+    torch.testing.assert_close(shifted._mixed((IMAGES - mean) / std, 1) * std + mean, expected)
     assert not torch.allclose(expected, IMAGES, atol=1e-3)
 
 

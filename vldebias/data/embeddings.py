@@ -234,8 +234,6 @@ def _fields(path: Path) -> tuple[dict[str, Array], list[str]]:
     """Return the arrays that a file has under our names, and the names of the others, which are not read."""
     fields, others, name = dict[str, Array](), list[str](), ""
     try:
-        if path.suffix != ".npz":
-            raise ValueError("its name does not end in .npz")
         with path.open("rb") as file:
             file.seek(-_END, os.SEEK_END)
             end = file.read(_END)

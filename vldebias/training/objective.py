@@ -182,7 +182,7 @@ class Trainee(nn.Module):
         first = first.scatter_reduce(0, place, torch.arange(len(rows), device=rows.device), "amin")
         return self.towers.text({name: tokens[first] for name, tokens in texts.items()})[place]
 
-    def _mixed(self, images: Tensor, views: int = 1) -> Tensor:
+    def _mixed(self, images: Tensor, views: int) -> Tensor:
         """Return images whose amplitudes lean towards those of the most similar image, by up to `fourier`.
 
         Mixed are pixels in [0, 1]: with their mean taken off, the sign of the brightness would be a phase.

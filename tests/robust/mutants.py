@@ -73,14 +73,14 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
     alone: set[ast.AST] = set()
     for node in ast.walk(tree):
         parts: list[ast.AST | None] = [*getattr(node, "decorator_list", ()), getattr(node, "returns", None)]
-        parts += [getattr(node, "annotation", None)]
+        of_zip = isinstance(node, ast.keyword) and node.arg == "strict"  # no difference between lists of one length
+        parts.append(getattr(node, "value" if of_zip else "annotation", None))
         if isinstance(node, LEFT_ALONE) or (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "warn"):
             parts += ast.iter_child_nodes(node)
         alone.update(one for part in parts if part is not None for one in ast.walk(part))
     for number, node in enumerate(ast.walk(tree)):
-        if node in alone or "TYPE_CHECKING" in ast.unparse(getattr(node, "test", ast.Pass())):
-            continue
-        if (other := changed(node)) is not None:
+        guard = node in alone or "TYPE_CHECKING" in ast.unparse(getattr(node, "test", ast.Pass()))
+        if not guard and (other := changed(node)) is not None:
             before, after = (ast.unparse(one).partition("\n")[0][:90] for one in (node, other))
             yield Mutant(file, node.lineno, number, before, after)  # type: ignore[attr-defined,unused-ignore]
 

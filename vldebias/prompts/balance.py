@@ -13,20 +13,21 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from vldebias.errors import InvalidInputError
 from vldebias.prompts.english import adjective, classes, gendered, lists, person
 from vldebias.prompts.prompt_set import PromptSet, StatedWords, append_word, load_prompts
-from vldebias.prompts.subject import Subject, find_subject
+from vldebias.prompts.subject import find_subject
 
-_ORDER = ("size", "age", "skin", "origin", "gender")  # of adjectives in English, from left to right
-_KINDS = ("", "age", "skin_tone", "race", "gender")  # what placeholders call them
+# Kinds of adjectives as English orders them, from left to right, and their names in placeholders.
+_ORDER = {"size": "", "age": "age", "skin": "skin_tone", "origin": "race", "gender": "gender"}
 
 Find = Callable[[str], int | None]
 Sets = str | Path | PromptSet | Sequence[str | Path | PromptSet]
-Place = tuple[Subject | str | None, str | None]  # a subject or a placeholder; or None, and the reason
+Place = list[tuple[int, int]] | str  # spans of a prompt that words replace, or the reason why there are none
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ class Balancer:
         given, asked = [self.sets] if isinstance(self.sets, str | Path | PromptSet) else self.sets, self.shares or {}
         parts = [part for one in map(load_prompts, given) for part in one.parts or (one,)]
         self._attributes = [_Attribute(part, asked, f"{self.seed}/{at}") for at, part in enumerate(parts)]
+        self._found: dict[str, list[Place]] = {}
         self._single = given is not self.sets and len(parts) == 1
         known = sorted({value for own in self._attributes for value in own.words})
         if not known:
@@ -118,48 +120,44 @@ class Balancer:
         if not 0 <= self.strength <= 1:
             raise InvalidInputError(f"strength: got {self.strength!r}; expected a share in [0, 1]")
         values: list[list[str | None]] = [[None] * len(self._attributes) for _ in prompts]
-        reasons, written = [list[str | None]() for _ in prompts], [""] * len(prompts)
+        reasons: list[list[str | None]] = [[] for _ in prompts]
         for prompt in dict.fromkeys(prompts):
             rows = [row for row, one in enumerate(prompts) if one == prompt]
             random.Random(f"{self.seed}/{self._attributes[0].given[prompt].total()}/{prompt}").shuffle(rows)
-            places = self._places(prompt)
-            for at, (attribute, (_, reason)) in enumerate(zip(self._attributes, places, strict=True)):
+            for at, (attribute, place) in enumerate(zip(self._attributes, self._places(prompt), strict=True)):
+                reason = place if isinstance(place, str) else None
                 # Rows of equal values of the attributes before stand together: so the attributes cross evenly.
                 rows.sort(key=lambda row: [str(value) for value in values[row][: 0 if reason else at]])
                 dealt = [None] * len(rows) if reason else attribute.deal(prompt, len(rows), self.strength)
                 for row, value in zip(rows, dealt, strict=True):
                     values[row][at] = value
                     reasons[row].append(reason or (None if value is not None else "strength"))
-            for row in rows:
-                written[row] = self._write(prompt, places, values[row])
-        if self._single:
-            return BalancedPrompts(written, [own[0] for own in values], [own[0] for own in reasons])
-        return BalancedPrompts(written, list(map(tuple, values)), list(map(tuple, reasons)))
+        form = itemgetter(0) if self._single else tuple
+        stated = list(map(form, values))
+        return BalancedPrompts(self.write(prompts, stated), stated, list(map(form, reasons)))
 
     def write(self, prompts: Sequence[str], values: Sequence[Any]) -> list[str]:
         """Write given values into prompts, such as second prompts of the same images, where they can be stated."""
-        rows = [[value] if self._single else list(value or [None] * len(self._attributes)) for value in values]
-        return [self._write(prompt, self._places(prompt), row) for prompt, row in zip(prompts, rows, strict=True)]
+        written = []
+        for prompt, given in zip(prompts, values, strict=True):
+            own = [given] if self._single else given or [None] * len(self._attributes)
+            words = defaultdict[tuple[int, int], list[tuple[int, str]]](list)
+            for attribute, place, value in zip(self._attributes, self._places(prompt), own, strict=True):
+                for span in place if isinstance(place, list) and value is not None else ():
+                    words[span].append((attribute.rank, attribute.words[value]))
+            for (start, end), stated in sorted(words.items(), reverse=True):
+                left, right = prompt[:start], prompt[end:].lstrip()
+                word = " ".join(word for _, word in sorted(stated))
+                if not left.strip() and re.match(r"[A-Z][a-z]", right):
+                    word, right = word[0].upper() + word[1:], right[0].lower() + right[1:]
+                prompt = f"{append_word(left, word)} {right}"
+            written.append(prompt)
+        return written
 
     def _places(self, prompt: str) -> list[Place]:
-        return [attribute.place(prompt, self.find) for attribute in self._attributes]
-
-    def _write(self, prompt: str, places: Sequence[Place], values: Sequence[str | None]) -> str:
-        """Return the prompt with the words of the values, one for each attribute; None leaves it out."""
-        inserts, slots = defaultdict[int, list[tuple[int, str]]](list), []
-        for attribute, (place, _), value in zip(self._attributes, places, values, strict=True):
-            if isinstance(place, str) and value is not None:
-                slots.append((place, attribute.words[value]))
-            elif isinstance(place, Subject) and value is not None:
-                later = (at for at, before in place.adjectives if _rank(before) > attribute.rank)
-                inserts[min(later, default=place.noun)].append((attribute.rank, attribute.words[value]))
-        for at in sorted(inserts, reverse=True):
-            prompt = _insert(prompt, at, " ".join(word for _, word in sorted(inserts[at], key=lambda own: own[0])))
-        for slot, word in slots:
-            while slot in prompt:
-                at = prompt.index(slot)
-                prompt = _insert(prompt[:at] + prompt[at + len(slot) :].lstrip(), at, word)
-        return prompt
+        if prompt not in self._found:
+            self._found[prompt] = [attribute.place(prompt, self.find) for attribute in self._attributes]
+        return self._found[prompt]
 
 
 class _Attribute:
@@ -177,29 +175,31 @@ class _Attribute:
         if min(self.shares.values()) < 0 or not math.isclose(sum(self.shares.values()), 1, abs_tol=1e-6):
             raise InvalidInputError(f"shares: got {self.shares}; expected shares in [0, 1] that sum to 1")
         last = {word.lower().split()[-1] for word in self.words.values()}
-        self.rank = max(range(len(_ORDER)), key=lambda rank: len(last & lists()[_ORDER[rank]]))
         self.gender = any(map(gendered, last))
-        kind = "gender" if self.gender else _KINDS[self.rank]
-        self._slots = [f"{{{name}}}" for name in (kind, "attribute", prompts.name.replace("-", "_")) if name]
+        kind = "gender" if self.gender else max(_ORDER, key=lambda kind: len(last & lists()[kind].keys()))
+        self.rank = list(_ORDER).index(kind)
+        slots = filter(None, (_ORDER[kind], "attribute", prompts.name.replace("-", "_")))
+        self._slots = re.compile(rf"\{{(?:{'|'.join(map(re.escape, slots))})\}}")
         self._stated, self._seed = StatedWords(prompts.stated_words), seed
         self.given: dict[str, Counter[str | None]] = defaultdict(Counter)  # prompt -> values that it was given
         self._all = Counter[str | None]()
 
     def place(self, prompt: str, find: Find | None) -> Place:
-        """Return where the words go in a prompt; or None, and the reason."""
-        if slot := next((slot for slot in self._slots if slot in prompt), None):
-            return slot, None
+        """Return where the words go in a prompt, or the reason why nowhere."""
+        if spans := [slot.span() for slot in self._slots.finditer(prompt)]:
+            return spans
         if find is not None:
             at = find(prompt)
             if at is not None and not 0 <= at <= len(prompt):
                 raise InvalidInputError(f"find: got {at!r} for {prompt!r}; expected a character offset or None")
-            return (None, "find gave no place") if at is None else (Subject((), at), None)
+            return "find gave no place" if at is None else [(at, at)]
         if not all(self.gender and person(word.lower()) for word in self._stated.find(prompt)):
-            return None, "stated"
-        subject, reason = find_subject(prompt, self.gender)
-        if subject and any(_rank(word) == self.rank for _, word in subject.adjectives):
-            return None, "stated"
-        return subject, reason
+            return "stated"
+        if isinstance(subject := find_subject(prompt, self.gender), str):
+            return subject
+        later = {at: rank for at, word in subject.adjectives if (rank := _rank(word)) >= self.rank}
+        at = min(later, default=subject.noun)
+        return "stated" if self.rank in later.values() else [(at, at)]
 
     def deal(self, prompt: str, n: int, strength: float) -> list[str | None]:
         """Return n values for one prompt, spread evenly: whole parts of the shares, then the values most behind."""
@@ -235,11 +235,3 @@ def _adjective(own: Sequence[str]) -> str:
 
 def _rank(word: str) -> int:
     return next((rank for rank, kind in enumerate(_ORDER) if word in lists()[kind]), -1)
-
-
-def _insert(prompt: str, place: int, stated: str) -> str:
-    """Write words before the text at `place`, with the article and the capital letter that fit."""
-    left, right = prompt[:place], prompt[place:]
-    if not left.strip() and re.match(r"[A-Z][a-z]", right):
-        stated, right = stated[0].upper() + stated[1:], right[0].lower() + right[1:]
-    return f"{append_word(left, stated)} {right}"

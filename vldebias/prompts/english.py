@@ -36,11 +36,11 @@ def classes(word: str) -> str:
 
 
 @cache
-def lists() -> dict[str, frozenset[str]]:
-    """Return the lists of `balance_words.txt` by name."""
+def lists() -> dict[str, dict[str, None]]:
+    """Return the lists of `balance_words.txt` by name; the keys of a list are its words in order."""
     text = re.sub(r"(?m)^#.*\n", "", (_HERE / "balance_words.txt").read_text(encoding="utf-8")).replace("\n ", " ")
     named = (line.partition(":") for line in text.splitlines() if line)
-    return {name: frozenset(word.replace("_", " ") for word in own.split()) for name, _, own in named}
+    return {name: dict.fromkeys(word.replace("_", " ") for word in own.split()) for name, _, own in named}
 
 
 @cache

@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import chain, combinations, product
@@ -18,18 +19,11 @@ from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, Valid
 
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.files import explain, packaged, read_yaml, write_atomically
+from vldebias.prompts.english import lists
 
 MAX_PAIRS = 200_000
 _LISTS = ("spurious", "classes", "class_names", "held_out_classes", "held_out_class_names", "stated_words")
 _PROSE = {"description", "source", "limits", "note", "templates"}
-# A colour before one of these nouns says something about a person; professions are added.
-_PEOPLE = """
-    person people human humans adult adults individual man men woman women boy boys girl girls child children kid
-    kids baby babies teenager teenagers guy guys lady ladies gentleman gentlemen family families couple couples
-    student students worker workers colleague colleagues friend friends neighbor neighbors customer customers
-    patient patients citizen citizens parent parents father mother husband wife son daughter celebrity celebrities
-    male female young old elderly middle-aged
-"""
 # A word is a run of letters and digits; Han and kana, written without spaces, are one word per character.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W_\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
 # English goes by sound: "yoo" and "won" take "a" though written with a vowel, a silent h takes "an".
@@ -52,12 +46,13 @@ class StatedWords:
     """
 
     def __init__(self, words: Iterable[str]) -> None:
-        self._entries: dict[tuple[str, ...], str] = {}
+        self._entries: dict[str, str] = {}
         for word in words:
             self._entries.setdefault(_split(word), word)
-        if () in self._entries:
-            raise InvalidInputError(f"stated words: got {self._entries[()]!r}; expected letters or digits")
-        self._longest = max(map(len, self._entries), default=0)
+        if "" in self._entries:
+            raise InvalidInputError(f"stated words: got {self._entries['']!r}; expected letters or digits")
+        longest_first = "|".join(sorted(self._entries, key=len, reverse=True))
+        self._pattern = re.compile(rf"(?<!\S)(?:{longest_first})(?!\S)")
 
     def match(self, text: str) -> bool:
         """Return whether `text` contains at least one of the words."""
@@ -68,18 +63,12 @@ class StatedWords:
 
         Matches run from left to right, the longest first, without overlap: "white woman" is one phrase.
         """
-        words, found, start = _split(text), dict[str, None](), 0
-        while start < len(words):
-            stops = range(min(start + self._longest, len(words)), start, -1)
-            stop = next((stop for stop in stops if words[start:stop] in self._entries), None)
-            if stop is not None:
-                found[self._entries[words[start:stop]]] = None
-            start = stop or start + 1
-        return tuple(found)
+        found = filter(None, self._pattern.findall(_split(text)))
+        return tuple(dict.fromkeys(self._entries[one] for one in found))
 
 
-def _split(text: str) -> tuple[str, ...]:
-    return tuple(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))  # full-width letters are plain ones
+def _split(text: str) -> str:
+    return " ".join(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))  # full-width letters are plain ones
 
 
 def append_word(text: str, word: str) -> str:
@@ -189,17 +178,17 @@ class PromptSet:
 
     def values_in(self, text: str) -> tuple[str, ...]:
         """Return the values that a text names, in order; "an East Asian man" does not name "Asian" as well."""
-        named = set(self._owners[0].find(text))
-        return tuple(value for value, own in self._owners[1].items() if own & named)
+        words, spelled = self._words_of_values
+        named = set(words.find(text))
+        return tuple(value for value, own in spelled.items() if not named.isdisjoint(own))
 
     @cached_property
-    def _owners(self) -> tuple[StatedWords, dict[str, set[str]]]:
-        """Return the words of all values of all parts, and value -> its words; case is ignored."""
+    def _words_of_values(self) -> tuple[StatedWords, dict[str, list[str]]]:
         pairs = [(v, word) for part in self.parts or (self,) for v, own in part.attributes.items() for word in own]
-        words, values = StatedWords(word for _, word in pairs), dict[str, set[str]]()
+        words, spelled = StatedWords(word for _, word in pairs), dict[str, list[str]]()
         for value, word in pairs:
-            values.setdefault(value, set()).update(words.find(word)[:1])
-        return words, values
+            spelled.setdefault(value, []).extend(words.find(word))  # as the first value with the same word spells it
+        return words, spelled
 
     def by_value(self, texts: Iterable[str] | None = None) -> dict[str, tuple[str, ...]]:
         """Return attribute value -> the texts that name it and no other, as for a zero-shot classifier.
@@ -209,24 +198,23 @@ class PromptSet:
         """
         if texts is not None:
             named = [(text, self.values_in(text)) for text in dict.fromkeys(texts)]
-            return {value: tuple(text for text, hit in named if hit == (value,)) for value in self._owners[1]}
-        if not self.names_values:
-            empty = [value for value, own in self._by_value.items() if not own]
+            return {value: tuple(text for text, hit in named if hit == (value,)) for value in self._words_of_values[1]}
+        found = self.by_value(self.spurious)
+        found = found if all(found.values()) else self.by_value(chain(*self.groups))
+        empty = [value for value, own in found.items() if not own]
+        if self.parts or len(self.attributes) < 2 or empty:
             raise InvalidInputError(
                 f"prompt set {self.name!r}: got {max(1, len(self.parts))} attributes and no prompt for {empty}; "
                 "expected one attribute, and for each value a prompt that names it alone, such as one of `spurious`"
             )
-        return dict(self._by_value)
-
-    @cached_property
-    def _by_value(self) -> dict[str, tuple[str, ...]]:
-        own = self.by_value(self.spurious)
-        return own if all(own.values()) else self.by_value(chain(*self.groups))
+        return found
 
     @property
     def names_values(self) -> bool:
         """Return whether `by_value()` succeeds: the set has one attribute, and each value has prompts of its own."""
-        return not self.parts and len(self.attributes) > 1 and all(self._by_value.values())
+        with suppress(InvalidInputError):
+            return bool(self.by_value())
+        return False
 
     def __repr__(self) -> str:
         counts = f"{len(self.classes)} classes, {len(self.spurious)} spurious, {len(self.pairs)} pairs"
@@ -243,7 +231,7 @@ class PromptSet:
             raise InvalidInputError(f"path: got {str(path)!r}; expected a name that ends in .yaml")
         if recipe is None:
             raise InvalidInputError(f"{self!r}: got a set made by hand or changed; expected one of make_prompt_set")
-        content = recipe.model_dump(mode="json", exclude_unset=True)
+        content = recipe.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         return write_atomically(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 
@@ -263,6 +251,10 @@ class _Stated(BaseModel, extra="forbid"):  # those in `before_person` state it o
     before_person: _Texts = ()
 
 
+def _mapping(key: str) -> Any:
+    return BeforeValidator(lambda given: given if isinstance(given, dict) else {key: given})
+
+
 class Recipe(BaseModel, extra="forbid"):
     """Define the schema of a file of prompts/; prompts/README.md describes its keys."""
 
@@ -276,8 +268,8 @@ class Recipe(BaseModel, extra="forbid"):
     attribute: Annotated[dict[_Text, Annotated[_Texts, Field(min_length=1)]], Field(min_length=2)] = {}
     templates: _Texts = ()
     class_template: _Text = "A photo of a {concept}."
-    concepts: Annotated[_Concepts, BeforeValidator(lambda x: x if isinstance(x, dict) else {"train": x})] = _Concepts()
-    stated_words: Annotated[_Stated, BeforeValidator(lambda x: x if isinstance(x, dict) else {"words": x})] = _Stated()
+    concepts: Annotated[_Concepts, _mapping("train")] = _Concepts()
+    stated_words: Annotated[_Stated, _mapping("words")] | None = None
     parts: _Texts = ()
 
 
@@ -302,13 +294,13 @@ def _build(content: Mapping[str, Any], name: str) -> PromptSet:
         raise ValueError(f"pairs: got {pairs:,} pairs; expected at most {MAX_PAIRS:,}")
     classes = recipe.classes or {one: fill(recipe.class_template, concept=one) for one in train}
     texts = [[fill(t, attribute=w) for w in words] if words and "{" in t else [fill(t)] for t in recipe.spurious]
-    stated = recipe.stated_words
-    known = stated.words if "stated_words" in recipe.model_fields_set else words
+    stated = recipe.stated_words or _Stated(words=words)
+    known = stated.words
     known += _packaged(stated.like).stated_words if stated.like else ()
     if stated.before_person:  # "white" states a race in "a white doctor", not in "a doctor in a white coat"
         jobs = _packaged("professions-gender")
         nouns = [form for job in (*jobs.class_names, *jobs.held_out_class_names) for form in (job, f"{job}s")]
-        known += tuple(map(" ".join, product(stated.before_person, (*_PEOPLE.split(), *nouns))))
+        known += tuple(map(" ".join, product(stated.before_person, (*lists()["people"], *nouns))))
     made = [
         tuple(tuple(fill(t, attribute=w, concept=one) for w in row) for one, t, row in product(own, templates, rows))
         for own in (train, test)
@@ -395,6 +387,6 @@ def make_prompt_set(
     Raises:
         InvalidInputError: as `load_prompts`, naming the argument.
     """
-    content: dict[str, Any] = {"attribute": attribute, "templates": templates, "class_template": class_template}
-    content |= {"concepts": {"train": concepts, "test": test_concepts}, "spurious": spurious, "name": name}
-    return load_prompts(content | ({"stated_words": stated_words} if len(stated_words) else {}))
+    content: dict[str, Any] = {"name": name, "attribute": attribute, "templates": templates, "spurious": spurious}
+    content |= {"concepts": {"train": concepts, "test": test_concepts}, "class_template": class_template}
+    return load_prompts(content | {"stated_words": list(stated_words) or None})

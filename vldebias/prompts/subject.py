@@ -35,8 +35,8 @@ class Subject(NamedTuple):
     noun: int
 
 
-def find_subject(prompt: str, gender: bool = True) -> tuple[Subject | None, str | None]:
-    """Return (subject, None) for a prompt, or (None, reason) if it has no subject.
+def find_subject(prompt: str, gender: bool = True) -> Subject | str:
+    """Return the subject of a prompt, or the reason why it has none.
 
     Args:
         prompt: an English prompt for an image generator.
@@ -46,14 +46,14 @@ def find_subject(prompt: str, gender: bool = True) -> tuple[Subject | None, str 
     text = Text(prompt)
     letters = [c for c in prompt if c.isalpha()]
     if len(letters) > 4 and all(c.isupper() for c in letters):
-        return None, "upper case"
+        return "upper case"
     if text.foreign:
-        return None, "not English"
+        return "not English"
     if gender and any(map(gendered, text.low)):
-        return None, "stated"
+        return "stated"
     spaced = f" {' '.join(text.low)} "
     if any(f" {phrase} " in spaced for phrase in lists()["unique"]):
-        return None, "named"
+        return "named"
     names, seen = person_names(text), False
     for i, word in enumerate(text.low):
         maybe = person(word) or listed(singular(word), "thing") or (not gender and listed(word, "gendered-noun"))
@@ -61,8 +61,8 @@ def find_subject(prompt: str, gender: bool = True) -> tuple[Subject | None, str 
         if maybe and not text.silent[i] and not listed(word, "no-single-value"):
             seen = True
             if found := _phrase(text, i):
-                return (None, "named") if named(text, names, i) else (found, None)
-    return None, "named" if names else "no person in the picture" if seen else "no person"
+                return "named" if named(text, names, i) else found
+    return "named" if names else "no person in the picture" if seen else "no person"
 
 
 def _phrase(text: Text, i: int) -> Subject | None:

@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 
 _HERE = Path(__file__).parent
-_PLURALS = {"ies": "y", "sses": "ss", "ches": "ch", "shes": "sh", "xes": "x", "oes": "o", "s": ""}
-_VERBS = {"ies": ("y",), "es": ("", "e"), "s": ("",), "ied": ("y",), "ed": ("", "e"), "ing": ("", "e")}
+_PLURALS = {"ies": ("y",), "sses": ("ss",), "ches": ("ch",), "shes": ("sh",), "xes": ("x",), "oes": ("o",), "s": ("",)}
+_VERBS = {**_PLURALS, "ied": ("y",), "ed": ("", "e"), "ing": ("", "e")}
 
 _WORD = re.compile(r"[^\W_]+(?:[-'\u2019&.][^\W_]+)*['\u2019]?")
 _BREAK = re.compile(r"[,.;:!?()\[\]{}|\"\n\u2014\u2013/\u201c\u201d]")
@@ -43,40 +43,33 @@ def lists() -> dict[str, dict[str, None]]:
     return {name: dict.fromkeys(word.replace("_", " ") for word in own.split()) for name, _, own in named}
 
 
-@cache
-def _irregular() -> dict[str, str]:
-    return dict(pair.split("/") for pair in lists()["plural/singular"])
-
-
 def listed(word: str, *names: str) -> bool:
     """Return whether one of the named lists has the word; digits count as a determiner."""
     return (word.isdigit() and "determiner" in names) or any(word in lists()[name] for name in names)
 
 
-@cache
-def singular(word: str) -> str:
-    """Return the singular of a plural noun; return any other word unchanged."""
-    if (one := _irregular().get(word)) is not None:
-        return one
-    for end, new in _PLURALS.items():
-        if word.endswith(end) and len(word) > len(end) + 1:
-            one = word[: -len(end)] + new
-            if set(classes(one)) & set("pnx") and not word.endswith(("ss", "us", "is")):
+def _without(word: str, endings: dict[str, tuple[str, ...]], wanted: str) -> str:
+    """Return the word of the wanted classes of which `word` is a form with one of the endings; else `word`."""
+    for end, news in endings.items():
+        stem = word.removesuffix(end)
+        doubled = [stem[:-1]] if len(news) > 1 and stem[-1:] == stem[-2:-1] else []  # "sitting"
+        for one in (*(stem + new for new in news), *doubled) if stem != word else ():
+            if set(classes(one)) & set(wanted):
                 return one
     return word
 
 
 @cache
+def singular(word: str) -> str:
+    """Return the singular of a plural noun; return any other word unchanged."""
+    irregular = dict(pair.split("/") for pair in lists()["plural/singular"])
+    return irregular.get(word) or (word if word.endswith(("ss", "us", "is")) else _without(word, _PLURALS, "pnx"))
+
+
+@cache
 def base(word: str) -> str:
     """Return the base form of a verb in its third person, past or -ing form; return any other word unchanged."""
-    for end, news in _VERBS.items():
-        if word.endswith(end):
-            stem = word[: -len(end)]
-            doubled = (stem[:-1],) if len(stem) > 2 and stem[-1:] == stem[-2:-1] else ()
-            for one in (*(stem + new for new in news), *doubled):
-                if "v" in classes(one):
-                    return one
-    return word
+    return _without(word, _VERBS, "v")
 
 
 @cache
@@ -106,17 +99,12 @@ def gendered(word: str) -> bool:
 
 def verb(word: str, plural: bool) -> bool:
     """Return whether a word can be the verb of the noun before it, singular or plural."""
-    if word.endswith("ing") or word in lists()["past"] or (word.endswith("ed") and base(word) != word):
-        return True
     return "v" in classes(word if plural else base(word)) and (plural or word.endswith("s"))
 
 
 def adjective(word: str) -> bool:
     """Return whether a word before a noun is an adjective rather than a noun."""
     own = classes(word)
-    if not own and word.endswith(("er", "est")):
-        stem = re.sub("(?:i?er|i?est)$", "", word)
-        return any("a" in classes(one) for one in (stem, stem + "y", stem + "e", stem[:-1]))
     if "a" in own and (word.endswith("less") or not set(own) & set("npx") or own[0] == "a"):
         return True
     if "-" in word:

@@ -84,7 +84,7 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
     """Whether word i is the last noun of its phrase, not a modifier as in "nurse shark"."""
     after, rest = text.after(i), text.after(i + 1)
     adverb = after.endswith("ly") and not set(kinds(after)) & set("nx")
-    if not after or adverb or listed(after, *STOPS, "asleep", "tag"):
+    if not after or adverb or listed(after, *STOPS, "asleep", "tag", "past"):
         return True
     described = listed(rest, "determiner", "pronoun") or adjective(rest)
     if after.endswith("s") and not plural and "v" in (known := kinds(base(after))):

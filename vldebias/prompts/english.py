@@ -190,35 +190,32 @@ def _common(word: str) -> set[str]:
 
 def _is_name(text: Text, i: int, inside: bool) -> bool:
     """Whether word i can be part of a name; `inside`, after another such word."""
-    word, low = text.words[i], _bare(text.low[i])
+    low = _bare(text.low[i])
     own, common = kinds(low), _common(low)
-    if text.silent[i] or not word[0].isalpha() or listed(low, *STOPS, "tag", "draw", "picture"):
+    if text.silent[i] or listed(low, *STOPS, "tag", "draw", "picture"):
         return False
     if listed(low, "famous"):
         return True
     if text.capital(i):
         if text.sentence[i] and not inside:
-            return not common or ("f" in own and "p" not in own and (text.opens[i + 1] or text.low[i + 1] == "the"))
-        return inside or not (adjective(low) or person(low) or "a" in own)
-    if not common:
-        return bool(set(own) & set("fi")) or (inside and ("l" in own or not own))
-    return "f" in own and "u" in own and bool(set(kinds(text.after(i))) & set("li"))
+            return not common or ("f" in own and text.opens[i + 1])
+        return inside or not (adjective(low) or person(low))
+    if common:
+        return "f" in own and "u" in own and bool(set(kinds(text.after(i))) & set("li"))
+    return inside or not set(own).isdisjoint("fi")
 
 
 def _of_person(text: Text, first: int, stop: int) -> bool:
     """Whether a run of name words is that of a person, not of a place, a brand or a thing."""
     own = [_bare(word) for word in text.low[first:stop]]
-    if any(listed(word, "famous") for word in own):
+    if any(listed(word, "famous") or ("i" in kinds(word) and not _common(word)) for word in own):
         return True
     given = "f" in kinds(own[0]) and (not _common(own[0]) or text.opens[first] or "u" in kinds(own[0]))
-    known = any("i" in kinds(word) and not _common(word) for word in own)
-    if text.capital(first):
-        family = len(own) > 1 and "l" in kinds(own[-1]) and not (_common(own[0]) and _common(own[-1]))
-        leads = not any(text.opens[1 : first + 1]) and text.opens[first]
-        alone = leads or (text.before(first) == "of" and listed(text.before(first - 1), "picture", "part"))
-        return given or known or family or (alone and (stop == len(text) or text.opens[stop] or _verbal(text, stop)))
     family = len(own) > 1 and ("l" in kinds(own[-1]) or not kinds(own[-1]))
-    return (given and (family or (first == 0 and text.opens[stop]))) or (known and len(own[-1]) > 4)
+    if text.capital(first):
+        leads = not any(text.opens[1 : first + 1]) and text.opens[first]
+        return given or family or (leads and (text.opens[stop] or _verbal(text, stop)))
+    return given and family
 
 
 def _verbal(text: Text, i: int) -> bool:
@@ -227,8 +224,6 @@ def _verbal(text: Text, i: int) -> bool:
 
 def named(text: Text, names: list[tuple[int, int]], i: int) -> bool:
     """Return whether one of the names is of the person at word i, or of somebody shown with this person."""
-    if any(word in ("named", "called") and not listed(text.after(j), "determiner") for j, word in enumerate(text.low)):
-        return True
     if not text.title_case:
         if text.after(i) and text.words[i + 1][0].isupper() and not text.words[i + 1].isupper():
             return True  # "President Lincoln", "nurse Peter"
@@ -243,26 +238,18 @@ def _seen(text: Text, first: int, stop: int, i: int) -> bool:
     """Whether a name is that of somebody in the picture, not of a place, an artist or a style."""
     if first <= i < stop:
         return True
-    if _credited(text, first, stop):
+    left = text.prompt[: text.start[first]].lower()
+    credit = max(left.rfind(" by "), left.rfind("style of "))
+    if credit >= 0 and not re.search(r"\b(?:a|an|the|of|with|portrait|wearing)\b", left[credit + 9 :]):
         return False
     start = first
-    while start and not text.opens[start] and text.capital(start - 1):
+    while text.before(start) and text.capital(start - 1):
         start -= 1
     before, after = text.before(start), text.after(stop - 1)
-    if listed(before, "elsewhere") or listed(after, "of-name"):
+    if listed(before, "elsewhere") or any(listed(_bare(word), "artist") for word in text.low[first:stop]):
         return False
     if first < i:
-        plain = any(listed(text.low[j], *STOPS) or _verbal(text, j) for j in range(stop, i))
-        return not after or plain or (not before and text.opens[start] and stop - first > 1)
+        return not after or before == "" or any(listed(text.low[j], *STOPS) for j in range(stop, i))
     if not any(text.opens[i + 1 : first + 1]):  # in the same clause
         return before not in ("of", "by", "wearing") and (not after or _verbal(text, stop) or "n" not in kinds(after))
     return not before and not after and not any(text.opens[i + 1 : first])
-
-
-def _credited(text: Text, first: int, stop: int) -> bool:
-    """Whether a name is that of an artist or a model of style: after "by ..." or in the list of such names there."""
-    left = text.prompt[: text.start[first]].lower()
-    if any(listed(_bare(word), "artist") for word in text.low[first:stop]):
-        return True
-    at = max(left.rfind(" by "), left.rfind("style of "), 0 if left.startswith("by ") else -1)
-    return at >= 0 and not re.search(r"\b(?:a|an|the|of|with|portrait|wearing)\b", left[at + 9 :])

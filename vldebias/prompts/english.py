@@ -82,9 +82,7 @@ def kinds(word: str) -> str:
 def person(word: str) -> bool:
     """Return whether a noun in lower case, singular or plural, is a person without a stated gender."""
     one = singular(word)
-    if "p" in classes(one) or re.fullmatch(r"[a-z]{3,}(?:ologist|ographer|person|ician)", one):
-        return True
-    return "-" in one and "p" in classes(one.rsplit("-", 1)[1]) and not listed(one, "gendered")
+    return "p" in classes(one) or ("p" in classes(one.rsplit("-", 1)[-1]) and not listed(one, "gendered"))
 
 
 @cache
@@ -97,19 +95,13 @@ def gendered(word: str) -> bool:
     return bool(compound) and bool(set(classes(re.sub("men$", "man", word).removesuffix("s"))) & set("pn"))
 
 
-def verb(word: str, plural: bool) -> bool:
-    """Return whether a word can be the verb of the noun before it, singular or plural."""
-    return "v" in classes(word if plural else base(word)) and (plural or word.endswith("s"))
-
-
 def adjective(word: str) -> bool:
     """Return whether a word before a noun is an adjective rather than a noun."""
     own = classes(word)
     if "a" in own and (word.endswith("less") or not set(own) & set("npx") or own[0] == "a"):
         return True
     if "-" in word:
-        last = word.rsplit("-", 1)[1]
-        return last.endswith(("ed", "ing")) or last in ("old", "faced") or adjective(last)
+        return adjective(word.rsplit("-", 1)[1])
     return word.endswith(("ed", "ing")) and base(word) != word and "n" not in own
 
 
@@ -165,91 +157,68 @@ class Text:
 
 def person_names(text: Text) -> list[tuple[int, int]]:
     """Return the runs of words (first, one after the last) that may name a person or a well-known figure."""
-    runs: set[tuple[int, int]] = set()
-    i = 0
+    runs, i = list[tuple[int, int]](), 0
     while i < len(text):
         stop = i
         while stop < len(text) and (stop == i or not text.opens[stop]) and _is_name(text, stop, stop > i):
             stop += 1
         if stop > i and _of_person(text, i, stop):
-            runs.add((i, stop))
+            runs.append((i, stop))
         i = max(stop, i + 1)
-    for own in map(str.split, lists()["famous-phrase"]):
-        runs |= {(i, i + len(own)) for i in range(len(text)) if text.low[i : i + len(own)] == own}
-    return sorted(runs)
+    return runs
 
 
 def _bare(word: str) -> str:
     return re.sub(r"'s?$", "", word)
 
 
-def _common(word: str) -> set[str]:
-    """The classes of a word other than names."""
-    return set(kinds(word)) - set("fliu")
-
-
 def _is_name(text: Text, i: int, inside: bool) -> bool:
     """Whether word i can be part of a name; `inside`, after another such word."""
     low = _bare(text.low[i])
-    own, common = kinds(low), _common(low)
-    if text.silent[i] or listed(low, *STOPS, "tag", "draw", "picture"):
+    own = kinds(low)
+    if listed(low, *STOPS, "tag", "draw", "picture"):
         return False
-    if listed(low, "famous"):
+    if not own.strip("fliu") or listed(low, "famous"):
         return True
     if text.capital(i):
-        if text.sentence[i] and not inside:
-            return not common or ("f" in own and text.opens[i + 1])
-        return inside or not (adjective(low) or person(low))
-    if common:
-        return "f" in own and "u" in own and bool(set(kinds(text.after(i))) & set("li"))
-    return inside or not set(own).isdisjoint("fi")
+        return inside or ("f" in own and text.opens[i + 1]) or not (text.sentence[i] or person(low))
+    return "f" in own and "u" in own and bool(set(kinds(text.after(i))) & set("li"))
 
 
 def _of_person(text: Text, first: int, stop: int) -> bool:
     """Whether a run of name words is that of a person, not of a place, a brand or a thing."""
     own = [_bare(word) for word in text.low[first:stop]]
-    if any(listed(word, "famous") or ("i" in kinds(word) and not _common(word)) for word in own):
+    if any(listed(word, "famous") or ("i" in kinds(word) and not kinds(word).strip("fliu")) for word in own):
         return True
-    given = "f" in kinds(own[0]) and (not _common(own[0]) or text.opens[first] or "u" in kinds(own[0]))
-    family = len(own) > 1 and ("l" in kinds(own[-1]) or not kinds(own[-1]))
-    if text.capital(first):
-        leads = not any(text.opens[1 : first + 1]) and text.opens[first]
-        return given or family or (leads and (text.opens[stop] or _verbal(text, stop)))
-    return given and family
-
-
-def _verbal(text: Text, i: int) -> bool:
-    return text.low[i].endswith("ing") or listed(text.low[i], "preposition", "function")
+    given, family = "f" in kinds(own[0]), len(own) > 1
+    return given or family if text.capital(first) else given and family
 
 
 def named(text: Text, names: list[tuple[int, int]], i: int) -> bool:
     """Return whether one of the names is of the person at word i, or of somebody shown with this person."""
     if not text.title_case:
-        if text.after(i) and text.words[i + 1][0].isupper() and not text.words[i + 1].isupper():
+        after = text.words[i + 1] if text.after(i) else ""
+        if after[:1].isupper() and not after.isupper():
             return True  # "President Lincoln", "nurse Peter"
-        titled = listed(text.before(i), "title")
-        called = text.words[i][0].isupper() and not text.sentence[i] and not text.words[i].isupper()
-        if called and (titled or text.before(i) in ("the", "in", "from")):
-            return not titled or "l" in kinds(text.low[i])  # "the Joker", "Doctor Smith"
-    return any(_seen(text, first, stop, i) for first, stop in names)
+        called = listed(text.before(i), "title") or text.before(i) in ("the", "in", "from")
+        if called and text.words[i].istitle() and not text.sentence[i]:
+            return True  # "the Joker", "Doctor Smith"
+    return any(first <= i < stop or _seen(text, first, stop, i) for first, stop in names)
 
 
 def _seen(text: Text, first: int, stop: int, i: int) -> bool:
     """Whether a name is that of somebody in the picture, not of a place, an artist or a style."""
-    if first <= i < stop:
-        return True
     left = text.prompt[: text.start[first]].lower()
-    credit = max(left.rfind(" by "), left.rfind("style of "))
-    if credit >= 0 and not re.search(r"\b(?:a|an|the|of|with|portrait|wearing)\b", left[credit + 9 :]):
-        return False
+    credited = re.search(r"\b(?:by|style of) (?!.*\b(?:a|an|the|of|with|portrait|wearing)\b)", left, re.DOTALL)
     start = first
     while text.before(start) and text.capital(start - 1):
         start -= 1
     before, after = text.before(start), text.after(stop - 1)
-    if listed(before, "elsewhere") or any(listed(_bare(word), "artist") for word in text.low[first:stop]):
+    artist = any(listed(_bare(word), "artist") for word in text.low[first:stop])
+    if credited or artist or listed(before, "elsewhere"):
         return False
     if first < i:
         return not after or before == "" or any(listed(text.low[j], *STOPS) for j in range(stop, i))
     if not any(text.opens[i + 1 : first + 1]):  # in the same clause
-        return before not in ("of", "by", "wearing") and (not after or _verbal(text, stop) or "n" not in kinds(after))
+        return before not in ("of", "by", "wearing") and (listed(after, *STOPS) or "n" not in kinds(after))
     return not before and not after and not any(text.opens[i + 1 : first])

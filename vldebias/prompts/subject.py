@@ -22,7 +22,6 @@ from vldebias.prompts.english import (
     person,
     person_names,
     singular,
-    verb,
 )
 
 _POSSESSIVE = ("'s", "s'")
@@ -50,7 +49,7 @@ def find_subject(prompt: str, gender: bool = True) -> Subject | str:
         return "not English"
     if gender and any(map(gendered, text.low)):
         return "stated"
-    if any(f" {phrase} " in f" {' '.join(text.low)} " for phrase in lists()["unique"]):
+    if any(f" {phrase} " in f" {' '.join(text.low)} " for phrase in (*lists()["unique"], *lists()["famous-phrase"])):
         return "named"
     names, seen = person_names(text), False
     for i, word in enumerate(text.low):
@@ -73,7 +72,7 @@ def _phrase(text: Text, i: int) -> Subject | None:
     if determiner == "no" or not _is_head(text, i, plural) or _thing(text, i, one, own):
         return None
     at = start
-    while listed(text.before(at), "determiner") or text.before(at).endswith(_POSSESSIVE):
+    while listed(text.before(at), "determiner"):
         at -= 1
     if not _in_picture(text, text.before(at), at - 1, bare) or (bare and not _tag(text, one, start, own)):
         return None
@@ -90,19 +89,17 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
     if after.endswith("s") and not plural and "v" in (known := kinds(base(after))):
         # A verb in its third person, or a noun in the plural: "the chef cooks a meal", "the nurse uniforms".
         return not classes(after).startswith("n") and (described or known.find("v") < (known + "n").find("n"))
-    if gendered(after) or (listed(after, "made") and not listed(rest, "determiner")):
+    if listed(after, "made") and not listed(rest, "determiner"):
         return False  # "a child drawing", "an old master painting"
     if after.endswith("ing"):
         return listed(after, "human-verb") or "a" not in kinds(text.low[i]) or not _noun_follows(text, i + 1)
-    if verb(after, plural):
-        return after.endswith("ed") or plural or described
-    return not _noun_follows(text, i)  # "an alien liquid"
+    return (plural and "v" in classes(after)) or not _noun_follows(text, i)  # "an alien liquid"
 
 
 def _noun_follows(text: Text, i: int) -> bool:
     """Whether adjectives and nouns after word i end in a noun, which is then the head: "a giant floating castle"."""
     while (word := text.after(i)) and not listed(word, *STOPS, "tag"):
-        if not adjective(word) and (set(kinds(word)) & set("npx") or not kinds(word).strip("fli")):
+        if not adjective(word):
             return True
         i += 1
     return False
@@ -113,21 +110,19 @@ def _left(text: Text, i: int) -> tuple[int, int]:
     start = noun = i
     while start and (not text.opens[start] or _listed_adjectives(text, start)):
         word, last = text.low[start - 1], text.low[start]
-        phrase, plain = classes(f"{word} {last}"), listed(word, "size", "age", "skin")
-        compound = not plain and phrase in (("p",) if start == i else ("c", "p", "n"))
+        compound = classes(f"{word} {last}") in ("c", "p", "n")
         compound = compound or listed(f"{word} {singular(last)}", "person-phrase", "pair")
         joins = word == "and" and start > 1 and adjective(last) and adjective(text.low[start - 2])
-        joins = joins or word in ("very", "quite", "most", "so") or (word.endswith("ly") and "r" in kinds(word))
+        joins = joins or word in ("very", "quite", "most", "so")
         if not (noun == start and compound) and not joins:
             if listed(word, *STOPS, "not-subject") or word.endswith(_POSSESSIVE):
                 break
             if listed(word, "draw") and text.opens[start - 1]:
                 break
             place = listed(word, "place-adjective") and text.capital(start)
-            related = "o" in kinds(word) and word.endswith(("al", "ary", "ar")) and not listed(word, "descriptive")
             gerund = word.endswith("ing") and "n" in kinds(word) and listed(singular(text.low[i]), "gerund-head")
-            describes = adjective(word) or plain or listed(word, "origin")
-            compound = not describes or (not plain and (listed(word, "occupational") or related or place or gerund))
+            describes = adjective(word) or listed(word, "size", "age", "skin")
+            compound = not describes or listed(word, "occupational") or place or gerund
         start -= 1
         noun = start if noun == start + 1 and compound and not joins else noun
     return start, noun
@@ -144,8 +139,6 @@ def _listed_adjectives(text: Text, start: int) -> bool:
 def _thing(text: Text, i: int, one: str, own: list[str]) -> bool:
     """Whether a noun is an animal or a thing here: "a rabbit detective", "a toy soldier", "a server in a rack"."""
     phrase, after = f"{own[-1]} {one}" if own else "", text.after(i)
-    if listed(phrase, "person-phrase"):
-        return False
     if listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x"):
         return True
     for kind, handles in (("brand", "brand-person"), ("toy", "toy-handles")):  # "a Ford Explorer", "a toy soldier"
@@ -153,15 +146,13 @@ def _thing(text: Text, i: int, one: str, own: list[str]) -> bool:
             return True
     if any(map(_animal, own)) and not listed(one, "handles"):
         return True
-    cued = any(listed(word, "thing-cue") for word in text.low)
     if listed(one, "cued-thing"):
-        return cued or (one == "model" and after == "of" and not own)
+        return any(listed(word, "thing-cue") for word in text.low) or (one == "model" and after == "of" and not own)
     if one in ("head", "chair"):
         return not (after == "of" and any(listed(singular(word), "organization") for word in text.low[i + 2 : i + 5]))
-    human = any(listed(word, "thing-person", "human-adjective") for word in own)
-    human = human or listed(text.after(i + 1) if after == "is" else after, "human-verb")
+    human = listed(after, "human-verb") or any(listed(word, "thing-person") for word in own)
     human = human or (one in ("character", "figure") and (not own or adjective(own[-1])))
-    return listed(one, "thing") and (cued or not human)
+    return listed(one, "thing") and not human
 
 
 def _animal(word: str) -> bool:
@@ -180,14 +171,12 @@ def _tag(text: Text, one: str, start: int, own: list[str]) -> bool:
 def _in_picture(text: Text, relation: str, where: int, bare: bool) -> bool:
     """Whether what stands before a phrase leaves the person in the picture: not "a painting by a master"."""
     before = text.before(where) if relation else ""
-    if listed(relation, "not-subject") or (relation, before) == ("on", "based"):
+    if listed(relation, "not-subject"):
         return False
     if relation == "by":
-        moves = (before.endswith(("ed", "ing")) or listed(before, "past")) and not listed(before, "picture")
-        return moves and not listed(before, "credit-verb")
+        moves = before.endswith(("ed", "ing")) or listed(before, "past")
+        return moves and not listed(before, "credit-verb", "picture")
     if relation == "of":
         kind = ("picture", "group", "part", "container", "number")
-        return not before or any(listed(word, *kind) for word in (before, singular(before)))
-    if bare and relation:
-        return listed(relation, "joins", "draw") or relation.endswith("ing")
-    return True
+        return any(listed(word, *kind) for word in (before, singular(before)))
+    return not (bare and relation) or listed(relation, "joins", "draw")

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from vldebias.errors import InvalidInputError
-from vldebias.prompts.english import adjective, classes, gendered, lists, person
+from vldebias.prompts.english import adjective, classes, find_subject, gendered, lists, person
 from vldebias.prompts.prompt_set import PromptSet, StatedWords, append_word, load_prompts
-from vldebias.prompts.subject import find_subject
 
 # Kinds of adjectives as English orders them, from left to right, and their names in placeholders.
 _ORDER = {"size": "", "age": "age", "skin": "skin_tone", "origin": "race", "gender": "gender"}
@@ -197,8 +196,9 @@ class _Attribute:
             return "stated"
         if isinstance(subject := find_subject(prompt, self.gender), str):
             return subject
-        later = {at: rank for at, word in subject.adjectives if (rank := _rank(word)) >= self.rank}
-        at = min(later, default=subject.noun)
+        *adjectives, (noun, _) = subject
+        later = {at: rank for at, word in adjectives if (rank := _rank(word)) >= self.rank}
+        at = min(later, default=noun)
         return "stated" if self.rank in later.values() else [(at, at)]
 
     def deal(self, prompt: str, n: int, strength: float) -> list[str | None]:

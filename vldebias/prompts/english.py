@@ -1,4 +1,7 @@
-"""Analyse English prompts for balancing: classes of words, clauses, and names of persons.
+"""Find the subject of an English prompt: the noun phrase of an unnamed person whose attribute value is not stated.
+
+No parser is used. A noun for a person is looked up, its phrase extends to the left over adjectives and nouns, and the
+surrounding words decide whether it is a person in the picture. In doubt the prompt has no subject.
 
 `balance_wordnet.txt.gz` is made by `eval/lexicon.py` from WordNet 3.1 (licence: `balance_wordnet.LICENSE`) and the name
 lists of the US census of 1990 (public domain); its classes are explained there. `balance_words.txt` is written by hand.
@@ -18,6 +21,7 @@ _VERBS = {**_PLURALS, "ied": ("y",), "ed": ("", "e"), "ing": ("", "e")}
 _WORD = re.compile(r"[^\W_]+(?:[-'\u2019&.][^\W_]+)*['\u2019]?")
 _BREAK = re.compile(r"[,.;:!?()\[\]{}|\"\n\u2014\u2013/\u201c\u201d]")
 _QUOTED = re.compile(r"\"[^\"]*\"|\u201c[^\u201d]*\u201d|(?<![^\s(])'[^']*[^'\s]'(?![^\W_])|\u2018[^\u2019]*\u2019")
+_POSSESSIVE = ("'s", "s'")
 STOPS = ("determiner", "preposition", "function")
 
 
@@ -117,17 +121,15 @@ class Text:
         self.start = [token.start() for token in tokens]
         self.words = [token[0] for token in tokens]
         self.low = [word.lower().replace("\u2019", "'") for word in self.words]
+        self.bare = [re.sub(r"'s?$", "", word) for word in self.low]
         ends = [0, *(token.end() for token in tokens)]
-        self.gaps = [prompt[a:b] for a, b in zip(ends, [*self.start, len(prompt)], strict=True)]  # before each word
-        self.opens = [i == 0 or bool(_BREAK.search(gap)) for i, gap in enumerate(self.gaps)]  # a clause, before word i
+        gaps = [prompt[a:b] for a, b in zip(ends, [*self.start, len(prompt)], strict=True)]  # before each word
+        self.opens = [i == 0 or bool(_BREAK.search(gap)) for i, gap in enumerate(gaps)]  # a clause, before word i
         self.opens[-1] = True
-        self.sentence = [i == 0 or bool(re.search(r"[.!?\n:]", gap)) for i, gap in enumerate(self.gaps)]
+        self.sentence = [i == 0 or bool(re.search(r"[.!?\n:]", gap)) for i, gap in enumerate(gaps)]
         self.silent = [any(m.start() <= s < m.end() for m in _QUOTED.finditer(prompt)) for s in self.start]
         long = [word for word in self.words if word[0].isalpha() and not listed(word, "preposition", "determiner")]
         self.title_case = len(long) > 1 and sum(word[0].isupper() for word in long) > 0.7 * len(long)
-
-    def __len__(self) -> int:
-        return len(self.words)
 
     def before(self, i: int) -> str:
         """Return the word before word i in its clause; "" at the start of the clause."""
@@ -135,67 +137,80 @@ class Text:
 
     def after(self, i: int) -> str:
         """Return the word after word i in its clause; "" at the end of the clause."""
-        return "" if i + 1 >= len(self) or self.opens[i + 1] else self.low[i + 1]
+        return "" if i + 1 >= len(self.low) or self.opens[i + 1] else self.low[i + 1]
 
     def capital(self, i: int) -> bool:
         """Return whether word i has a capital letter in a prompt that is not in title case."""
         return self.words[i][0].isupper() and not self.title_case
 
-    @property
-    def foreign(self) -> bool:
-        """Return whether the prompt is not in English, by its letters and its function words."""
-        letters = [c for c in self.prompt if c.isalpha()]
-        if letters and sum(c > "\u024f" for c in letters) > 0.3 * len(letters):
-            return True
-        pairs = zip(self.words, ["", *self.words], strict=False)  # "van" of "Vincent van Gogh" is no foreign word
-        other = sum(word.lower() in lists()["foreign"] and not before[:1].isupper() for word, before in pairs)
-        return other > 0 and other > sum(word in lists()["english"] for word in self.low)
+
+def find_subject(prompt: str, gender: bool = True) -> list[tuple[int, str]] | str:
+    """Return offset and word of the subject's adjectives and of its first noun; or the reason why there is none.
+
+    Args:
+        prompt: an English prompt for an image generator.
+        gender: whether the attribute is gender: then a noun that states a gender is not a subject. For any other
+            attribute such a noun can be one.
+    """
+    text = Text(prompt)
+    if len(prompt) > 4 and prompt.isupper():
+        return "upper case"
+    pairs = zip(text.words, ["", *text.words], strict=False)  # "van" of "Vincent van Gogh" is no foreign word
+    foreign = [word for word, before in pairs if listed(word.lower(), "foreign") and not before[:1].isupper()]
+    foreign += [word for word in text.words if word[0] > "\u024f"]
+    if len(foreign) > sum(listed(word, "english") for word in text.low):
+        return "not English"
+    if gender and any(map(gendered, text.low)):
+        return "stated"
+    if any(f" {phrase} " in f" {' '.join(text.low)} " for phrase in lists()["unique"]):
+        return "named"
+    names, seen = _names(text), False
+    for i, word in enumerate(text.low):
+        maybe = person(word) or listed(singular(word), "thing") or (not gender and listed(word, "gendered-noun"))
+        maybe = maybe or listed(f"{text.before(i)} {singular(word)}", "person-phrase")
+        if maybe and not text.silent[i] and not listed(word, "no-single-value"):
+            seen = True
+            if found := _phrase(text, i):
+                return "named" if _named(text, names, i) else found
+    return "named" if names else "no person in the picture" if seen else "no person"
 
 
 # ---- names of persons --------------------------------------------------------------------------------------
 
 
-def person_names(text: Text) -> list[tuple[int, int]]:
-    """Return the runs of words (first, one after the last) that may name a person or a well-known figure."""
-    runs, i = list[tuple[int, int]](), 0
-    while i < len(text):
-        stop = i
-        while stop < len(text) and (stop == i or not text.opens[stop]) and _is_name(text, stop, stop > i):
-            stop += 1
-        if stop > i and _of_person(text, i, stop):
-            runs.append((i, stop))
-        i = max(stop, i + 1)
-    return runs
-
-
-def _bare(word: str) -> str:
-    return re.sub(r"'s?$", "", word)
+def _names(text: Text) -> list[tuple[int, int]]:
+    """The runs of words (first, one after the last) that may name a person or a well-known figure."""
+    runs: list[tuple[int, int]] = []
+    for i in range(len(text.words)):
+        inside = runs[-1:] != [] and runs[-1][1] == i and not text.opens[i]
+        if _is_name(text, i, inside):
+            runs.append((runs.pop()[0] if inside else i, i + 1))
+    return [(first, stop) for first, stop in runs if _of_person(text, first, stop)]
 
 
 def _is_name(text: Text, i: int, inside: bool) -> bool:
     """Whether word i can be part of a name; `inside`, after another such word."""
-    low = _bare(text.low[i])
-    own = kinds(low)
-    if listed(low, *STOPS, "tag", "draw", "picture"):
+    own = kinds(text.bare[i])
+    if listed(text.bare[i], *STOPS, "tag", "draw", "picture"):
         return False
-    if not own.strip("fliu") or listed(low, "famous"):
+    if not own.strip("fliu") or listed(text.bare[i], "famous"):
         return True
     if text.capital(i):
-        return inside or ("f" in own and text.opens[i + 1]) or not (text.sentence[i] or person(low))
+        return inside or ("f" in own and text.opens[i + 1]) or not (text.sentence[i] or person(text.bare[i]))
     return "f" in own and "u" in own and bool(set(kinds(text.after(i))) & set("li"))
 
 
 def _of_person(text: Text, first: int, stop: int) -> bool:
     """Whether a run of name words is that of a person, not of a place, a brand or a thing."""
-    own = [_bare(word) for word in text.low[first:stop]]
+    own = text.bare[first:stop]
     if any(listed(word, "famous") or ("i" in kinds(word) and not kinds(word).strip("fliu")) for word in own):
         return True
     given, family = "f" in kinds(own[0]), len(own) > 1
     return given or family if text.capital(first) else given and family
 
 
-def named(text: Text, names: list[tuple[int, int]], i: int) -> bool:
-    """Return whether one of the names is of the person at word i, or of somebody shown with this person."""
+def _named(text: Text, names: list[tuple[int, int]], i: int) -> bool:
+    """Whether one of the names is of the person at word i, or of somebody shown with this person."""
     if not text.title_case:
         after = text.words[i + 1] if text.after(i) else ""
         if after[:1].isupper() and not after.isupper():
@@ -214,7 +229,7 @@ def _seen(text: Text, first: int, stop: int, i: int) -> bool:
     while text.before(start) and text.capital(start - 1):
         start -= 1
     before, after = text.before(start), text.after(stop - 1)
-    artist = any(listed(_bare(word), "artist") for word in text.low[first:stop])
+    artist = any(listed(word, "artist") for word in text.bare[first:stop])
     if credited or artist or listed(before, "elsewhere"):
         return False
     if first < i:
@@ -222,3 +237,118 @@ def _seen(text: Text, first: int, stop: int, i: int) -> bool:
     if not any(text.opens[i + 1 : first + 1]):  # in the same clause
         return before not in ("of", "by", "wearing") and (listed(after, *STOPS) or "n" not in kinds(after))
     return not before and not after and not any(text.opens[i + 1 : first])
+
+
+# ---- the phrase of a person --------------------------------------------------------------------------------
+
+
+def _phrase(text: Text, i: int) -> list[tuple[int, str]]:
+    """The phrase whose head is word i, a noun for a person; empty where it is no person in the picture."""
+    low, one = text.low, singular(text.low[i])
+    plural = low[i] != one
+    start, noun = _left(text, i)
+    determiner, own = text.before(start), low[start:i]
+    bare = not plural and not listed(determiner, "determiner") and not determiner.endswith(_POSSESSIVE)
+    if determiner == "no" or not _is_head(text, i, plural) or _thing(text, i, one, own):
+        return []
+    at = start
+    while listed(text.before(at), "determiner"):
+        at -= 1
+    if not _in_picture(text, text.before(at), at - 1, bare) or (bare and not _tag(text, one, start, own)):
+        return []
+    return [(text.start[j], low[j]) for j in range(start, noun + 1)]
+
+
+def _is_head(text: Text, i: int, plural: bool) -> bool:
+    """Whether word i is the last noun of its phrase, not a modifier as in "nurse shark"."""
+    after, rest = text.after(i), text.after(i + 1)
+    adverb = after.endswith("ly") and not set(kinds(after)) & set("nx")
+    if not after or adverb or listed(after, *STOPS, "asleep", "tag", "past"):
+        return True
+    described = listed(rest, "determiner", "pronoun") or adjective(rest)
+    if after.endswith("s") and not plural and "v" in (known := kinds(base(after))):
+        # A verb in its third person, or a noun in the plural: "the chef cooks a meal", "the nurse uniforms".
+        return not classes(after).startswith("n") and (described or known.find("v") < (known + "n").find("n"))
+    if listed(after, "made") and not listed(rest, "determiner"):
+        return False  # "a child drawing", "an old master painting"
+    if after.endswith("ing"):
+        return listed(after, "human-verb") or "a" not in kinds(text.low[i]) or not _noun_follows(text, i + 1)
+    return (plural and "v" in classes(after)) or not _noun_follows(text, i)  # "an alien liquid"
+
+
+def _noun_follows(text: Text, i: int) -> bool:
+    """Whether adjectives and nouns after word i end in a noun, which is then the head: "a giant floating castle"."""
+    while (word := text.after(i)) and not listed(word, *STOPS, "tag"):
+        if not adjective(word):
+            return True
+        i += 1
+    return False
+
+
+def _left(text: Text, i: int) -> tuple[int, int]:
+    """Where the phrase of word i starts, and where its nouns do: "tired old | police officer"."""
+    start = noun = i
+    while not text.opens[start]:
+        word, last = text.low[start - 1], text.low[start]
+        compound = classes(f"{word} {last}") in ("c", "p", "n")
+        compound = compound or listed(f"{word} {singular(last)}", "person-phrase", "pair")
+        joins = word == "and" and start > 1 and adjective(last) and adjective(text.low[start - 2])
+        joins = joins or word in ("very", "quite", "most", "so")
+        if not (noun == start and compound) and not joins:
+            if listed(word, *STOPS, "not-subject") or word.endswith(_POSSESSIVE):
+                break
+            if listed(word, "draw") and text.opens[start - 1]:
+                break
+            place = listed(word, "place-adjective") and text.capital(start)
+            gerund = word.endswith("ing") and "n" in kinds(word) and listed(singular(text.low[i]), "gerund-head")
+            describes = adjective(word) or listed(word, "size", "age", "skin")
+            compound = not describes or listed(word, "occupational") or place or gerund
+        start -= 1
+        noun = start if noun == start + 1 and compound and not joins else noun
+    return start, noun
+
+
+def _thing(text: Text, i: int, one: str, own: list[str]) -> bool:
+    """Whether a noun is an animal or a thing here: "a rabbit detective", "a toy soldier", "a server in a rack"."""
+    phrase, after = f"{own[-1]} {one}" if own else "", text.after(i)
+    if listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x"):
+        return True
+    for kind, handles in (("brand", "brand-person"), ("toy", "toy-handles")):  # "a Ford Explorer", "a toy soldier"
+        if any(listed(word, kind) for word in own) and not listed(one, handles):
+            return True
+    if any(map(_animal, own)) and not listed(one, "handles"):
+        return True
+    if listed(one, "cued-thing"):
+        return any(listed(word, "thing-cue") for word in text.low) or (one == "model" and after == "of" and not own)
+    if one in ("head", "chair"):
+        return not (after == "of" and any(listed(singular(word), "organization") for word in text.low[i + 2 : i + 5]))
+    human = listed(after, "human-verb") or any(listed(word, "thing-person") for word in own)
+    human = human or (one in ("character", "figure") and (not own or adjective(own[-1])))
+    return listed(one, "thing") and not human
+
+
+def _animal(word: str) -> bool:
+    other = gendered(word) or adjective(word) or listed(word, "not-animal")  # "a male nurse"
+    return listed(singular(word), "animal") or ("x" in kinds(word)[:2] and not other)
+
+
+def _tag(text: Text, one: str, start: int, own: list[str]) -> bool:
+    """Whether a noun without a determiner is a subject: "doctor, 4k", not "a lake, award winning photographer"."""
+    clauses = sum(text.opens[1 : start + 1])
+    if (listed(one, "style-tag") and (clauses or not own)) or (listed(one, "art-tag") and clauses):
+        return False
+    return clauses < 2 or any(adjective(word) or set(kinds(word)) & set("npa") for word in own)
+
+
+def _in_picture(text: Text, relation: str, where: int, bare: bool) -> bool:
+    """Whether what stands before a phrase leaves the person in the picture: not "a painting by a master"."""
+    before = text.before(where) if relation else ""
+    if listed(relation, "not-subject"):
+        return False
+    if relation == "by":
+        moves = before.endswith(("ed", "ing")) or listed(before, "past")
+        return moves and not listed(before, "credit-verb", "picture")
+    if relation == "of":
+        kind = ("picture", "group", "part", "container", "number")
+        return any(listed(word, *kind) for word in (before, singular(before)))
+    return not (bare and relation) or listed(relation, "joins", "draw")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def listed(word: str, *names: str) -> bool:
     return (word.isdigit() and "determiner" in names) or any(word in lists()[name] for name in names)
 
 
-def _without(word: str, endings: dict[str, tuple[str, ...]], wanted: str) -> str:
+def _without(word: str, endings: Mapping[str, tuple[str, ...]], wanted: str) -> str:
     """Return the word of the wanted classes of which `word` is a form with one of the endings; else `word`."""
     for end, news in endings.items():
         stem = word.removesuffix(end)

@@ -49,3 +49,5 @@ def test_importing_the_package_is_cheap() -> None:
 def test_every_public_name_is_there() -> None:
     for name in vldebias.__all__:
         assert getattr(vldebias, name) is not None
+    assert {*vldebias.__all__, "__version__"} <= {*dir(vldebias)}
+    assert not hasattr(vldebias, "nosuch")

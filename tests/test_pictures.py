@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from PIL import EpsImagePlugin, Image, ImageCms
 
 import vldebias
-from vldebias.pictures import FORMATS, decode, read_png, write_png
+from vldebias.pictures import FORMATS, decode, for_matplotlib, read_png, write_png
 
 
 def picture(seed: int = 0, size: tuple[int, int] = (8, 6)) -> Image.Image:
@@ -136,6 +136,10 @@ def test_few_colours_make_a_small_file_and_many_are_kept(tmp_path: Path) -> None
         assert (image.tobytes(), about) == (flat.tobytes(), {"é": 1})
     many = picture(2, (80, 80))
     assert read_png(write_png(many, tmp_path / "many.png", {}, small=True))[0].tobytes() == many.tobytes()
+
+
+def test_a_text_of_a_plot_is_one_line_without_formulas() -> None:
+    assert for_matplotlib("a $b$\n\x07\tc") == r"a \$b\$ c"
 
 
 def bomb(width: int, height: int) -> bytes:

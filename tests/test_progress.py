@@ -39,7 +39,8 @@ def test_in_a_log_a_line_is_written_now_and_then(monkeypatch: pytest.MonkeyPatch
     on, file = console(terminal=False)
     with Progress(on) as progress, progress.bar("training", 3, done=1) as bar:
         bar.advance(note="loss 0.5")
-        assert file.getvalue() == "training: loss 0.5: 2 of 3\n"
+        bar.note("saved")
+        assert file.getvalue() == "training: loss 0.5: 2 of 3\ntraining: saved: 2 of 3\n"
 
 
 def test_silence_takes_everything_and_keeps_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,14 +14,8 @@ if TYPE_CHECKING:
     from vldebias.loading import load_host
     from vldebias.methods import Reference, load_edit
     from vldebias.projection import CalibratedProjection
-    from vldebias.prompts import (
-        BalancedPrompts,
-        PromptSet,
-        balance_prompts,
-        list_prompts,
-        load_prompts,
-        make_prompt_set,
-    )
+    from vldebias.prompts import PromptSet, list_prompts, load_prompts, make_prompt_set
+    from vldebias.prompts.balance import BalancedPrompts, balance_prompts
 
 # Name -> where it lives. Loaded when first asked for, so that the command line starts without torch.
 _HOMES = {

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
+from sklearn.ensemble import RandomForestClassifier
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
@@ -166,13 +167,17 @@ def test_spd_sets_what_probes_read_to_the_neutral_mean_and_nothing_else() -> Non
 
 
 def test_sfid_replaces_the_dimensions_that_tell_and_no_others() -> None:
-    given, images, _ = problem()
+    given, images, gender = problem()
     edit = given.fit("sfid", "joint")
     moved = edit.image(images)
     assert int(((moved - images).abs().amax(0) > 1e-9).sum()) == DIM // 5
     assert (moved[:, list(TOLD)].std(0) < 1e-12).all()
     assert (edit(given.host.embed(GENDER.classes, "joint"))[:, list(TOLD)].std(0) < 1e-12).all()
     assert edit.side == "both"
+    forest = RandomForestClassifier(100, oob_score=True, random_state=0).fit(images.numpy(), gender.numpy())
+    unsure = images[torch.from_numpy(forest.oob_decision_function_.max(1) <= 0.7)]
+    assert 0 < len(unsure) < len(images)
+    torch.testing.assert_close(moved[:, list(TOLD)], unsure[:, list(TOLD)].mean(0).expand(len(images), -1))
 
 
 def test_sfid_replaces_a_hundred_dimensions_of_clip() -> None:
@@ -255,7 +260,7 @@ def test_the_second_step_of_bend_is_that_of_its_authors() -> None:
     data = PUBLISHED["bend_vlm"]
     texts, images, query = (torch.tensor(data[key], dtype=torch.float64) for key in ("texts", "images", "query"))
     codes = torch.tensor([sorted(set(data["values"])).index(value) for value in data["values"]])
-    edit = Bend(texts, texts[:1], torch.zeros(1, 1, 8, dtype=torch.float64), images, codes, data["near"])
+    edit = Bend(texts[:1], texts[None], images, codes, data["near"])
     projected = torch.stack([without(row, texts) for row in torch.eye(8, dtype=torch.float64)])
     torch.testing.assert_close(projected, torch.tensor(data["projection"], dtype=torch.float64))
     torch.testing.assert_close(edit(query), torch.tensor(data["bent"], dtype=torch.float64), atol=2e-4, rtol=0)

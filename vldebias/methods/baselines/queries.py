@@ -79,23 +79,21 @@ class Lian(Method):
 class Bend(Rowwise):
     """Debias each text separately, in two steps.
 
-    Step 1: project out the span of the spurious texts and of the differences between the nearest concept's texts of
-    two values. Step 2: take the closest unit vector that is equally close to the means of the nearest images of all
-    values, by projecting out the differences D of these means. Both results are normalised; the length of the text
-    is kept.
+    Step 1: project out the span of the directions of the nearest concept: the spurious texts, and the differences
+    between its texts of two values. Step 2: take the closest unit vector that is equally close to the means of the
+    nearest images of all values, by projecting out the differences D of these means. Both results are normalised; the
+    length of the text is kept.
 
     Attributes:
-        spurious: (m, d); m may be 0. concepts: (c, d) means of groups, among which the nearest is found.
-        differences: (c, p, d) of the texts of each group, zeros where it has fewer.
+        concepts: (c, d) means of groups. directions: (c, p, d) of each; zeros do not count.
         images: (n, d) unit rows, codes (n,) of their values. near: number of nearest images used of each value.
     """
 
     kind = "bend"
-    axes: ClassVar = {"spurious": "m d", "concepts": "c d", "differences": "c p d", "images": "n d", "codes": "n"}
+    axes: ClassVar = {"concepts": "c d", "directions": "c p d", "images": "n d", "codes": "n"}
 
-    spurious: Tensor
     concepts: Tensor
-    differences: Tensor
+    directions: Tensor
     images: Tensor
     codes: Tensor
     near: int
@@ -104,8 +102,7 @@ class Bend(Rowwise):
     def _turned(self, unit: Tensor, image: bool) -> Tensor:
         bent, values = [], [self.images[self.codes == code] for code in self.codes.unique()]
         for row in unit:
-            nearest = int((self.concepts @ row).argmax())
-            query = normalize(without(row, torch.cat([self.spurious, self.differences[nearest]])), dim=0)
+            query = normalize(without(row, self.directions[(self.concepts @ row).argmax()]), dim=0)
             orders = [(own @ query).argsort(descending=True, stable=True) for own in values]
             means = [own[order[: self.near]].mean(0) for own, order in zip(values, orders, strict=True)]
             bent.append(normalize(without(query, torch.stack(means[1:]) - means[0]), dim=0))
@@ -133,12 +130,11 @@ class BendVLM(Method):
         """Store the texts by concept and the images by value; several attributes are crossed into one."""
         images = labelled(problem, role)
         known = (images.codes >= 0).all(1)
-        spurious = [text for prompts in problem.attributes for text in prompts.spurious]
+        spurious = problem.host.embed([text for prompts in problem.attributes for text in prompts.spurious], role)
         groups = [problem.host.embed(group, role) for prompts in problem.attributes for group in prompts.groups]
         return Bend(
-            spurious=problem.host.embed(spurious, role) if spurious else groups[0][:0],
             concepts=normalize(torch.stack([rows.mean(0) for rows in groups]), dim=1),
-            differences=pad_sequence([rows[1:] - rows[0] for rows in groups], batch_first=True),
+            directions=pad_sequence([torch.cat([spurious, rows[1:] - rows[0]]) for rows in groups], batch_first=True),
             images=images.rows[known],
             codes=images.codes[known].unique(dim=0, return_inverse=True)[1],
             near=_NEAR,

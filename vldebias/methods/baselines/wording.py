@@ -81,7 +81,7 @@ class FixedRewrite(Edit):
         mean = each.mean(1)
         if unit:
             mean = z.norm(dim=-1, keepdim=True) * normalize(mean, dim=-1).to(z)
-        return mean.to(z) if strength == 1 else torch.lerp(z, mean.to(z), strength)
+        return torch.lerp(z, mean.to(z), strength)
 
 
 class EachValue(Method):

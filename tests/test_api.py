@@ -146,7 +146,7 @@ def test_lost_class_signal_is_said_with_its_numbers() -> None:
     ({"prompts": None}, "prompts: got None"),
     ({"method": "cali", "lam": [1.0, 2.0]}, "one value or one per attribute"),
     ({"method": "cali", "lam": -1.0}, ">= 0"),
-    ({"prompts": vldebias.fit_projection(Words(), GENDER), "lam": 1.0}, "leave them out"),
+    ({"prompts": vldebias.fit_projection(Words(), GENDER), "lam": 1.0}, "leave these out"),
     ({"strength": 1.5}, r"\[0, 1\], got 1.5"),
 )
 def test_arguments_that_are_refused(arguments: dict[str, Any]) -> None:

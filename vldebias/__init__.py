@@ -25,10 +25,8 @@ _HOMES = {
     **dict.fromkeys(("Reference", "load_edit"), "methods"),
     **dict.fromkeys(("PromptSet", "list_prompts", "load_prompts", "make_prompt_set"), "prompts"),
     **dict.fromkeys(("BalancedPrompts", "balance_prompts"), "prompts"),
-    "push_to_hub": "hub",
-    "CalibratedProjection": "projection",
-    "load_host": "loading",
 }
+_HOMES |= {"push_to_hub": "hub", "CalibratedProjection": "projection", "load_host": "loading"}
 __all__ = ["losses", "methods", "metrics"]
 __all__ += ["debias", "fit_projection", "fit_projections", "fit_shares", "inspect", "load_host", "push_to_hub"]
 __all__ += ["audit", "compare", "diagnose", "evaluate", "grid"]

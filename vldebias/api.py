@@ -64,9 +64,7 @@ def debias(
     fitted = isinstance(prompts, (Edit, Mapping))
     if isinstance(prompts, (Edit, Mapping)):
         if any(given is not None for given in (method, lam, reference, max_loss)):
-            raise InvalidInputError(
-                "got a fitted edit with method, lam, reference or max_loss, which only a fit takes; leave them out"
-            )
+            raise InvalidInputError("got a fitted edit and method, lam, reference or max_loss; leave these out")
         edits = dict(prompts) if isinstance(prompts, Mapping) else {target.roles[0]: prompts}
         words = tuple(dict.fromkeys(word for edit in edits.values() for word in edit.stated_words))
         label = "+".join(dict.fromkeys(edit.provenance.prompts or "projection" for edit in edits.values()))

@@ -33,21 +33,13 @@ class Options:
     pretrained: Annotated[str | None, flag("Model", "TAG", "open_clip tag or checkpoint file.")] = None
     pipeline: Annotated[str | None, flag("Model", "NAME", "diffusers id or folder, or 'miniature'.")] = None
     methods: Annotated[tuple[str, ...] | None, flag("Methods", "NAMES", "In place of the suite's: cali,auto.")] = None
-    projections: Annotated[
-        tuple[Path, ...], flag("Methods", "DIR", "A saved edit, measured with the methods. *", "--projection")
-    ] = ()
-    reference: Annotated[
-        Path | None, flag("Methods", "FILE", "Image features (with label.COLUMN) for methods that use them.")
-    ] = None
+    projections: Annotated[tuple[Path, ...], flag("Methods", "DIR", "A saved edit to measure. *", "--projection")] = ()
+    reference: Annotated[Path | None, flag("Methods", "FILE", "Image features (with label.COLUMN) for methods.")] = None
     lam: Annotated[float | None, flag("Methods", "X", "Lambda instead of the suite's.", least=0)] = None
-    data_root: Annotated[str | Path | None, flag("Images", "DIR", "Folder of the data set (or a manifest file).")] = (
-        None
-    )
+    data_root: Annotated[str | Path | None, flag("Images", "DIR", "Folder or manifest of the data set.")] = None
     limit: Annotated[int | None, flag("Images", "N", "At most so many of each split, at random.", least=1)] = None
     embeddings: Annotated[Path | None, flag("Images", "FILE", "Features of your own (.npz), or 'shards/*.npy'.")] = None
-    table: Annotated[Path | None, flag("Images", "FILE", "Labels of .npy shards, row by row; or 'meta/*.parquet'.")] = (
-        None
-    )
+    table: Annotated[Path | None, flag("Images", "FILE", "Labels of .npy shards, or 'meta/*.parquet'.")] = None
     texts: Annotated[Path | None, flag("Images", "FILE", "Text embeddings of your own (see eval show --texts).")] = None
     unknown: Annotated[tuple[str, ...], flag("Images", "VALUE", "A label that means unknown, such as -1. *")] = ()
     cache: Annotated[Path | None, flag("Images", "DIR", "Embedding cache. Default: ~/.cache/vldebias.")] = None

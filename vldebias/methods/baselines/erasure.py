@@ -233,9 +233,7 @@ class FairImagen(Method):
             InvalidInputError: several attributes, which the authors cross into one and this class does not.
         """
         if len(problem.attributes) > 1:
-            raise InvalidInputError(
-                f"method {self.name!r} takes one attribute, got {len(problem.attributes)}; fit one set"
-            )
+            raise InvalidInputError(f"{self.name}: expected one attribute, got {len(problem.attributes)}; pass one set")
         rows, groups = stated_texts(problem, role).one_hot()
         dropped = fair_pca(rows, groups, round(_KEPT * rows.shape[1]))
         return CalibratedProjection(0.0, dropped, dropped, Provenance(self.name), dropped.shape[1])

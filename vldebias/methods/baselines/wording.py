@@ -65,8 +65,7 @@ class FixedRewrite(Edit):
         if strength == 0 or not len(z):
             return z
         raise InvalidInputError(
-            f"method {self.method!r} rewrites prompts, so it needs the model and not only embeddings: attach it with "
-            "vldebias.debias"
+            f"{self.method} rewrites prompts, and got embeddings alone: attach it with vldebias.debias"
         )
 
     def wordings(self, prompt: str) -> tuple[str, ...]:

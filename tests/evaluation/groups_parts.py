@@ -58,5 +58,6 @@ def measure(images: Embeddings, **given: Any) -> list[TaskResult]:
     """The blocks of `GroupsTask` on images; given: its fields and the inputs of its `measure`, splits among them."""
     inputs = {name: given.pop(name) for name in ("train", "val", "reference", "edits") if name in given}
     fields = {"name": "birds", "title": "Birds", "data": {"name": "given"}, "prompts": PROMPTS, "resamples": 200}
-    fields |= {"label": "label", "spurious": "place"} | ({"train": {"name": "given"}} if "train" in inputs else {})
+    fields |= {name: {"name": "given"} for name in ("train", "val") if name in inputs}
+    fields |= {"label": "label", "spurious": "place"}
     return GroupsTask.build(fields | given).measure(images, texts(), **inputs)

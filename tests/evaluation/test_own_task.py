@@ -69,11 +69,11 @@ class Said(ImageTask):
         labels = images.column(self.column)
         own = [sets[0].class_names.index(name) for name in labels.names]
         about = {"title": "T", "description": "D", "n": {"images": len(images)}, "settings": {}}
-        methods = {name: one.about for name, one in fitted.items()}
+        methods = {name: self.about(edit) for name, edit in fitted.items()}
         result = TaskResult(self.provenance(self.name, images, texts, sets, methods, **about))
         right = {}
-        for name, one in fitted.items():
-            scores = images.unit[:].double() @ self.rows(texts, sets[0].classes, one.edit).T
+        for name, edit in fitted.items():
+            scores = images.unit[:].double() @ self.rows(texts, sets[0].classes, edit).T
             hits = scores.argmax(1).numpy() == [own[code] for code in labels.codes]
             right[name] = hits * (1.0 if weights is None else weights)
         result.add_resampled("average", right, n=about["n"], resamples=self.resamples, seed=self.seed)

@@ -249,7 +249,7 @@ def test_published_figures_stand_beside_the_rows_that_repeat_them() -> None:
 
 
 def small() -> Result:
-    part = TaskResult(protocol(), details={"cali": {"lam": 0.1 + 0.2, "strength": 1.0}})
+    part = TaskResult(protocol(methods={"cali": {"lam": 0.1 + 0.2, "strength": 1.0}}))
     part.add("gap", "none", 1 / 3, (0.1, 0.9), n={"images": 9, "smallest group": 2})
     part.add("gap", "cali", 2 / 7, (0.0, 0.9), n={"images": 9}, change=(1 / 3 - 2 / 7, -0.1, 0.2))
     part.add("cosine", "cali", 0.5, n={"prompts": 3}, subset="$a$ / <b>")

@@ -99,10 +99,11 @@ class GenerationTask(Task):
         """Return the prompt set to generate, with the task's own subjects or prompts as its unseen concepts."""
         prompts, groups = self.prompts, tuple[tuple[str, ...], ...]()
         if self.prompts_file is not None:
-            name, reasons = self.prompts_file.name, self._of_file
-            classes = names = tuple(text for text, why in reasons.items() if why is None)
+            name, texts = self.prompts_file.name, read_prompts(self.prompts_file)
+            reasons = balance_prompts(texts, prompts).reasons
+            classes = names = tuple(text for text, why in zip(texts, reasons, strict=True) if why is None)
             if not names:
-                left, came = list(prompts.attributes), dict(Counter(reasons.values()))
+                left, came = list(prompts.attributes), dict(Counter(reasons))
                 raise InvalidInputError(f"{self.prompts_file}: no prompt leaves {left} open, got {came}; add some")
         elif self.subjects:
             # "a photo of a waterbird", and as pairs "a photo of a waterbird with water background", the same with land
@@ -114,12 +115,6 @@ class GenerationTask(Task):
             return prompts
         own: dict[str, Any] = {"held_out_class_names": names, "held_out_classes": classes, "held_out_groups": groups}
         return replace(prompts, name=f"{prompts.name}, {name}", **own)
-
-    @property
-    def _of_file(self) -> dict[str, str | None]:
-        """The prompts of the file, each with the reason why it is left out."""
-        texts = read_prompts(str(self.prompts_file))
-        return dict(zip(texts, balance_prompts(texts, self.prompts).reasons, strict=True))
 
     @property
     def ways(self) -> dict[str, Variant]:
@@ -231,7 +226,8 @@ class GenerationTask(Task):
         flagged = table.groupby("variant", sort=False).flagged.sum().to_dict()
         settings = {"judge fingerprint": judge.fingerprint, "images that the safety checker blackened": flagged}
         if self.prompts_file is not None:
-            settings["left out, by reason"] = dict(Counter(why for why in self._of_file.values() if why is not None))
+            reasons = balance_prompts(read_prompts(self.prompts_file), self.prompts).reasons
+            settings["left out, by reason"] = dict(Counter(why for why in reasons if why is not None))
         results: list[TaskResult] = []
         for attribute in self.attributes:
             read = {one: judge.names[one] for one in attribute.split(" x ")}

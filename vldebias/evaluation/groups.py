@@ -22,7 +22,6 @@ from vldebias.data import Embeddings, Labels, UnitRows, cross
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.classifiers import BASELINES, Examples
 from vldebias.evaluation.images import (
-    Fitted,
     ImageTask,
     disjoint,
     doubt_chance,
@@ -157,12 +156,11 @@ class GroupsTask(ImageTask):
         others, counts = disjoint(reference, images, self.methods)
         with progress.bar(self.name) as bar:
             fitted = self.fit(texts, [prompts], reference=others, edits=edits)
-            about: dict[str, Mapping[str, Any]] = {method: one.about for method, one in fitted.items()}
-            details: dict[str, Mapping[str, Any]] = {method: one.details for method, one in fitted.items()}
-            every: dict[Key, Edit | None] = {(method, None): one.edit for method, one in fitted.items()}
+            about: dict[str, Mapping[str, Any]] = {method: self.about(edit) for method, edit in fitted.items()}
+            every: dict[Key, Edit | None] = {(method, None): edit for method, edit in fitted.items()}
             swept = [one.name for one in map(get_method, self.methods) if one.has_lam]
             for method, lam in product(swept, dict.fromkeys(self.lams)):
-                if lam != details[method].get("lam"):  # its own lambda stands among the others
+                if lam != about[method].get("lam"):  # its own lambda stands among the others
                     every[method, lam] = fit_method(texts, prompts, method, lam, reference=others)
             bar.note(f"{len(every)} methods")
             shared: dict[UnitRows, dict[Key, Tensor]] = {}  # images that several methods share are read once for all
@@ -187,7 +185,7 @@ class GroupsTask(ImageTask):
                     bar.note(name)
                     train_on, source = BASELINES[name]
                     logits, chosen = train_on(examples)
-                    right[name, None], details[name] = logits(whole).argmax(1).numpy() == split.target, LABELLED
+                    right[name, None] = logits(whole).argmax(1).numpy() == split.target
                     about[name] = {"source": source, "chosen": chosen, **LABELLED}
         weights = self.group_weights
         if weights is None and learn is not None:
@@ -201,7 +199,7 @@ class GroupsTask(ImageTask):
             description=ABOUT + (f" {MEDIAN} is {ABOUT_MEDIAN}." if margins else ""),
             n={**{key: split.facts[key] for key in ("images", "unknown")}, **counts},
         )  # fmt: skip
-        result = TaskResult(provenance, details=details)
+        result = TaskResult(provenance)
         self._add_accuracies(result, right, split.groups, weights)
         if margins:
             boot = {"resamples": self.resamples, "seed": self.seed}
@@ -256,7 +254,7 @@ class GroupsTask(ImageTask):
                 interval, n = wilson_interval(int(cells[g, :, 1].sum()), int(size[g])), {"images": int(size[g])}
                 result.add("accuracy", method, value, interval, n=n, change=change, subset=names[g])
 
-    def _cosines(self, provenance: TaskProvenance, fitted: Mapping[str, Fitted], texts: Host) -> list[TaskResult]:
+    def _cosines(self, provenance: TaskProvenance, fitted: Mapping[str, Edit | None], texts: Host) -> list[TaskResult]:
         """Give `cosine` of a class with a value, mean over its texts, and `cosine_spread` over the values."""
         prompts = self.prompts
         by_value = {value: own for value, own in prompts.by_value(prompts.spurious).items() if own}
@@ -269,11 +267,11 @@ class GroupsTask(ImageTask):
             "methods": {method: provenance.methods[method] for method in fitted},
             "settings": {"spurious prompts": by_value},
         }
-        details, tables = {method: one.details for method, one in fitted.items()}, dict[str, NDArray[np.float64]]()
-        for method, one in fitted.items():
-            rows = self.rows(texts, prompts.classes, one.edit)
+        tables = dict[str, NDArray[np.float64]]()
+        for method, edit in fitted.items():
+            rows = self.rows(texts, prompts.classes, edit)
             tables[method] = np.stack([(rows @ texts.embed(own).T).mean(1).numpy() for own in by_value.values()], 1)
-        result = TaskResult(provenance.model_copy(update=about), details=details)
+        result = TaskResult(provenance.model_copy(update=about))
         for (i, name), (j, (value, own)) in product(enumerate(prompts.class_names), enumerate(by_value.items())):
             cosines = {method: float(table[i, j]) for method, table in tables.items()}
             result.add_draws("cosine", cosines, n={"spurious prompts": len(own)}, subset=f"{name} / {value}")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from math import sqrt
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
@@ -49,14 +49,6 @@ Methods = Annotated[
 ]
 
 
-class Fitted(NamedTuple):
-    """Hold a fitted edit (None changes nothing), its entry in the provenance, and lam and strength of its rows."""
-
-    edit: Edit | None
-    about: dict[str, Any]
-    details: dict[str, Any]
-
-
 class ImageTask(Task):
     """Hold the fields that tasks comparing methods on image embeddings share.
 
@@ -88,8 +80,8 @@ class ImageTask(Task):
     def fit(
         self, texts: Host, sets: Sequence[PromptSet], *, neutral: Sequence[str] = (), reference: Any = None,
         edits: Mapping[str, Edit] | None = None,
-    ) -> dict[str, Fitted]:  # fmt: skip
-        """Fit every method of the task and return name -> Fitted: "none" first, then the given edits.
+    ) -> dict[str, Edit | None]:  # fmt: skip
+        """Fit every method of the task and return name -> edit: "none", which has None, first, then the given edits.
 
         neutral: texts whose change is bounded where the sets have no class prompts of their own.
         """
@@ -100,17 +92,19 @@ class ImageTask(Task):
                 raise InvalidInputError(f"edits: got {name!r}, the name of a method; expected another name")
             texts.check(TEXT, edit)
             found[name] = edit
-        return {name: Fitted(None, {}, {}) if edit is None else self._fitted(edit) for name, edit in found.items()}
+        return found
 
-    def _fitted(self, edit: Edit) -> Fitted:
+    def about(self, edit: Edit | None) -> dict[str, Any]:
+        """Return the entry of a method in the provenance, from which its rows have lam, strength and uses_labels."""
+        if edit is None:
+            return {}
         origin = edit.provenance
         (lam, *other) = {*origin.lam} if isinstance(origin.lam, tuple) else (origin.lam,)
-        details: dict[str, Any] = {"lam": lam if lam > 0 and not other else None, "strength": self.strength}
-        details |= {"uses_labels": True} if origin.labels == "given" else {}
         about = {name: getattr(origin, name) for name in ("method", "prompts", "prompts_hash", "labels")}
-        about |= {"side": edit.side, "rank": getattr(edit, "rank", None)}
-        about |= {"choice": origin.choice and origin.choice.to_dict()}
-        return Fitted(edit, details | {name: one for name, one in about.items() if one is not None}, details)
+        about |= {"lam": lam if lam > 0 and not other else None, "strength": self.strength}
+        about |= {"uses_labels": origin.labels == "given" or None, "side": edit.side}
+        about |= {"rank": getattr(edit, "rank", None), "choice": origin.choice and origin.choice.to_dict()}
+        return {name: one for name, one in about.items() if one is not None}
 
     def rows(self, texts: Host, prompts: Sequence[str], edit: Edit | None) -> Tensor:
         """Return the normalised rows (n, d) of prompts from a model with the edit; stated attributes are kept."""
@@ -130,7 +124,7 @@ class ImageTask(Task):
     ) -> TaskProvenance:  # fmt: skip
         """Return what was measured with which model, prompts and images; fields: title, description, n.
 
-        methods: name -> `Fitted.about`. settings: what only measuring knows; the task's own fields are among them.
+        methods: name -> `about`. settings: what only measuring knows; the task's own fields are among them.
         """
         about = images.about
         data = {"images": about, "reference": {} if reference is None else reference.about}

@@ -52,7 +52,6 @@ class TextsTask(Task):
     def measure(self, encoder: Host, *, model: str | None = None, progress: Progress = SILENT) -> list[TaskResult]:
         """Measure every set with a host (`vldebias.hosts.resolve`); model: what it is called, by default its name."""
         results, lam = [], self.lam if get_method(self.method).has_lam else None
-        details = {self.method: {"lam": lam, "strength": 1.0}}
         for name, prompts in self.sets.items():
             provenance = TaskProvenance(
                 task=f"{self.name} {name}",
@@ -64,12 +63,12 @@ class TextsTask(Task):
                 prompts=prompts.name,
                 prompts_hash=prompts.hash,
                 split="texts",
-                methods={NONE: {}, **details},
+                methods={NONE: {}, self.method: {"lam": lam, "strength": 1.0}},
                 seeds=[self.seed],
                 n={"pairs": len(prompts.pairs), "unseen pairs": len(prompts.held_out_pairs)},
                 settings=self.settings({"roles": list(encoder.roles)}),
             )
-            result, problem = TaskResult(provenance, details=details), Problem(encoder, prompts, lam=lam)
+            result, problem = TaskResult(provenance), Problem(encoder, prompts, lam=lam)
             parts = [(part, of) for part, of in (("train", prompts.groups), ("unseen", prompts.held_out_groups)) if of]
             with progress.bar(provenance.task):
                 edits = {role: problem.fit(self.method, role) for role in encoder.roles}

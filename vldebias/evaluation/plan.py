@@ -237,9 +237,7 @@ class GeneratedImages:
         about: dict[str, Any] = {"split": "generated", "n": n, "model": str(model.get("id") or model["pipeline"])}
         about |= {"prompts": plan.prompt_set, "prompts_hash": plan.prompt_set_hash, "methods": plan.variants}
         about |= {"seeds": list(plan.seeds), "fingerprint": model.pop("fingerprint")}
-        own = ("lam", "strength")
-        details = {name: {k: of[k] for k in own if of.get(k) is not None} for name, of in plan.variants.items()}
-        return TaskResult(TaskProvenance(**{**about, "settings": {**model, **settings}, **fields}), details=details)
+        return TaskResult(TaskProvenance(**{**about, "settings": {**model, **settings}, **fields}))
 
 
 def identity(pipe: Any) -> dict[str, Any]:

@@ -91,13 +91,11 @@ class TaskResult:
     """Hold the rows of one task, in the order in which they were added, and what they were measured with.
 
     pictures: file stem -> (caption, plot): what no row can give back, such as strips of images.
-    details: method -> lam, strength, uses_labels of its rows.
     """
 
     provenance: TaskProvenance
     rows: list[Measurement] = field(default_factory=list)
     pictures: dict[str, tuple[str, Plot | Image]] = field(default_factory=dict)
-    details: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def add(
         self, metric: str | Metric, method: str, value: float, interval: Bounds | None = None, *,
@@ -105,12 +103,14 @@ class TaskResult:
     ) -> None:  # fmt: skip
         """Add one row; "none", random rankings and facts have no change.
 
-        interval: None: the value is exact. details: lam, strength, uses_labels beyond `details`. An unknown metric
-        raises InvalidInputError.
+        interval: None: the value is exact. details: lam, strength, uses_labels, by default those that the provenance
+        has of the method. An unknown metric raises InvalidInputError.
         """
         about = get_metric(metric)
         names: Any = {"task": self.provenance.task, "metric": about.name, "method": method, "subset": subset}
-        details = {"better": about.better, "n": dict(n), **self.details.get(method, {}), **details}
+        told = self.provenance.methods.get(method, {})
+        known = {key: told[key] for key in ("lam", "strength", "uses_labels") if told.get(key) is not None}
+        details = {"better": about.better, "n": dict(n), **known, **details}
         own = None if method in (NONE, CHANCE) or about.kind == "fact" else change
         self.rows.append(Measurement(**names, value=value, interval=interval or (value, value), change=own, **details))
 

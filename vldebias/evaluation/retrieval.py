@@ -235,7 +235,7 @@ class RetrievalTask(ImageTask):
                 named, relevant = next(((c, of) for c, of in found if of is not None and c not in columns), ("", None))
                 n = {"queries": len(self.queries), "images": len(held.codes)}
                 provenance = self.provenance(
-                    name, images, texts, sets, {method: one.about for method, one in fitted.items()},
+                    name, images, texts, sets, {method: self.about(edit) for method, edit in fitted.items()},
                     reference=others,
                     title=f"Retrieval, {attribute}: skew of the first results (as in Table 7.5)",
                     description=f"Text queries against a gallery of images; skew over {attribute} of the first k, mean "
@@ -249,10 +249,10 @@ class RetrievalTask(ImageTask):
                         "column of precision": named,
                     },
                 )  # fmt: skip
-                result = TaskResult(provenance, details={method: one.details for method, one in fitted.items()})
+                result = TaskResult(provenance)
                 under: dict[str, Under] = {
-                    method: (partial(self.rows, texts, edit=one.edit), self.images(features, one.edit))
-                    for method, one in fitted.items()
+                    method: (partial(self.rows, texts, edit=edit), self.images(features, edit))
+                    for method, edit in fitted.items()
                 }
                 rows = {method: project(self.queries) for method, (project, _) in under.items()}
                 self._add_skews(result, held, rows, {m: of for m, (_, of) in under.items()}, labels.known, relevant)

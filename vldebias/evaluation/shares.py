@@ -138,7 +138,7 @@ def _corrected_block(
     if few := {method: n for method, n in labels.items() if n < LEAST}:
         warn(f"labels: expected {LEAST} or more of a method, got {few}, not corrected; label more", SuspectInputWarning)
     about = {"task": f"{raw.provenance.task} corrected", "title": "Corrected by people", "description": ABOUT_CORRECTED}
-    result = TaskResult(raw.provenance.model_copy(update=about), details=raw.details)
+    result = TaskResult(raw.provenance.model_copy(update=about))
     before, more = dict[tuple[str, str], Interval](), dict[str, Any]()
     squares = {"discrepancy_squared": dict[str, Floats](), "corrected_discrepancy_squared": dict[str, Floats]()}
     for method in (one for one in counts if labels[one] >= LEAST):

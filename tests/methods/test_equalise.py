@@ -11,6 +11,7 @@ from torch.nn.functional import normalize
 
 import vldebias
 from tests.fewer import few
+from tests.methods.made import normal
 from tests.refusals import refused
 from vldebias.errors import InvalidInputError, ReferenceWarning
 from vldebias.hosts import Host, TextTable, resolve
@@ -74,7 +75,7 @@ def naive_matrix(images: Tensor, within: bool) -> Tensor:
 @given(n=st.integers(60, 200), seed=st.integers(0, 1000), within=st.booleans(), size=st.integers(1, 70))
 def test_scatter_is_the_weighted_sum_over_shrunk_differences(n: int, seed: int, within: bool, size: int) -> None:
     images, *_ = people(n, seed, correlation=0.7, noise=0.3)
-    scatter = split(VALUES, CLASSES if within else None, list(images.split(size))).scatter()
+    scatter = split(VALUES, CLASSES if within else None, list(images.split(size))).scatter
     torch.testing.assert_close(scatter.T @ scatter, naive_matrix(images, within))
 
 
@@ -84,7 +85,7 @@ def test_few_images_that_say_nothing_leave_the_texts_and_many_leave_what_they_sa
     def direction(n: int, tilt: float) -> Tensor:
         images, value, _ = people(n, seed=3, noise=0.6)
         images = normalize(images + tilt * (1 - 2.0 * value)[:, None] * beyond, dim=1)
-        return normalize(split(VALUES, None, images).scatter()[0], dim=0)
+        return normalize(split(VALUES, None, images).scatter[0], dim=0)
 
     few, many = direction(12, 0.0), direction(20_000, 0.5)
     assert abs(float(many @ beyond)) > 0.3 > abs(float(few @ beyond))
@@ -103,8 +104,7 @@ def three_values(n: int, seed: int, difference: Tensor) -> tuple[Tensor, Tensor]
 def test_classes_share_one_difference_unless_they_do_differ() -> None:
     alike, apart = (three_values(600, 0, size * EYE[9]) for size in (0.0, 1.5))
     ranks = [
-        torch.linalg.matrix_rank(split(values, CLASSES, images).scatter(), atol=0.02)
-        for values, images in (alike, apart)
+        torch.linalg.matrix_rank(split(values, CLASSES, images).scatter, atol=0.02) for values, images in (alike, apart)
     ]
     assert ranks[0] == 2  # three values, two directions
     assert ranks[1] > 2  # axis 9 with either sign, beside the values
@@ -112,7 +112,7 @@ def test_classes_share_one_difference_unless_they_do_differ() -> None:
 
 def test_three_values_score_alike_in_both_classes() -> None:
     values, images = three_values(6000, 1, 1.5 * EYE[9])
-    projection = CalibratedProjection.solve([split(values, CLASSES, images).scatter()], None, 1e8)
+    projection = CalibratedProjection.solve([split(values, CLASSES, images).scatter], None, 1e8)
     value = (images @ values.T).argmax(1)
     label = (images @ WATER > images @ LAND).long()
     query = normalize(EYE[4:7] + EYE[9], dim=1)
@@ -133,7 +133,7 @@ def test_a_correlated_class_is_kept_where_means_are_compared_within_classes() ->
 
     def kept(within: bool) -> float:
         means = split(VALUES, CLASSES if within else None, images)
-        return float(CalibratedProjection.solve([means.scatter()], None, 1e6)(LAND - WATER).norm() / 2**0.5)
+        return float(CalibratedProjection.solve([means.scatter], None, 1e6)(LAND - WATER).norm() / 2**0.5)
 
     assert kept(within=False) < 0.9
     assert kept(within=True) > 0.99
@@ -142,23 +142,29 @@ def test_a_correlated_class_is_kept_where_means_are_compared_within_classes() ->
 def test_classes_are_pooled_where_none_has_a_pair_of_its_own() -> None:
     images, *_ = people(60, seed=8, correlation=1.0)  # each class has one value only
     within, pooled = (split(VALUES, classes, images) for classes in (CLASSES, None))
-    torch.testing.assert_close(within.scatter(), pooled.scatter())
+    torch.testing.assert_close(within.scatter, pooled.scatter)
     assert within.stability == pooled.stability
 
 
 def test_a_class_without_a_pair_is_left_out() -> None:
     images, attribute, label = people(400, seed=9)
     means = split(VALUES, CLASSES, images[(label == 0) | (attribute == 0)])  # water has one value only
-    assert means.compared()[0].sum() == (label == 0).sum()
-    land = split(VALUES, None, images[label == 0]).scatter()
-    torch.testing.assert_close(means.scatter(), land)
+    land = split(VALUES, None, images[label == 0]).scatter
+    torch.testing.assert_close(means.scatter, land)
 
 
-def test_stability_tells_signal_from_noise() -> None:
-    noise = normalize(torch.randn(400, DIM, generator=torch.Generator().manual_seed(0), dtype=torch.float64), dim=1)
-    noise[:, :2] = 1e-6 * noise[:, :2]  # split by nothing
-    assert split(VALUES, None, people(400, seed=6)[0]).stability > 0.99
-    assert split(VALUES, None, noise).stability < 0.6
+@pytest.mark.parametrize(("noise", "stable"), [(0.05, True), (0.6, True), (3.0, False)])
+def test_stability_is_the_cosine_between_what_two_halves_give(noise: float, stable: bool) -> None:
+    found, cosines = [], []
+    for seed in range(30):
+        images, *_ = people(120, seed=seed, noise=noise)
+        texts = normalize(normal(2, DIM, seed=5), dim=1) if not stable else VALUES  # texts that split by nothing
+        found.append(split(texts, None, images).stability)
+        halves = [(half, (half @ texts.T).argmax(1)) for half in (images[0::2], images[1::2])]
+        one, other = (half[value == 0].mean(0) - half[value == 1].mean(0) for half, value in halves)
+        cosines.append(float(torch.cosine_similarity(one, other, dim=0)))
+    assert sum(found) / 30 == pytest.approx(sum(cosines) / 30, abs=0.03)
+    assert (sum(found) / 30 > 0.9) == stable
 
 
 @refused(
@@ -167,7 +173,7 @@ def test_stability_tells_signal_from_noise() -> None:
     (lambda: split(VALUES, None, torch.zeros(3, DIM)), "3 of 3"),
     (lambda: split(VALUES, None, torch.full((3, DIM), torch.nan)), "3 of 3"),
     (lambda: split(VALUES, None, torch.ones(3, DIM + 1)), "width 17, texts 16"),
-    (lambda: split(VALUES, None, people(1, seed=7)[0]).scatter(), r"2 images .*\[\d, \d\]"),
+    (lambda: split(VALUES, None, people(1, seed=7)[0]).scatter, r"2 images .*\[\d, \d\]"),
 )
 def test_what_cannot_be_split_is_refused(call: Any) -> None:
     call()
@@ -189,12 +195,12 @@ def test_pseudo_classes_are_read_with_calibrated_texts() -> None:
     table, place = TextTable(rows), label == 0
     leaning = table.embed(["land", "water"], "joint")
     raw = split(VALUES, leaning, images)
-    assert raw.counts.sum(0)[0].tolist() == [int((attribute == 0).sum()), 0]
+    assert raw.counts[0].tolist() == [int((attribute == 0).sum()), 0]
     problem = Problem(table, prompts, reference=Reference(images))
     texts = class_texts(problem, prompts, "joint")
     assert texts is not None
     found = ImageSplit(problem.zero_shot(prompts, "joint"), normalize(texts, dim=1), Reference(images))
-    assert found.counts.sum(0)[0].tolist() == [int(((attribute == k) & place).sum()) for k in (0, 1)]
+    assert found.counts[0].tolist() == [int(((attribute == k) & place).sum()) for k in (0, 1)]
 
 
 # --- on a model
@@ -217,7 +223,7 @@ class TestOnAModel:
         sets = [PROFESSIONS, few(load_prompts("skin-tone"))]  # two and five values
         reference = Reference(features, within_classes=False)
         problem = Problem(model, sets, reference=reference)
-        scatters = [ImageSplit(problem.zero_shot(one, "joint"), None, reference).scatter() for one in problem.sets]
+        scatters = [ImageSplit(problem.zero_shot(one, "joint"), None, reference).scatter for one in problem.sets]
         assert [len(scatter) for scatter in scatters] == [1, 10]
         fitted = vldebias.fit_projection(model, sets, method="equalise", lam=[1e7, 1e7], reference=reference)
         eye = torch.eye(fitted.dim, dtype=torch.float64)
@@ -241,5 +247,5 @@ class TestOnAModel:
 @pytest.mark.parametrize("length", [1e-30, 1e30])
 def test_lengths_whose_squares_float32_cannot_hold_change_nothing(length: float) -> None:
     images = people(40, seed=1)[0].float()
-    scaled = split(VALUES, CLASSES, images * length).scatter()
-    torch.testing.assert_close(scaled, split(VALUES, CLASSES, images).scatter(), rtol=0, atol=1e-6)
+    scaled = split(VALUES, CLASSES, images * length).scatter
+    torch.testing.assert_close(scaled, split(VALUES, CLASSES, images).scatter, rtol=0, atol=1e-6)

@@ -5,22 +5,18 @@ Every candidate is fitted on one part of the evidence, and its effect predicted 
     texts   five folds of the prompt groups, or the set's held-out groups; prompts that state a value replace images.
     images  the two halves of the reference images with their zero-shot values; each is once the test part.
 
-The predicted quantity is the gap of the neutral texts (`PredictedGap`), as a share of the gap without an edit, so 1
-means no change. The changes of both kinds are averaged, each weighted by its precision 1 / (s^2 + ERR^2), where s is
-the bootstrap deviation of the gap without an edit, and ERR the error that remains with any number of rows. A candidate
-can be chosen if the 95 % interval of its change, centred at the value, lies below 0; the smallest gap wins. A choice
-that depends on images must be better by more than the 68 % interval of the difference. All candidates satisfy the bound
-on the neutral texts. Resamples have fixed seeds: the choice is deterministic.
+The predicted quantity is the gap of the neutral texts (`PredictedGap`), as a share of the gap without an edit. The
+changes of both kinds are averaged, each weighted by its precision 1 / (s^2 + ERR^2), where s is the bootstrap deviation
+of the gap without an edit, and ERR the error that remains with any number of rows. All candidates satisfy the bound on
+the neutral texts. Resamples have fixed seeds: the choice is deterministic.
 
-The prediction detects methods that increase bias, because the gap is relative to the spread of a text's scores. If a
-projection removes most of a query, mostly chance directions remain. If these are closer to one value, the gap grows
-although the prompts of a pair have become more similar.
+It detects methods that increase bias, because the gap is relative to the spread of a text's scores: if a projection
+removes most of a query, mostly chance directions remain, and the gap may grow although prompts of a pair are closer.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -73,8 +69,7 @@ class Auto(Method):
         try:
             best, choice = decide(problem, role, [one for one in map(get_method, CANDIDATES) if not one.needs & lacks])
         except UnusableReferenceError as error:
-            reason = str(error).removeprefix("reference: ").partition("; ")[0]
-            warn(f"{problem.label}: method 'auto' does not use the reference images: {reason}", ReferenceWarning)
+            warn(f"{problem.label}: method 'auto' does not use the reference images ({error})", ReferenceWarning)
             return self.fit(replace(problem, reference=None), role)
         if choice.method == "none":
             remedy = "Pass reference= or a prompt set with more concepts, or name a method and measure what it does."
@@ -171,29 +166,26 @@ def decide(
             return CalibratedProjection.identity(problem.host.dim(role), method.name)
         return edit if most is None else bounded(edit, neutral, most, mean=problem.max_loss is None)
 
-    def gaps_of(*candidate: Any) -> dict[str, Tensor]:
-        """Return the gap (folds, attributes, 1 + b) by kind, its mean over the neutral texts, resampled too."""
-        found: dict[str, list[Tensor]] = {kind: [] for kind in folds}
-        for kind, (learn, gaps), known in ((kind, *one) for kind, own in folds.items() for one in own):
-            texts = solved(learn, known, *candidate)(neutral) if candidate else neutral
-            each = torch.stack([gap.of_texts(texts, squared=kind == "images") for gap in gaps])
-            found[kind].append((each * drawn).sum(2) / drawn.sum(1))
-        return {kind: torch.stack(own) for kind, own in found.items()}
-
-    def shares(after: Mapping[str, Tensor]) -> Tensor:
-        """Return gaps as shares (kinds, 1 + b) of those without an edit.
+    def predicted(*candidate: Any) -> Tensor:
+        """Return the gap of the neutral texts, as a share (kinds, 1 + b) of that without an edit.
 
         Each text fold has a share of its own. Both halves of the images have one, since a half may show no gap, and it
-        is of squares without their noise (`PredictedGap.of_texts`).
+        is of squares without their noise (`PredictedGap.of_texts`). Neutral texts are resampled with the rows.
         """
-        found = []
-        for kind, own in after.items():
-            base = before[kind][..., :1]
+        shares = []
+        for kind, own in folds.items():
+            found = []
+            for (learn, gaps), known in own:
+                texts = solved(learn, known, *candidate)(neutral) if candidate else neutral
+                each = torch.stack([gap.of_texts(texts, squared=kind == "images") for gap in gaps])
+                found.append((each * drawn).sum(2) / drawn.sum(1))
+            after = torch.stack(found)  # (folds, attributes, 1 + b)
+            base = before.setdefault(kind, after[..., :1])  # the first call is without an edit
             if kind == "images":
-                found.append((own.mean(0).clamp(min=0) / base.mean(0).clamp(min=_LEAST)).sqrt().mean(0))
+                shares.append((after.mean(0).clamp(min=0) / base.mean(0).clamp(min=_LEAST)).sqrt().mean(0))
             else:
-                found.append((own / base.clamp(min=_TINY)).mean((0, 1)))
-        return torch.stack(found)
+                shares.append((after / base.clamp(min=_TINY)).mean((0, 1)))
+        return torch.stack(shares)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ReferenceWarning)  # half of the images are less certain than all of them
@@ -203,9 +195,8 @@ def decide(
     edits, told, chosen = [CalibratedProjection.identity(problem.host.dim(role))], list[dict[str, Any]](), 0
     reason = f"There are no class prompts, or fewer than {FEWEST} groups state two values and no images can be used."
     if folds:
-        drawn, whole = _draws(len(neutral)), parts(problem)
-        before = gaps_of()
-        gaps, on_images = [shares(before)], [False]
+        drawn, before, whole = _draws(len(neutral)), dict[str, Tensor](), parts(problem)
+        gaps, on_images = [predicted()], [False]
         errors = torch.tensor([ERR[kind] for kind in folds], dtype=torch.float64)
         precision = 1 / (gaps[0][:, 1:].var(1) + errors**2)
         weights = precision / precision.sum()
@@ -214,7 +205,7 @@ def decide(
             if any(edit.method == one.method and np.allclose(edit.lam, one.lam, 1e-6, 0) for one in edits):
                 continue  # the bound lowers several lam to one
             edits.append(edit)
-            gaps.append(shares(gaps_of(method, edit.lam)))
+            gaps.append(predicted(method, edit.lam))
             on_images.append(method.uses_images)
             after, change = gaps[-1][:, 0], _interval(weights @ (gaps[-1] - gaps[0]))
             told.append(
@@ -247,12 +238,11 @@ def _interval(change: Tensor, level: float = 0.95) -> list[float]:
 
 
 def choose(gaps: Sequence[Tensor], on_images: Sequence[bool], weights: Tensor) -> int:
-    """Return the index of the smallest gap (kinds, 1 + b) whose interval excludes no change, or 0 for no edit.
+    """Return the index of the smallest gap (kinds, 1 + b) whose 95 % interval excludes no change, or 0 for no edit.
 
-    It has to be better, beyond the interval of the difference, than
-
-    - the best that uses no image: images that are split by one guess judge what was fitted to that very split;
-    - what texts alone choose: nobody can see whether a reference is like what will be searched.
+    It has to be better, beyond the 68 % interval of the difference, than the best that uses no image (images that are
+    split by one guess judge what was fitted to that split), and than what texts alone choose among these (nobody can
+    see whether a reference is like what will be searched).
     """
 
     def best(among: Sequence[int], judge: Tensor) -> int:
@@ -274,8 +264,8 @@ def _text_folds(problem: Problem, role: str) -> Iterator[Fold]:
     """
 
     def telling(prompts: PromptSet) -> list[int]:
-        values = Counter(group for group, _ in {(group, value) for _, value, group in stating(prompts)})
-        return sorted(group for group, number in values.items() if number > 1)
+        said = {(group, value) for _, value, group in stating(prompts)}
+        return [k for k in range(len(prompts.groups)) if sum(group == k for group, _ in said) > 1]
 
     def only(prompts: PromptSet, kept: Sequence[int]) -> PromptSet:
         return replace(prompts, groups=tuple(prompts.groups[i] for i in kept))

@@ -38,7 +38,7 @@ from vldebias.methods.reference import Reference, zero_shot
 from vldebias.prompts import PromptSet
 
 _FEWEST = 2  # images of a class and value whose mean is used
-_UNSTABLE = 0.8  # cosine between the mean differences of two halves of the reference images
+_UNSTABLE = 0.8  # expected cosine between the mean differences of two halves of the reference images
 _FOREIGN = 3.0  # deviations from images of another space, see `spread_along`
 _SAMPLE = 1000  # rows that are enough to tell
 _TINY = torch.finfo(torch.float64).tiny
@@ -49,79 +49,54 @@ class UnusableReferenceError(InvalidInputError):
 
 
 class ImageSplit:
-    """Sum the unit image features of a reference by zero-shot value and pseudo-class.
+    """Split the unit image features of a reference by zero-shot value and pseudo-class, and compare the means.
 
     Attributes:
-        texts: (a, d), a unit row for each value. sample: the first rows of the images.
-        counts, sums: (2, k, a) and (2, k, a, d), even and odd rows apart, by class and value.
+        counts: (k, a) images by class and value. sample: (n, d), the first of them.
+        scatter: rows X (pairs, d) with X^T X = sum_c w_c D_c D_c^T, weights with sum 1.
+        stability: expected cosine between the m of two halves of the images, the least over pairs of values.
+
+    Raises:
+        UnusableReferenceError: no class has two values with enough rows.
     """
 
     def __init__(self, texts: Tensor, classes: Tensor | None, reference: Reference) -> None:
-        (a, d), self.texts, self.sample, seen = texts.shape, texts, texts[:0], 0
+        (a, d), self.sample = texts.shape, texts[:0]
         classes = texts[:1] if classes is None else classes
-        found = torch.zeros(2, len(classes), a, 1 + d, dtype=torch.float64)
+        found = torch.zeros(len(classes), a, 1 + d, dtype=torch.float64)
         for rows in reference.batches():
-            value, half = zero_shot(rows, texts), (torch.arange(len(rows)) + seen) % 2
-            cell = (half, (rows @ classes.T).argmax(1), value)
-            found.index_put_(cell, pad(rows, (1, 0), value=1.0), accumulate=True)
-            self.sample = torch.cat([self.sample, rows[: max(0, _SAMPLE - seen)]])
-            seen += len(rows)
-        self.counts, self.sums = found[..., 0], found[..., 1:]
-
-    def compared(self) -> tuple[Tensor, Tensor]:
-        """Return counts (2, k', a) and sums of the classes that have two values, or of all classes pooled."""
-        paired = (self.counts.sum(0) >= _FEWEST).sum(1) >= 2
-        if paired.any():
-            return self.counts[:, paired], self.sums[:, paired]
-        return self.counts.sum(1, keepdim=True), self.sums.sum(1, keepdim=True)
-
-    def scatter(self) -> Tensor:
-        """Return rows X (pairs, d) with X^T X = sum_c w_c D_c D_c^T, weights with sum 1.
-
-        Raises:
-            UnusableReferenceError: no class has two values with enough rows.
-        """
-        counts, sums = (halves.sum(0, keepdim=True) for halves in self.compared())
-        raw, own = (one[0] for one in _differences(counts, sums, _FEWEST))  # (p, k, d), (p, k)
+            value = zero_shot(rows, texts)
+            found.index_put_(((rows @ classes.T).argmax(1), value), pad(rows, (1, 0), value=1.0), accumulate=True)
+            self.sample = torch.cat([self.sample, rows[: _SAMPLE - len(self.sample)]])
+        self.counts = found[..., 0]
+        paired = (self.counts >= _FEWEST).sum(1) >= 2
+        found = found[paired] if paired.any() else found.sum(0, keepdim=True)  # all classes are pooled
+        counts, sums = found[..., 0], found[..., 1:]
+        i, j = torch.combinations(torch.arange(a)).T
+        n_i, n_j = counts.T[i], counts.T[j]
+        own = (torch.minimum(n_i, n_j) >= _FEWEST) * n_i * n_j / (n_i + n_j).clamp(min=1)  # (p, k)
         if not (known := own.any(1)).any():
-            seen = self.counts.sum((0, 1)).int().tolist()
+            seen = self.counts.sum(0).int().tolist()
             raise UnusableReferenceError(
                 f"reference: expected at least {_FEWEST} images of two attribute values, got {seen}; pass more"
             )
-        i, j = torch.combinations(torch.arange(len(self.texts)))[known].T
-        raw, own, texts = raw[known], own[known], self.texts[i] - self.texts[j]
+        means = (sums / counts.clamp(min=1)[..., None]).transpose(0, 1)
+        raw, own, texts = (means[i] - means[j])[known], own[known], (texts[i] - texts[j])[known]
         n, parts = counts.sum(), (counts > 0).sum()
         explained = (sums.square().sum(-1) / counts.clamp(min=1)).sum()
         noise = (n - explained).clamp(min=0) / (n - parts).clamp(min=1)  # of unit rows around the means of their parts
         p = own.sum(1)
         mean = (own[..., None] * raw).sum(1) / p[:, None]
+        length = mean.square().sum(1)
+        self.stability = float(((length - noise / p) / (length + noise / p).clamp(min=_TINY)).min())
         texts = (p @ (mean * texts).sum(1) / (p @ texts.square().sum(1)).clamp(min=_TINY)) * texts
         beyond = p @ (mean - texts).square().sum(1) / len(p)
         settled = texts + (1 - noise / beyond.clamp(min=_TINY)).clamp(min=0) * (mean - texts)
-        apart, classes = raw - mean[:, None], (own > 0).sum(1)
-        excess = (own * apart.square().sum(2)).sum(1) - (classes - 1) * noise
-        tau2 = torch.where((classes > 1) & (excess > 0), excess / (p - own.square().sum(1) / p), 0.0)[:, None]
+        apart, several = raw - mean[:, None], (own > 0).sum(1)
+        excess = (own * apart.square().sum(2)).sum(1) - (several - 1) * noise
+        tau2 = torch.where((several > 1) & (excess > 0), excess / (p - own.square().sum(1) / p), 0.0)[:, None]
         share = torch.where(tau2 > 0, tau2 * own / (tau2 * own + noise), 0.0)[..., None]
-        return ((settled[:, None] + share * apart) * (own / p.sum()).sqrt()[..., None])[own > 0]
-
-    @property
-    def stability(self) -> float:
-        """Return the smallest cosine, over pairs of values, between the mean differences of even and of odd rows."""
-        raw, precision = _differences(*self.compared(), 1)
-        even, odd = (raw * precision[..., None]).sum(2)[:, precision[0].any(1)]
-        return min(torch.cosine_similarity(even, odd, dim=1).tolist(), default=0.0)
-
-
-def _differences(counts: Tensor, sums: Tensor, least: int) -> tuple[Tensor, Tensor]:
-    """Return the differences (h, p, k, d) of the means of p pairs of values, and their precisions (h, p, k).
-
-    The precision is 0 where one of the h parts has fewer than `least` rows of either value in the class.
-    """
-    i, j = torch.combinations(torch.arange(counts.shape[2])).T
-    means = (sums / counts.clamp(min=1)[..., None]).transpose(1, 2)
-    n_i, n_j = counts.transpose(1, 2)[:, i], counts.transpose(1, 2)[:, j]
-    enough = (torch.minimum(n_i, n_j) >= least).all(0)
-    return means[:, i] - means[:, j], enough * n_i * n_j / (n_i + n_j).clamp(min=1)
+        self.scatter = ((settled[:, None] + share * apart) * (own / p.sum()).sqrt()[..., None])[own > 0]
 
 
 def foreign(images: Tensor, problem: Problem, prompt_set: PromptSet, role: str) -> str:
@@ -137,19 +112,19 @@ def foreign(images: Tensor, problem: Problem, prompt_set: PromptSet, role: str) 
 
 
 def image_scatter(problem: Problem, prompt_set: PromptSet, role: str, classes: Tensor | None) -> Tensor:
-    """Return the scatter of the differences of image means of one attribute (`ImageSplit.scatter`).
+    """Return the scatter of the differences of image means of one attribute (`ImageSplit`).
 
     Warns:
-        ReferenceWarning: the images are unaligned with the texts, or unstable between halves.
+        ReferenceWarning: the images are unaligned with the texts, or too few.
     """
     within = None if classes is None else normalize(classes, dim=1)
     split = ImageSplit(problem.zero_shot(prompt_set, role), within, problem.reference)
-    scatter, doubt = split.scatter(), foreign(split.sample, problem, prompt_set, role)
+    doubt = foreign(split.sample, problem, prompt_set, role)
     if not doubt and split.stability < _UNSTABLE:
         doubt = (
-            f"two halves of the reference images give different directions (cosine {split.stability:.2f}); they are "
-            "too few, or do not differ in this attribute. Pass more images"
+            f"two halves of the reference images would give different directions (cosine {split.stability:.2f}); they "
+            "are too few, or do not differ in this attribute. Pass more images"
         )
     if doubt:
         warn(f"{prompt_set.name}: {doubt}", ReferenceWarning)
-    return scatter
+    return split.scatter

@@ -45,8 +45,8 @@ class TargetShares(Rowwise):
     Attributes:
         names, shares: of the g groups, and their target shares among the first results.
         quantiles: (g,) standard deviations above its group's mean at which an image is among the first results.
-        left, right: (d, r) of P = I - left right^T, the projection of targets 0. lift: (p, d), row p is w_p P D_p
-            for each pair of groups, by which the target t_p moves an embedding of length 1.
+        plain: (d, d) P, which has targets 0. lift: (p, d), row p is w_p P D_p for each pair of groups, by which the
+            target t_p moves an embedding of length 1.
         covariances: (g, d, d) of the image features of each group.
 
     Laws (tested): shares as among all images and equal covariances give the plain projection; a larger share of a
@@ -54,21 +54,19 @@ class TargetShares(Rowwise):
     """
 
     kind = "target-shares"
-    axes: ClassVar = dict.fromkeys(("shares", "quantiles"), "g") | dict.fromkeys(("left", "right"), "d r")
-    axes |= {"lift": "p d", "covariances": "g d d"}
+    axes: ClassVar = {"shares": "g", "quantiles": "g", "plain": "d d", "lift": "p d", "covariances": "g d d"}
     dtype = torch.float64
 
     names: tuple[str, ...]
     shares: Tensor
     quantiles: Tensor
-    left: Tensor
-    right: Tensor
+    plain: Tensor
     lift: Tensor
     covariances: Tensor
     provenance: Provenance
 
     def _turned(self, unit: Tensor, image: bool) -> Tensor:
-        moved = plain = unit - (unit @ self.right) @ self.left.T
+        moved = plain = unit @ self.plain.T
         i, j = torch.combinations(torch.arange(len(self.names))).T
         for _ in range(_ROUNDS):
             spread = torch.einsum("qd,gde,qe->qg", moved, self.covariances, moved).clamp(min=0).sqrt()
@@ -78,7 +76,7 @@ class TargetShares(Rowwise):
 
 
 class RankShares(Method):
-    """Move retrieval queries so that each group has a target share among the first results.
+    """Fit `TargetShares` to unlabelled images.
 
     Args:
         shares: value or combination of values, "female" or "female/Black", -> share; None: uniform.
@@ -97,28 +95,27 @@ class RankShares(Method):
         Raises:
             InvalidInputError: values out of range, too few images of a group, or shares that cannot be reached.
         """
-        lam, reference = problem.lam if isinstance(problem.lam, (int, float)) else LAM_OF_MODELS, problem.reference
+        lam = problem.lam if isinstance(problem.lam, (int, float)) else LAM_OF_MODELS
         if not 0 < self.top < 1 or lam <= 0:
             raise InvalidInputError(
                 f"expected top, the fraction k / n of the images, in (0, 1), and lam above 0, got {self.top} and {lam}"
             )
-        assert reference is not None  # `check` has refused that
-        rows = torch.cat(list(reference.batches()))
-        group = torch.zeros(len(rows), dtype=torch.long)
+        rows, group = torch.cat([*problem.reference.batches()]), torch.zeros(1, dtype=torch.long)
         for prompts in problem.attributes:
             group = group * len(prompts.attributes) + zero_shot(rows, problem.zero_shot(prompts, role))
         names = tuple(map("/".join, product(*(prompts.attributes for prompts in problem.attributes))))
-        count = group.bincount(minlength=len(names)).double()
-        if count.min() < _FEWEST:
-            found = dict(zip(names, count.int().tolist(), strict=True))
+        own = [rows[group == g] for g in range(len(names))]
+        if min(map(len, own)) < _FEWEST:
             raise InvalidInputError(
-                f"reference: expected at least {_FEWEST} images of every group, got {found}; pass more images"
+                f"reference: expected at least {_FEWEST} images of every group, got "
+                f"{dict(zip(names, map(len, own), strict=True))}; pass more images"
             )
         given = dict.fromkeys(names, 1 / len(names)) if self.shares is None else dict(self.shares)
         if given.keys() != {*names} or min(given.values()) <= 0 or abs(sum(given.values()) - 1) > 1e-6:
             raise InvalidInputError(
                 f"shares: expected positive numbers with sum 1, one for each of {list(names)}, got {given}"
             )
+        count = torch.tensor([len(one) for one in own], dtype=torch.float64)
         shares, among_all = torch.tensor([given[name] for name in names], dtype=torch.float64), count / len(rows)
         most = {n: round(float(x), 3) for n, x, s in zip(names, among_all / self.top, shares, strict=True) if s >= x}
         if most:
@@ -126,18 +123,15 @@ class RankShares(Method):
                 f"shares: too few images of {list(most)}: with top={self.top:.3g} their shares can be at most {most}; "
                 "lower these shares, or top"
             )
-        own = [rows[group == g] for g in range(len(names))]
-        means = torch.stack([one.mean(0) for one in own])
         i, j = torch.combinations(torch.arange(len(names))).T
-        precision = count[i] * count[j] / (count[i] + count[j])
+        means, precision = torch.stack([one.mean(0) for one in own]), count[i] * count[j] / (count[i] + count[j])
         weights, differences = (lam * precision / precision.sum())[:, None], means[i] - means[j]
         plain = CalibratedProjection.solve([differences * weights.sqrt()], None, 1.0)
         return TargetShares(
             names=names,
             shares=shares,
             quantiles=ndtri(1 - shares * self.top / among_all),
-            left=plain.left,
-            right=plain.right,
+            plain=plain.matrix(),
             lift=plain(differences) * weights,
             covariances=torch.stack([torch.cov(one.T, correction=0) for one in own]),
             provenance=Provenance(self.name, lam, uses_images=True),

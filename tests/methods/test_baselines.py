@@ -74,7 +74,7 @@ def test_after_leace_no_affine_probe_beats_a_constant(values: int) -> None:
     codes = torch.randint(values, (400,), generator=torch.Generator().manual_seed(1))
     rows, concept = normal(400, 12, seed=2), one_hot(codes, values).double()
     rows[:, :values] += 2 * concept
-    left, right, shift = leace(Labelled(rows, codes[:, None], (values,)))
+    left, right, shift = leace(Labelled(rows, codes[:, None]))
     erased = rows - (rows @ right) @ left.T + shift
     centred = concept - concept.mean(0)
     assert (rows.T @ centred / 400).abs().max() > 0.1
@@ -90,7 +90,7 @@ def test_no_other_map_that_erases_changes_less() -> None:
     """Against the orthogonal projection of the same direction, and against other oblique ones."""
     codes = torch.arange(2000) % 2
     rows, concept = (normal(2000, 6, seed=2) + codes[:, None]) @ normal(6, 6, seed=3), codes[:, None].double()
-    left, right, _ = leace(Labelled(rows, codes[:, None], (2,)))
+    left, right, _ = leace(Labelled(rows, codes[:, None]))
     centred = rows - rows.mean(0)
     least = ((centred @ right) @ left.T).square().sum(1).mean()
     direction = normalize(centred.T @ (concept - concept.mean()), dim=0)  # what the map has to remove
@@ -105,7 +105,7 @@ def test_leace_is_that_of_its_authors() -> None:
     codes = torch.arange(500) % 3
     rows, concept = normal(500, 10, seed=3) + 0.5 * codes[:, None], one_hot(codes, 3).double()
     rows[:, 0] += codes == 2
-    left, right, shift = leace(Labelled(rows, codes[:, None], (3,)))
+    left, right, shift = leace(Labelled(rows, codes[:, None]))
     settings = {"shrinkage": False, "constrain_cov_trace": False, "svd_tol": 1e-6}
     theirs = oracle.LeaceEraser.fit(rows, concept, **settings)
     torch.testing.assert_close(torch.eye(10, dtype=torch.float64) - left @ right.T, theirs.P)

@@ -164,7 +164,7 @@ def test_stability_is_the_cosine_between_what_two_halves_give(noise: float, stab
         one, other = (half[value == 0].mean(0) - half[value == 1].mean(0) for half, value in halves)
         cosines.append(float(torch.cosine_similarity(one, other, dim=0)))
     assert sum(found) / 30 == pytest.approx(sum(cosines) / 30, abs=0.03)
-    assert (sum(found) / 30 > 0.9) == stable
+    assert (sum(found) / 30 > 0.8) == stable
 
 
 @refused(

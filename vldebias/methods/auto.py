@@ -297,7 +297,7 @@ def _image_folds(problem: Problem, role: str) -> Iterator[Fold]:
     reference = problem.reference
     if reference is None:
         return
-    rows = torch.cat([torch.zeros(0, problem.host.dim(role), dtype=torch.float64), *reference.batches()])
+    rows = torch.cat([*reference.batches()])
     if (different := len(rows.unique(dim=0))) < 2 * FEWEST:
         raise UnusableReferenceError(f"reference: expected at least {2 * FEWEST} different images, got {different}")
     if doubt := next(filter(None, (foreign(rows, problem, s, role) for s in problem.attributes)), ""):

@@ -79,11 +79,11 @@ class ClosedForm(Method):
         if span is None and not any(lams):
             return CalibratedProjection.identity(problem.host.dim(role), self.name)  # (I + 0 M)^-1 = I
         solved = CalibratedProjection.solve(scatters, span, lams or 0.0)
-        return solved.stamped(method=self.name, uses_images=Need.IMAGES in self.needs)
+        return solved.stamped(method=self.name, uses_images=self.uses_images)
 
     def with_images(self) -> ClosedForm:
         """Return the method with the means of the images as a further term."""
-        return self + EQUALISE if self.terms and Need.IMAGES not in self.needs else self
+        return self + EQUALISE if self.terms and not self.uses_images else self
 
     def __add__(self, other: ClosedForm) -> ClosedForm:
         """Return the method with the terms of both."""

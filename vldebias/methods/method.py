@@ -83,10 +83,9 @@ class Method(ABC):
             raise InvalidInputError(
                 f"{problem.label}: method {self.name!r} needs spurious prompts, and the set has none; use method='cali'"
             )
-        if Need.VALUES in self.needs:
-            for prompts in problem.attributes:
-                prompts.by_value()
-        if self.needs & {Need.IMAGES, Need.LABELS} and problem.reference is None:
+        for prompts in problem.attributes if Need.VALUES in self.needs else ():
+            prompts.by_value()
+        if self.uses_images and problem.reference is None:
             labels = ", with labels= or the model's own zero-shot labels" if Need.LABELS in self.needs else ""
             raise InvalidInputError(
                 f"method {self.name!r} needs images: pass reference=, image features (n, d) of this model{labels}"

@@ -108,9 +108,8 @@ class Preset(Method):
                 say_once(f"{NO_EDIT}. No method was named, so 'cali' is fitted instead")
             edit = CALI.fit(problem, role)
             most = max(edit.dim / SPARES, len(problem.attributes))
-            if edit.removed > most:
-                return edit.at_multiple(largest(lambda t: edit.at_multiple(t).removed <= most))
-            return edit
+            enough = edit.removed <= most
+            return edit if enough else edit.at_multiple(largest(lambda t: edit.at_multiple(t).removed <= most))
         best, choice = decide(replace(problem, reference=None), role, [method], [lam], None)
         if not choice.evidence:
             say_once(
@@ -119,12 +118,8 @@ class Preset(Method):
             )
             return method.fit(problem, role)
         if choice.method == "none":
-            choice = replace(choice, reason=f"{method.name!r} is not predicted to help for these texts")
-            warn(
-                f"{problem.label}: the default attaches no edit: {choice.reason}. Pass method={method.name!r} to "
-                "fit it all the same, or reference= to fit to images",
-                AutoDeclinedWarning,
-            )
+            remedy = f"Pass method={method.name!r} to fit it all the same, or reference= to fit to images."
+            warn(f"{problem.label}: the default attaches no edit. {choice.reason} {remedy}", AutoDeclinedWarning)
             best = best.stamped(method="default: none")
         return best.stamped(choice=choice)
 

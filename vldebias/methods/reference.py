@@ -43,7 +43,7 @@ class Reference:
         """
         whole = getattr(self.features, "features", self.features)  # data.Embeddings hold them under that name
         parts = [whole] if hasattr(whole, "shape") else whole
-        for some in (part[start : start + _ROWS] for part in parts for start in range(0, len(part), _ROWS)):
+        for some in (part[start : start + _ROWS] for part in parts for start in range(0, max(1, len(part)), _ROWS)):
             rows = some.detach().cpu() if isinstance(some, Tensor) else torch.from_numpy(some.copy())
             if rows.ndim != 2 or not rows.is_floating_point():
                 came = f"{rows.dtype} {tuple(rows.shape)}"
@@ -69,20 +69,15 @@ def zero_shot(rows: Tensor, texts: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Hold unit rows (n, d) float64, and the index (n, attributes) of their values; -1 is unknown.
-
-    sizes: the number of values of each attribute.
-    """
+    """Hold unit rows (n, d) float64, and the index (n, attributes) of their values; -1 is unknown."""
 
     rows: Tensor
     codes: Tensor
-    sizes: tuple[int, ...]
 
     def one_hot(self) -> tuple[Tensor, Tensor]:
         """Return the rows (m, d) whose attributes are all known, and their values one-hot encoded (m, all values)."""
         known = (self.codes >= 0).all(1)
-        columns = [one_hot(own, size).double() for own, size in zip(self.codes[known].T, self.sizes, strict=True)]
-        return self.rows[known], torch.cat(columns, 1)
+        return self.rows[known], torch.cat([one_hot(own).double() for own in self.codes[known].T], 1)
 
     def known(self) -> list[tuple[Tensor, Tensor]]:
         """Return for each attribute the rows whose value is known, and their codes."""
@@ -115,7 +110,7 @@ def labelled(problem: Problem, role: str) -> Labelled:
         if len(own[own >= 0].unique()) < 2:
             raise InvalidInputError(f"reference: expected labelled images of two or more of {values}")
         columns.append(own)
-    return Labelled(rows, torch.stack(columns, 1), tuple(len(s.attributes) for s in problem.attributes))
+    return Labelled(rows, torch.stack(columns, 1))
 
 
 def _coded(given: Any, prompts: PromptSet) -> Tensor | None:
@@ -147,5 +142,4 @@ def stated_texts(problem: Problem, role: str) -> Labelled:
     """Return the texts of the groups of every attribute, each with the one value that it names."""
     said = [stating(prompts) for prompts in problem.attributes]
     codes = torch.block_diag(*(torch.tensor([[value + 1] for _, value, _ in own]) for own in said)) - 1
-    rows = problem.host.embed([text for own in said for text, *_ in own], role)
-    return Labelled(rows, codes, tuple(len(s.attributes) for s in problem.attributes))
+    return Labelled(problem.host.embed([text for own in said for text, *_ in own], role), codes)

@@ -1,15 +1,15 @@
 """Compute the calibrated projection in closed form, in low rank throughout.
 
 Source: Chuang et al., "Debiasing Vision-Language Models via Biased Prompts" (2023); chapter 7 of the thesis.
-With the m spurious prompts as columns of A and the prompt pairs S,
+With the m spurious prompts as columns of A and the rows X of the prompt pairs S, sqrt(lam/|S|) (z_i - z_j),
 
     P0 = I - A (A^T A)^+ A^T
-    P* = P0 (I + lam/|S| sum_S (z_i - z_j)(z_i - z_j)^T)^-1                                   (Lemma 7.1)
+    P* = P0 (I + X^T X)^-1                                                                    (Lemma 7.1)
 
-The thin SVD of the weighted pair differences, U Sigma V^T, turns the inverse into I - V diag(c) V^T with
-c = sigma^2 / (1 + sigma^2); the SVD of A gives P0 = I - Q Q^T. Hence P* = I - L R^T with
+The SVD of A gives P0 = I - Q Q^T. With C C^T = I + X X^T (Cholesky) and W = X^T C^-T, Woodbury's identity turns the
+inverse into I - W W^T. Hence P* = I - L R^T with
 
-    L = [Q, (I - Q Q^T) V diag(c)]      R = [Q, V]
+    L = [Q, (I - Q Q^T) W]      R = [Q, W]
 
 and no d x d matrix is ever formed. Rows are embeddings, so P* z is `z - (z @ R) @ L.T`.
 """
@@ -26,28 +26,19 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from vldebias.edit import Edit, Provenance
 from vldebias.errors import InvalidInputError
 
 Array = Tensor | np.ndarray
+Weights = float | Sequence[float]
 _EPS = torch.finfo(torch.float64).eps
-_ROUNDED = 1e-8  # how much of the 1 in I + lam M may be lost to rounding
+_ROUNDED = 1e-8  # how much of the 1 in I + X X^T may be lost to rounding
 
 
 class NothingToRemoveError(InvalidInputError):
     """Report that prompts are missing or have equal embeddings, so the projection would be the identity."""
-
-
-def _float64(values: Any, name: str, shape: str) -> Tensor:
-    """Return `values` as a float64 tensor on the CPU, not empty, with as many axes as `shape` names."""
-    # A copy of an ndarray, since torch cannot view read-only arrays or negative strides.
-    tensor = torch.from_numpy(values.copy()) if isinstance(values, np.ndarray) else values
-    fits = isinstance(tensor, Tensor) and tensor.numel() and tensor.ndim == shape.count(",") + 1
-    if not fits or (tensor.ndim == 3 and tensor.shape[1] != 2):
-        came = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(values).__name__
-        raise InvalidInputError(f"{name}: expected a non-empty tensor or ndarray {shape}, got {came}")
-    return tensor.detach().to("cpu", torch.float64)
 
 
 def scatter_of(groups: Sequence[Tensor]) -> Tensor:
@@ -73,7 +64,6 @@ def scatter_of(groups: Sequence[Tensor]) -> Tensor:
     return torch.cat(rows) / math.sqrt(sum(math.comb(len(group), 2) for group in groups))
 
 
-@torch.inference_mode(False)  # a projection fitted inside inference mode must serve calls with gradients
 def span_of(rows: Tensor) -> Tensor:
     """Return an orthonormal basis (d, rank) of the span of rows (m, d), repeated and collinear ones included."""
     _, sigma, vh = torch.linalg.svd(rows, full_matrices=False)
@@ -111,12 +101,7 @@ class CalibratedProjection(Edit):
     spurious_rank: int = 0
 
     def __init__(
-        self,
-        lam: float | Sequence[float] = 1000.0,
-        left: Tensor | None = None,
-        right: Tensor | None = None,
-        provenance: Provenance | None = None,
-        spurious_rank: int = 0,
+        self, lam: Weights = 1000.0, left: Any = None, right: Any = None, provenance: Any = None, spurious_rank: int = 0
     ) -> None:
         """Set the weight of the pairs: one value, or one per attribute. 0 gives the orthogonal projection.
 
@@ -124,7 +109,7 @@ class CalibratedProjection(Edit):
         """
         self._given = lam
         self._cast: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
-        if left is not None and right is not None and provenance is not None:
+        if provenance is not None:
             self.left, self.right, self.provenance, self.spurious_rank = left, right, provenance, spurious_rank
             self.__post_init__()
 
@@ -132,7 +117,7 @@ class CalibratedProjection(Edit):
     def identity(cls, dim: int, method: str = "none") -> CalibratedProjection:
         """Return the projection that changes nothing."""
         nothing = torch.zeros(dim, 0, dtype=torch.float64)
-        return cls(left=nothing, right=nothing, provenance=Provenance(method))
+        return cls(0.0, nothing, nothing, Provenance(method))
 
     def fit(self, pairs: Array | Sequence[Array] | None, spurious: Array | None = None) -> Self:
         """Solve eq. 7.3 (with `spurious`) or eq. 7.4 (without) in closed form, in float64 on the CPU; return self.
@@ -148,7 +133,7 @@ class CalibratedProjection(Edit):
         read = [_float64(one, "pairs", "(n, 2, d)") for one in several]
         scatters = [(one[:, 0] - one[:, 1]) / math.sqrt(len(one)) for one in read]
         removed = None if spurious is None else _float64(spurious, "spurious", "(m, d)")
-        self.__dict__ = vars(self.solve(scatters, removed, self._given)) | {"_given": self._given}
+        self.__dict__ = vars(self.solve(scatters, removed, self._given))  # nothing is left of an earlier fit
         return self
 
     def transform(self, z: Any) -> Any:
@@ -160,8 +145,9 @@ class CalibratedProjection(Edit):
         return {"lam": self._given}
 
     @classmethod
+    @torch.inference_mode(False)  # a projection fitted inside inference mode must serve calls with gradients
     def solve(
-        cls, scatters: Sequence[Tensor], spurious: Tensor | None = None, lam: float | Sequence[float] = 1000.0
+        cls, scatters: Sequence[Tensor], spurious: Tensor | None = None, lam: Weights = 1000.0
     ) -> CalibratedProjection:
         """Return the joint solution over attributes: P0 of all `spurious`, one term lam_k M_k per scatter.
 
@@ -170,12 +156,11 @@ class CalibratedProjection(Edit):
         Raises:
             InvalidInputError: as of `fit`.
         """
-        lams = lam if isinstance(lam, (list, tuple)) else [lam] * max(1, len(scatters))
-        if not all(isinstance(x, (int, float, np.number)) and 0 <= x < math.inf for x in lams):
-            raise InvalidInputError(f"lam: expected a finite number >= 0, or a list of them, got {lam!r}")
-        if scatters and len(lams) != len(scatters):
-            raise InvalidInputError(f"lam: expected one value or one per attribute ({len(scatters)}), got {len(lams)}")
-        lams = tuple(map(float, lams)) if scatters else (0.0,)
+        lams = lam if isinstance(lam, (list, tuple)) else [lam] * len(scatters)
+        fits = all(isinstance(x, (int, float, np.number)) and 0 <= x < math.inf for x in lams)
+        if not fits or len(lams) != len(scatters):
+            expected = f"expected finite numbers >= 0, one value or one per attribute ({len(scatters)})"
+            raise InvalidInputError(f"lam: {expected}, got {lam!r}")
         given = [*scatters] if spurious is None else [*scatters, spurious]
         if len(widths := sorted({rows.shape[1] for rows in given})) > 1:
             raise InvalidInputError(
@@ -183,18 +168,22 @@ class CalibratedProjection(Edit):
             )
         if bad := sum(int((~rows.isfinite()).sum()) for rows in given):
             raise InvalidInputError(f"pairs and spurious: {bad} values are NaN or infinite; check the embeddings")
-        weighted = zip(scatters, lams, strict=False)
-        active = [rows * math.sqrt(x) for rows, x in weighted if x > 0 and rows.any()]
+        rows = [one * math.sqrt(x) for one, x in zip(scatters, lams, strict=True) if x > 0 and one.any()]
         basis = span_of(spurious) if spurious is not None and spurious.any() else None
-        if basis is None and not active:
-            said = "all pair differences and spurious embeddings are zero; check that the prompts of a pair differ"
-            if not any(lams):
-                said = "expected spurious prompts (m, d), or prompt pairs (n, 2, d) and lam above 0"
-            raise NothingToRemoveError(f"fit: nothing to remove: {said}")
-        left, right = _factors(basis, torch.cat(active or [given[0][:0]]))
-        method = "orth" if not active else "cali" if basis is None else "orth-cali"
-        lam = lams[0] if len(set(lams)) == 1 else lams
-        return cls(lam, left, right, Provenance(method, lam), 0 if basis is None else basis.shape[1])
+        if basis is None and not rows:
+            raise NothingToRemoveError(
+                "fit: nothing to remove; expected spurious prompts (m, d), or prompt pairs (n, 2, d) whose embeddings "
+                "differ and lam above 0"
+            )
+        left = right = _root(torch.cat(rows or [given[0][:0]]))
+        if basis is not None:
+            left, right = torch.cat([basis, left - basis @ (basis.T @ left)], 1), torch.cat([basis, right], 1)
+        if left.shape[1] >= len(left):
+            left, right = left @ right.T, torch.eye(len(left), dtype=left.dtype)
+        method = "orth" if not rows else "cali" if basis is None else "orth-cali"
+        weights = tuple(map(float, lams)) or (0.0,)
+        origin = Provenance(method, weights if len({*weights}) > 1 else weights[0])
+        return cls(lam, left, right, origin, 0 if basis is None else basis.shape[1])
 
     @property
     def rank(self) -> int:
@@ -220,9 +209,9 @@ class CalibratedProjection(Edit):
         if isinstance(z, np.ndarray):
             return z if strength == 0 else self(torch.from_numpy(z.copy()), strength).numpy()
         self.check_input(z, strength)
-        if strength == 0 or not self.left.shape[1]:
+        if strength == 0 or not self.rank:
             return z
-        wide = z if z.dtype in (torch.float32, torch.float64) else z.float()
+        wide = z.to(torch.promote_types(z.dtype, torch.float32))
         key = (wide.device, wide.dtype)
         if key not in self._cast:
             with torch.inference_mode(False):  # kept for later calls, which may need gradients of z
@@ -247,46 +236,37 @@ class CalibratedProjection(Edit):
 
     def at_multiple(self, t: float) -> CalibratedProjection:
         """Return (I + t S)^-1 for a projection (I + S)^-1 without P0: the same method with every lam times t."""
-        c, back = self._shrunk
-        scaled = t * c / ((1 - c).clamp(min=_EPS) + t * c)
-        root = (back * scaled.sqrt()).contiguous()
+        c, along = self._shrunk
+        root = along * (t * c / ((1 - c).clamp(min=_EPS) + t * c)).sqrt()
         lam = tuple(t * x for x in self.lam) if isinstance(self.lam, tuple) else t * self.lam
         return CalibratedProjection(lam, root, root, replace(self.provenance, lam=lam))
 
     @cached_property
     def _shrunk(self) -> tuple[Tensor, Tensor]:
-        """Return how much each direction is shrunk, c = lam s^2 / (1 + lam s^2) (r,), and the directions (d, r)."""
-        symmetric = self.left is self.right
-        c, vectors = torch.linalg.eigh(self.left.T @ self.left if symmetric else self.left @ self.right.T)
-        c = c.clamp(min=0)
-        # Of W W^T the eigenvectors are in the space of pairs; W^T brings them back to that of embeddings.
-        return c, self.left @ vectors / c.sqrt().clamp(min=_EPS) if symmetric else vectors
+        """Return the eigenvalues (r,) of I - P* above 0, and their eigenvectors as columns (d, r)."""
+        c, vectors = torch.linalg.eigh(self.right.T @ self.left)
+        return c.clamp(min=0), normalize(self.left @ vectors, dim=0)
 
 
-@torch.inference_mode(False)
-def _factors(basis: Tensor | None, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return left, right of I - P* from the spurious basis Q (d, m) and the weighted difference rows X (n, d).
+def _float64(values: Any, name: str, shape: str) -> Tensor:
+    """Return `values` as a float64 tensor on the CPU, not empty, with as many axes as `shape` names."""
+    # A copy of an ndarray, since torch cannot view read-only arrays or negative strides.
+    tensor = torch.from_numpy(values.copy()) if isinstance(values, np.ndarray) else values
+    fits = isinstance(tensor, Tensor) and tensor.numel() and tensor.ndim == shape.count(",") + 1
+    if not fits or (tensor.ndim == 3 and tensor.shape[1] != 2):
+        came = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(values).__name__
+        raise InvalidInputError(f"{name}: expected a non-empty tensor or ndarray {shape}, got {came}")
+    return tensor.detach().to("cpu", torch.float64)
 
-    In the space of pairs, (I + X^T X)^-1 = I - W^T W with W = C^-1 X and C C^T = I + X X^T (Cholesky; Woodbury's
-    identity). From n >= d on, I + X^T X itself is the smaller matrix.
-    """
-    n, dim = rows.shape
+
+def _root(rows: Tensor) -> Tensor:
+    """Return W (d, r) with (I + X^T X)^-1 = I - W W^T for rows X (n, d)."""
     if float(rows.square().sum()) * _EPS > _ROUNDED:  # beside so much the 1 of I is rounded away; c has it in full
         _, sigma, vh = torch.linalg.svd(rows, full_matrices=False)
         keep = sigma > max(rows.shape) * _EPS * sigma[0]
-        roots = sigma[keep] / torch.hypot(sigma[keep], torch.ones(()).to(sigma))
-        left = right = (vh[keep].T * roots).contiguous()
-    elif n < dim:
-        gram = rows @ rows.T
-        gram.diagonal().add_(1.0)
-        w = torch.linalg.solve_triangular(torch.linalg.cholesky(gram), rows, upper=False).T
-        left = right = w.contiguous()
-    else:
-        right = torch.eye(dim, dtype=rows.dtype)
-        left = right - torch.cholesky_inverse(torch.linalg.cholesky(rows.T @ rows + right))
-    if basis is None:
-        return left, right
-    rest = left - basis @ (basis.T @ left)
-    if left.shape[1] + basis.shape[1] < dim:
-        return torch.cat([basis, rest], 1), torch.cat([basis, right], 1)
-    return basis @ basis.T + rest @ right.T, torch.eye(dim, dtype=rows.dtype)
+        return vh[keep].T * (sigma[keep] / torch.hypot(sigma[keep], torch.ones(()).to(sigma)))
+    if len(rows) > rows.shape[1]:
+        rows = torch.linalg.qr(rows, mode="r").R  # the same X^T X
+    gram = rows @ rows.T
+    gram.diagonal().add_(1.0)
+    return torch.linalg.solve_triangular(torch.linalg.cholesky(gram), rows, upper=False).T.contiguous()

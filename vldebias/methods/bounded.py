@@ -50,12 +50,12 @@ def bounded(edit: Edit, neutral: Tensor, most: float, *, mean: bool = False) -> 
         found = losses(one, neutral)
         return float(found.mean() if mean else found.max()) <= most
 
-    if holds(edit):
-        return edit
-    if not edit.spurious_rank:
-        return edit.at_multiple(largest(lambda t: holds(edit.at_multiple(t))))
-    t = largest(lambda t: holds(replace(edit, left=t * edit.left)))  # I - t (I - P)
-    return replace(edit, left=t * edit.left).stamped(method=f"{edit.method}, bounded")
+    def weaker(t: float) -> CalibratedProjection:
+        if not edit.spurious_rank:
+            return edit.at_multiple(t)
+        return replace(edit, left=t * edit.left).stamped(method=f"{edit.method}, bounded")  # I - t (I - P)
+
+    return edit if holds(edit) else weaker(largest(lambda t: holds(weaker(t))))
 
 
 def largest(holds: Callable[[float], bool]) -> float:

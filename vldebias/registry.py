@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import UserDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from vldebias.errors import InvalidInputError, did_you_mean, warn
@@ -11,7 +10,7 @@ from vldebias.errors import InvalidInputError, did_you_mean, warn
 T = TypeVar("T")
 
 
-class Registry(UserDict[str, T]):
+class Registry(Mapping[str, T]):
     """Map names to registered objects. Entry points of other packages are loaded for a new name, and to list all.
 
     Args:
@@ -22,8 +21,8 @@ class Registry(UserDict[str, T]):
     """
 
     def __init__(self, kind: str, group: str, base: type[Any] | Callable[[Any], str]) -> None:
-        super().__init__()
         self.kind, self.group, self._base, self._searched = kind, group, base, False
+        self.data: dict[str, T] = {}
 
     def register(self, given: Any) -> T:
         """Register `given` and return it; raise InvalidInputError for a wrong kind or a taken name."""
@@ -32,14 +31,11 @@ class Registry(UserDict[str, T]):
             known = f"{base.__module__}.{base.__name__}"
             raise InvalidInputError(f"{self.kind}: expected a {known} with a name, got {given!r}")
         name = given.name if isinstance(base, type) else base(given)
-        self[name] = given
-        return self.data[name]
-
-    def __setitem__(self, name: str, item: T) -> None:
-        if (there := self.data.setdefault(name, item)) != item:
+        if (there := self.data.setdefault(name, given)) != given:
             raise InvalidInputError(f"{self.kind} {name!r}: this name is taken by {there!r}; choose another name")
+        return there
 
-    def __missing__(self, name: str) -> T:
+    def __getitem__(self, name: str) -> T:
         if name in self:
             return self.data[name]
         hint = did_you_mean(name, self.data)

@@ -22,6 +22,7 @@ from vldebias.evaluation.result import NONE
 from vldebias.evaluation.task import Lam, SeveralPrompts, Share, Strict
 from vldebias.files import digest
 from vldebias.hosts import Attachment, attachment_of
+from vldebias.hub import WEIGHTS
 from vldebias.methods import METHODS, Balanced, Method, get_method, load_edit, load_edits
 from vldebias.pictures import INK, read_png, write_png
 from vldebias.progress import SILENT, Progress
@@ -74,7 +75,7 @@ class Variant(Strict):
     @property
     def _saved(self) -> Mapping[str, Edit] | Edit:
         assert self.projection is not None
-        load = load_edit if (self.projection / "config.json").is_file() else load_edits
+        load = load_edit if (self.projection / WEIGHTS).is_file() else load_edits
         return load(self.projection)
 
     def attach(self, pipe: Any) -> Attachment:
@@ -93,7 +94,7 @@ class Variant(Strict):
             return told | {"sets": {one.name: one.hash for one in self.prompts}, "method": method, "lam": self._lam}
         edits = self._saved
         of = (next(iter(edits.values())) if isinstance(edits, Mapping) else edits).provenance
-        lam = of.lam if isinstance(of.lam, float) and getattr(METHODS.get(of.method), "has_lam", True) else None
+        lam = of.lam if isinstance(of.lam, float) and (of.method not in METHODS or METHODS[of.method].has_lam) else None
         told |= {"sets": {of.prompts or "projection": of.prompts_hash or ""}, "method": of.method, "lam": lam}
         return told | {"projection": hash_of([digest(file) for file in sorted(self.projection.rglob("*.safetensors"))])}
 

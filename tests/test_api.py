@@ -47,7 +47,7 @@ class Words(Host):
         return f"words.{role}"
 
     def fingerprint(self, role: str | None = None) -> Fingerprint:
-        return Fingerprint(str(self.seed), (1.0,), (0.5,))
+        return Fingerprint(structure=str(self.seed), tensors=((1.0, 0.5),))
 
     def install(self, attachment: Any) -> Callable[[], None]:
         self.apply = attachment.apply

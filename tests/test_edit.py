@@ -27,7 +27,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.methods import load_edit, load_edits
 from vldebias.projection import CalibratedProjection
 
-FILES = {"projection.safetensors", "config.json", "README.md"}
+FILES = {"projection.safetensors", "README.md"}
 
 
 def fitted(lam: float | list[float] = 1000.0) -> CalibratedProjection:
@@ -37,8 +37,8 @@ def fitted(lam: float | list[float] = 1000.0) -> CalibratedProjection:
     return projection.stamped(
         space="open_clip.joint",
         model_id="ViT-B-32/openai",
-        fingerprint=Fingerprint("ab12", (1.0, 2.5), (0.25, -3.0)),
-        image_fingerprint=Fingerprint("cd34", (1.5,), (0.75,)),
+        fingerprint=Fingerprint(structure="ab12", tensors=((1.0, 0.25), (2.5, -3.0))),
+        image_fingerprint=Fingerprint(structure="cd34", tensors=((1.5, 0.75),)),
         prompts="gender+race",
         prompts_hash="0123+4567",
         stated_words=("man", "woman", "Müller"),
@@ -122,7 +122,7 @@ def test_nothing_in_the_package_unpickles() -> None:
 
 
 NUMBERS = tuple((100.0, 10.0) for _ in range(20))
-PRINT = Fingerprint("a", (100.0,) * 16, (10.0,) * 16, 2.0, NUMBERS, ((3.0, 4.0), (1.0, 0.0)))
+PRINT = Fingerprint(structure="a", tensors=NUMBERS, adapters=2.0, texts=((3.0, 4.0), (1.0, 0.0)))
 
 
 @pytest.mark.parametrize(
@@ -130,13 +130,10 @@ PRINT = Fingerprint("a", (100.0,) * 16, (10.0,) * 16, 2.0, NUMBERS, ((3.0, 4.0),
     [
         ({}, True),
         ({"structure": "b"}, False),
-        ({"norms": (200.0,) * 16}, True),  # those of every tensor decide where both have them
-        ({"norms": (200.0,) * 16, "tensors": ()}, False),
-        ({"waves": (10.6,) * 16, "tensors": ()}, False),
-        ({"norms": (100.4,) * 16, "waves": (10.4,) * 16, "tensors": ()}, True),
-        ({"norms": (100.0,), "waves": (10.0,), "tensors": ()}, False),
+        ({"tensors": NUMBERS[1:]}, False),
         ({"tensors": ((100.4, 10.4),) * 20}, True),  # bfloat16
         ({"tensors": ((100.6, 10.0),) * 20}, False),
+        ({"tensors": ((100.0, 10.6),) * 20}, False),
         ({"tensors": (*NUMBERS[1:], (101.4, 10.0))}, True),
         ({"tensors": (*NUMBERS[1:], (101.6, 10.0))}, False),  # a single tensor
         ({"texts": ((3.0, 4.19), (1.0, 0.0))}, True),
@@ -146,118 +143,91 @@ PRINT = Fingerprint("a", (100.0,) * 16, (10.0,) * 16, 2.0, NUMBERS, ((3.0, 4.0),
     ],
 )
 def test_which_fingerprints_are_of_the_same_weights(change: dict[str, Any], same: bool) -> None:
-    other = replace(PRINT, **change)
+    other = PRINT.model_copy(update=change)
     assert (PRINT.matches(other), other.matches(PRINT)) == (same, same)
     assert PRINT.same_adapters(other) == (other.adapters == 2.0)
     assert PRINT.matches(None)
     assert PRINT.same_adapters(None)
-    assert Fingerprint.of(json.loads(json.dumps(other.to_dict()))) == other
+    assert Fingerprint.model_validate_json(json.dumps(other.to_dict())) == other
 
 
 # ---- the hub, as a folder
 
 
-class FolderHub(huggingface_hub.HfApi):
-    """Stands in for the hub: repositories are folders, and calls are written down."""
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[dict[str, Any]]]:
+    """A folder that stands in for the hub, with a folder for each repository, and the calls, written down."""
+    root, calls = tmp_path / "hub", list[dict[str, Any]]()
 
-    root: Path
-    calls: list[dict[str, Any]]
-
-    def create_repo(self, repo_id: str, **options: Any) -> Any:
-        self.calls.append({"repo_id": repo_id, "token": self.token, **options})
+    def create(repo_id: str, **options: Any) -> Any:
+        calls.append({"repo_id": repo_id, **options})
         return type("Repo", (), {"repo_id": repo_id})
 
-    def upload_folder(self, *, repo_id: str, folder_path: str, commit_message: str) -> str:
-        shutil.copytree(folder_path, self.root / repo_id)
+    def upload(*, repo_id: str, folder_path: str, commit_message: str) -> str:
+        shutil.copytree(folder_path, root / repo_id)
         return f"https://hub.example/{repo_id}/commit/1"
 
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    FolderHub.root, FolderHub.calls = tmp_path / "hub", []
-
     def download(repo_id: str, **options: Any) -> str:
-        FolderHub.calls.append({"repo_id": repo_id, **options})
-        return str(FolderHub.root / repo_id)
+        calls.append({"repo_id": repo_id, **options})
+        return str(root / repo_id)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(huggingface_hub, "HfApi", FolderHub)
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    return FolderHub.root
+    for name, function in {"create_repo": create, "upload_folder": upload, "snapshot_download": download}.items():
+        monkeypatch.setattr(huggingface_hub, name, function)
+    return root, calls
 
 
-def test_push_and_pull(hub: Path) -> None:
-    url = fitted().push_to_hub("someone/gender", private=True, token="hf_made_up")
-    assert url == "https://hub.example/someone/gender/commit/1"
-    loaded = CalibratedProjection.from_pretrained("someone/gender", revision="v1", token="hf_made_up")
+def test_push_and_pull(hub: tuple[Path, list[dict[str, Any]]]) -> None:
+    root, calls = hub
+    assert fitted().push_to_hub("someone/gender", private=True) == "https://hub.example/someone/gender/commit/1"
+    loaded = CalibratedProjection.from_pretrained("someone/gender", revision="v1")
     assert torch.equal(loaded.matrix(), fitted().matrix())
-    created, downloaded = FolderHub.calls
-    assert created == {"repo_id": "someone/gender", "token": "hf_made_up", "private": True, "exist_ok": True}
-    patterns = ["projection.safetensors", "config.json"]
-    assert downloaded == {k: created[k] for k in ("repo_id", "token")} | {"revision": "v1", "allow_patterns": patterns}
-
-
-def test_only_its_own_files_go_with_a_card(hub: Path, folder: Path) -> None:
-    (folder / ".env").write_text("TOKEN=1")
-    (folder / "link").symlink_to("/etc/hostname")
-    assert vldebias.push_to_hub(folder, "user/mine").endswith("user/mine/commit/1")
-    assert {str(path.relative_to(hub)) for path in hub.rglob("*") if not path.is_dir()} == {
-        f"user/mine/{n}" for n in FILES
-    }
-    card = (hub / "user/mine/README.md").read_text()
+    repository = {"repo_id": "someone/gender"}
+    pulled = {"revision": "v1", "allow_patterns": ["*projection.safetensors"]}
+    assert calls == [repository | {"private": True, "exist_ok": True}, repository | pulled]
+    assert {path.name for path in (root / "someone/gender").iterdir()} == FILES
+    card = (root / "someone/gender/README.md").read_text()
     assert card.startswith("---\n")
     assert all(text in card for text in ("library_name: vldebias", "ViT-B-32/openai", "measure before and after"))
 
 
-def test_edits_by_role_go_together(hub: Path) -> None:
+@pytest.mark.usefixtures("hub")
+def test_edits_by_role_go_together() -> None:
     edits = {"sequence": fitted(1.0), "pooled": fitted(2.0)}
     vldebias.push_to_hub(edits, "user/both")
     back = load_edits("user/both")
     assert {role: edit.provenance for role, edit in back.items()} == {r: edit.provenance for r, edit in edits.items()}
 
 
-def test_a_damaged_edit_stays_here(hub: Path, folder: Path) -> None:
-    weights = folder / "projection.safetensors"
-    content = bytearray(weights.read_bytes())
-    content[-3] ^= 1
-    weights.write_bytes(bytes(content))
-    with pytest.raises(InvalidInputError, match="damaged"):
-        vldebias.push_to_hub(folder, "user/mine")
-    assert not hub.exists()
-
-
 def test_offline_and_unknown_repositories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert constants.HF_HUB_OFFLINE, "the tests must never reach the network"
-    for name in ("no-one/nothing", "not a name"):
-        with pytest.raises(InvalidInputError, match=f"{name}: neither a folder nor a repository that can be read"):
+    for name in ("no-one/nothing", "not a name", "/nowhere/at/all", "./nothing", "a/b/c", "x" * 5000):
+        with pytest.raises(InvalidInputError, match=f"{name[:200]}: neither a folder nor a repository"):
             CalibratedProjection.from_pretrained(name)
-    for place in ("/nowhere/at/all", "./nothing", "a/b/c"):
-        with pytest.raises(InvalidInputError, match=f"{place}: no such folder"):
-            CalibratedProjection.from_pretrained(place)
 
 
 # ---- damaged folders
 
 
-def tamper(folder: Path, config: dict[str, Any], tensors: dict[str, Any], *, signed: bool) -> None:
+def tamper(folder: Path, change: dict[str, Any], tensors: dict[str, Any], *, signed: bool) -> None:
     """Change a saved edit; signed: as somebody does who knows how the digest is made."""
     path = folder / "projection.safetensors"
     with safe_open(path, "pt") as file:
-        plain = json.loads(file.metadata()["config"])
-    plain |= {"provenance": plain["provenance"] | config.pop("provenance", {})} | config
-    content = load_file(path) | tensors
+        header = file.metadata()
+    plain = json.loads(header["config"])
+    plain |= {"provenance": plain["provenance"] | change.pop("provenance", {})} | change
+    header["config"], content = json.dumps(plain), load_file(path) | tensors
     if signed:
-        plain["sha256"] = _digest(plain, content)
-    save_file(content, path, {"config": json.dumps(plain)})
-    (folder / "config.json").write_text(json.dumps(plain))
+        header["sha256"] = _digest(header["config"], content)
+    save_file(content, path, header)
 
 
 @refused(
     ({"provenance": {"lam": -1.0}}, {}, True, "lam"),
     ({"provenance": {"extra": 1}}, {}, True, "extra"),
-    ({"provenance": {"fingerprint": {"norms": [1.0]}}}, {}, True, "fingerprint"),
-    ({"format": 2}, {}, True, "format"),
+    ({"provenance": {"fingerprint": {"structure": "a", "tensors": []}}}, {}, True, "fingerprint"),
+    ({"format": 3}, {}, True, "format"),
     ({"settings": {"spurious_rank": "x"}}, {}, True, "integer"),
     ({"kind": "target-shares"}, {}, True, "'target-shares'; expected projection"),
     ({}, {"bias": torch.zeros(1)}, True, "left, right, got .*bias"),
@@ -269,14 +239,6 @@ def test_what_is_no_saved_projection(
 ) -> None:
     tamper(folder, change, tensors, signed=signed)
     CalibratedProjection.from_pretrained(folder)
-
-
-def test_what_is_read_is_the_one_file(folder: Path) -> None:
-    (folder / "config.json").write_text("{}")
-    assert load_edit(folder).provenance == fitted().provenance
-    (folder / "projection.safetensors").unlink()
-    with pytest.raises(InvalidInputError, match=r"projection\.safetensors"):
-        load_edit(folder)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,12 @@
 """Define edits of embeddings, which methods fit; an edit declares its tensors, so it can be checked, saved and loaded.
 
-A folder holds `projection.safetensors`, whose header has the config of the edit with a digest of config and tensors; a
-copy of the config, `config.json`; and a model card. Only the first file is read, and it is replaced atomically.
+A folder holds `projection.safetensors`, whose header has the config of the edit and a digest of config and tensors, and
+a model card. A file is replaced atomically.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -20,60 +19,43 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_type_hints
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model, with_config
+from pydantic import BaseModel, ConfigDict, Field, create_model, with_config
 from torch import Tensor
 
 from vldebias import __version__
 from vldebias.errors import InvalidInputError, VldebiasError
-from vldebias.files import add_tensors, parse_json, write_atomically
-from vldebias.hub import card, find_folder, push_to_hub
+from vldebias.files import add_tensors, write_atomically
+from vldebias.hub import WEIGHTS, card, find_folder, push_to_hub
 
-WEIGHTS, CONFIG = "projection.safetensors", "config.json"
-_NOTHING = {"nothing": torch.zeros(1)}  # in the place of tensors where an edit has none: the file asks for some
 _TOLERANCE = 5e-3  # rounding to bfloat16 moves a tensor by 1.6e-3 of its norm; fine-tuning by a per cent or more
 _TOLERANCE_OF_ONE = 1.5e-2  # for a single tensor: rounding reaches it in none of a million
 _TOLERANCE_OF_TEXTS = 4e-2  # bfloat16 moves what an encoder makes of a text by 1 to 2 per cent of its length
 
 _Lam = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-_strict = with_config(ConfigDict(extra="forbid", strict=True))
 
 
-def _plain(self: Any) -> dict[str, Any]:
-    """Return plain values for JSON."""
-    values: dict[str, Any] = TypeAdapter(type(self)).dump_python(self, mode="json", exclude_defaults=True)
-    return values
-
-
-@_strict
-@dataclass(frozen=True)
-class Fingerprint:
+class Fingerprint(BaseModel, frozen=True, extra="forbid"):
     """Identify weights by two numbers for each tensor (`vldebias.hosts.base`).
 
-    structure: hash of names and shapes. norms, waves: length, and product with a fixed vector, of up to 16 tensors.
-    tensors: the same for every tensor, compared if both fingerprints have it.
+    structure: hash of names and shapes. tensors: of each its length, and its product with a fixed vector.
     adapters: norm of all LoRA weights added to them, 0 without; they do not make the weights differ.
     texts: a few numbers of the embeddings of each of three texts; empty if no text could be embedded.
     """
 
     structure: str
-    norms: tuple[float, ...]
-    waves: tuple[float, ...]
+    tensors: tuple[tuple[float, float], ...] = Field(min_length=1)
     adapters: float = 0.0
-    tensors: tuple[tuple[float, float], ...] = ()
     texts: tuple[tuple[float, ...], ...] = ()
 
     def matches(self, other: Fingerprint | None) -> bool:
         """Return whether both could be of the same weights; True if the other fingerprint is None."""
         if other is None:
             return True
-        whole = bool(self.tensors and other.tensors)
-        pairs = (one.tensors if whole else tuple(zip(one.norms, one.waves, strict=True)) for one in (self, other))
-        mine, others = (np.array(own).reshape(-1, 2) for own in pairs)
-        if self.structure != other.structure or len(mine) != len(others):
+        mine, others = np.array(self.tensors), np.array(other.tensors)
+        if self.structure != other.structure or mine.shape != others.shape:
             return False
         off = np.abs(mine - others) / np.maximum(np.maximum(mine, others)[:, :1], 1e-3)
-        changed = np.linalg.norm(off, axis=0).max() > _TOLERANCE * math.sqrt(len(off))
-        if changed or (whole and off.max() > _TOLERANCE_OF_ONE):
+        if off.max() > _TOLERANCE_OF_ONE or np.sqrt(np.square(off).mean(0)).max() > _TOLERANCE:
             return False
         if len(self.texts) != len(other.texts) or not self.same_adapters(other):
             return True
@@ -84,17 +66,12 @@ class Fingerprint:
         """Return whether both have the same adapters, or none; True if the other is None."""
         return other is None or math.isclose(self.adapters, other.adapters, rel_tol=_TOLERANCE)
 
-    to_dict = _plain
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any] | None) -> Fingerprint | None:
-        """Return the fingerprint that `to_dict` was called on; None stays None."""
-        return None if given is None else TypeAdapter(Fingerprint).validate_json(json.dumps(given))
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return self.model_dump(mode="json", exclude_defaults=True)
 
 
-@_strict
-@dataclass(frozen=True)
-class Choice:
+class Choice(BaseModel, frozen=True, extra="forbid"):
     """Hold what "auto" chose for one role and why: `method` and `lam`, "none" if no method is predicted to help.
 
     candidates: the prediction for each method and lam: "gap", as a share of the gap without an edit (1 is no
@@ -107,11 +84,9 @@ class Choice:
     method: str
     lam: _Lam | tuple[_Lam, ...]
     reason: str
-    candidates: tuple[Mapping[str, Any], ...]
-    evidence: Mapping[str, Mapping[str, int]]
-    settings: Mapping[str, Any]
-
-    to_dict = _plain
+    candidates: list[dict[str, Any]]
+    evidence: dict[str, dict[str, int]]
+    settings: dict[str, Any]
 
     def __str__(self) -> str:
         """Return the decision and the table of candidates, best first."""
@@ -123,7 +98,7 @@ class Choice:
         return "\n".join(lines)
 
 
-@_strict
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class Provenance:
     """Record how and on which model an edit was fitted; attaching compares it with the host.
@@ -263,7 +238,7 @@ class Edit(ABC):
         return f"{type(self).__name__}({self.method}, lam={self.lam}, {self.where()})"
 
     def save_pretrained(self, directory: str | Path) -> Path:
-        """Write tensors, config.json and a model card into `directory` (made if missing); return it.
+        """Write the tensors with their config, and a model card, into `directory` (made if missing); return it.
 
         An interrupted save leaves the previous content or the new edit, never a mixture.
 
@@ -274,21 +249,17 @@ class Edit(ABC):
 
         self.__post_init__()
         folder = Path(directory)
-        tensors = {name: getattr(self, name) for name in self.axes}
-        tensors = {name: one.detach().cpu().contiguous().clone() for name, one in (tensors or _NOTHING).items()}
-        plain = _Config(kind=self.kind, provenance=self.provenance, settings=self.settings()).model_dump(mode="json")
-        plain["sha256"] = _digest(plain, tensors)
+        tensors = {name: getattr(self, name).detach().cpu().contiguous().clone() for name in self.axes}
+        config = _Config(kind=self.kind, provenance=self.provenance, settings=self.settings()).model_dump_json()
+        header = {"format": "pt", "config": config, "sha256": _digest(config, tensors)}
         write_atomically(folder / "README.md", card(self))
-        write_atomically(folder / WEIGHTS, save(tensors, metadata={"format": "pt", "config": json.dumps(plain)}))
-        write_atomically(folder / CONFIG, json.dumps(plain, ensure_ascii=False, indent=2) + "\n")
+        write_atomically(folder / WEIGHTS, save(tensors, metadata=header))
         return folder
 
     push_to_hub = push_to_hub
 
     @classmethod
-    def from_pretrained(
-        cls, directory_or_repo: str | Path, *, revision: str | None = None, token: str | None = None
-    ) -> Self:
+    def from_pretrained(cls, directory_or_repo: str | Path, *, revision: str | None = None) -> Self:
         """Load an edit that `save_pretrained` or `push_to_hub` wrote, from a folder or a hub repository.
 
         Raises:
@@ -296,7 +267,7 @@ class Edit(ABC):
         """
         from safetensors import SafetensorError, safe_open
 
-        weights = find_folder(directory_or_repo, (WEIGHTS, CONFIG), revision, token) / WEIGHTS
+        weights = find_folder(directory_or_repo, revision) / WEIGHTS
         try:
             with safe_open(weights, framework="pt") as file:
                 header = file.metadata() or {}
@@ -304,11 +275,11 @@ class Edit(ABC):
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
             raise InvalidInputError(f"{weights}: missing or unreadable ({error}); save the projection again") from None
-        plain = parse_json(header.get("config", ""), f"{weights}: config")
-        if not isinstance(plain, dict) or _digest(plain, tensors) != plain.get("sha256"):
-            raise InvalidInputError(f"{weights}: damaged: content and digest do not match; save or download it again")
         try:
-            config = _Config.model_validate_json(json.dumps(plain))
+            text = header.get("config", "")
+            if header.get("sha256") != _digest(text, tensors):
+                raise ValueError("damaged: content and digest do not match")
+            config = _Config.model_validate_json(text)
             kind: Any = Edit.kinds.get(config.kind)
             if kind is None or not issubclass(kind, cls):
                 known = sorted(name for name, one in Edit.kinds.items() if issubclass(one, cls))
@@ -316,13 +287,12 @@ class Edit(ABC):
                     f"holds an edit of kind {config.kind!r}; expected {' or '.join(known)}; "
                     "vldebias.load_edit reads every kind that is installed"
                 )
-            tensors = {} if tensors.keys() == _NOTHING.keys() else tensors
             if tensors.keys() != kind.axes.keys():
                 raise ValueError(f"expected the tensors {', '.join(kind.axes)}, got {', '.join(tensors)}")
             settings = dict(_settings_of(kind).model_validate(config.settings))
             edit: Self = kind(**tensors, **settings, provenance=config.provenance)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidInputError(f"{weights}: {error}; fit and save the edit again") from None
+        except (TypeError, ValueError) as error:
+            raise InvalidInputError(f"{weights}: {error}; save the edit or download it again") from None
         return edit
 
 
@@ -356,22 +326,18 @@ def _settings_of(kind: type[Edit]) -> type[BaseModel]:
     return create_model(kind.__name__, **settings)
 
 
-class _Config(BaseModel):
+class _Config(BaseModel, extra="forbid"):
     """Hold everything needed to rebuild an edit except its tensors."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    format: Literal[3] = 3
+    format: Literal[4] = 4
     kind: str
     provenance: Provenance
     settings: dict[str, Any] = {}
     vldebias_version: str = __version__
-    sha256: str = ""
 
 
-def _digest(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 of a config, without its own digest, and the tensors."""
-    content = {key: value for key, value in config.items() if key != "sha256"}
-    total = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
+def _digest(config: str, tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of a config and the tensors."""
+    total = hashlib.sha256(config.encode())
     add_tensors(total, sorted(tensors.items()))
     return total.hexdigest()

@@ -5,7 +5,7 @@ Without a network huggingface_hub tries every file six times, with pauses of 23 
 
 from __future__ import annotations
 
-import logging
+import os
 import socket
 import tempfile
 import threading
@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from vldebias import __version__
-from vldebias.errors import InvalidInputError, warn
+from vldebias.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from vldebias.edit import Edit
 
+WEIGHTS = "projection.safetensors"
 _PATIENCE = 3.0  # seconds for the hub to answer; the libraries ask for a minute before they give up
 
 NO_CODE: dict[str, Any] = {"trust_remote_code": False}
@@ -32,40 +33,39 @@ NO_CODE: dict[str, Any] = {"trust_remote_code": False}
 def asked_once(name: str | Path | None = None) -> Iterator[str]:
     """Check whether the hub answers and yield the reason if not, else ""; without it libraries only read their caches.
 
-    name: what is loaded; for a local file or folder the check is skipped. Root log messages become warnings.
+    name: what is loaded; for a local file or folder the check is skipped.
     """
     if name is not None and Path(name).exists():
         yield ""
         return
     from huggingface_hub import constants
 
-    server, before, answered = urlsplit(constants.ENDPOINT), constants.HF_HUB_OFFLINE, threading.Event()
+    before = constants.HF_HUB_OFFLINE
+    why = "HF_HUB_OFFLINE is set" if before else f"{constants.ENDPOINT} does not answer"
+    if not before and _answers(constants.ENDPOINT):
+        why = ""
+    constants.HF_HUB_OFFLINE = bool(why)  # read at every request
+    try:
+        yield why
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def _answers(endpoint: str) -> bool:
+    server, answered = urlsplit(endpoint), threading.Event()
+    address = server.hostname or "", server.port or (80 if server.scheme == "http" else 443)
 
     def ask() -> None:
-        address = server.hostname or "", server.port or (80 if server.scheme == "http" else 443)
         with suppress(OSError):
             socket.create_connection(address, timeout=_PATIENCE).close()
             answered.set()
 
-    def told(record: logging.LogRecord) -> bool:
-        if record.name == "root":  # open_clip; libraries with a name print their own
-            warn(record.getMessage())
-        return False
-
-    why = "HF_HUB_OFFLINE is set" if before else ""
-    if not before and not urllib.request.getproxies().get("https"):  # a proxy knows names that this machine does not
-        threading.Thread(target=ask, daemon=True).start()  # looking up a name has no time limit of its own
-        why = "" if answered.wait(_PATIENCE) else f"{server.hostname} does not answer"
-    root, handler = logging.getLogger(), logging.Handler(logging.WARNING)
-    handler.addFilter(told)
-    constants.HF_HUB_OFFLINE = bool(why)  # read at every request
-    if not root.handlers:  # else logging would set the root up, for other libraries as well
-        root.addHandler(handler)
-    try:
-        yield why
-    finally:
-        root.removeHandler(handler)
-        constants.HF_HUB_OFFLINE = before
+    if urllib.request.getproxies().get("https"):  # a proxy knows names that this machine does not
+        return True
+    asking = threading.Thread(target=ask, daemon=True)  # looking up a name has no time limit of its own
+    asking.start()
+    asking.join(_PATIENCE)
+    return answered.is_set()
 
 
 def reason(error: BaseException) -> str:
@@ -80,62 +80,47 @@ def reason(error: BaseException) -> str:
     return first if understood else f"{type(error).__name__}: {first}"
 
 
-def find_folder(name: str | Path, patterns: Sequence[str], revision: str | None, token: str | None) -> Path:
-    """Return a local folder, or download the files of a hub repository that match `patterns` and return their folder.
+def find_folder(name: str | Path, revision: str | None) -> Path:
+    """Return a local folder, or download the edits of a hub repository and return their folder.
 
     Raises:
         InvalidInputError: no such folder, and no repository of this name that can be read.
     """
-    name = str(name)
-    if len(name) < 4000 and Path(name).is_dir():
+    if os.path.isdir(name):
         return Path(name)
-    expected = "expected a folder written by save_pretrained or the name of a hub repository"
-    if Path(name).is_absolute() or name.startswith(".") or name.count("/") > 1:
-        raise InvalidInputError(f"{name[:200]}: no such folder; {expected}")
     from huggingface_hub import snapshot_download
 
     try:
         with asked_once():
-            return Path(snapshot_download(name, revision=revision, token=token, allow_patterns=list(patterns)))
+            return Path(snapshot_download(str(name), revision=revision, allow_patterns=[f"*{WEIGHTS}"]))
     except (OSError, ValueError) as error:  # every error of the hub is one of the two
-        why = f"neither a folder nor a repository that can be read ({reason(error)[:300]})"
-        raise InvalidInputError(f"{name[:200]}: {why}; {expected}") from error
+        raise InvalidInputError(
+            f"{str(name)[:200]}: neither a folder nor a repository that can be read ({reason(error)[:300]}); expected "
+            "a folder written by save_pretrained or the name of a hub repository"
+        ) from error
 
 
-def push_to_hub(
-    edits: Edit | Mapping[str, Edit] | str | Path,
-    repo_id: str,
-    *,
-    private: bool | None = None,
-    token: str | None = None,
-) -> str:
-    """Upload fitted edits and a model card, without model weights; return the URL of the commit.
-
-    edits: one edit, edits by role, or a folder with either, which is loaded first so that damaged files are refused.
+def push_to_hub(edits: Edit | Mapping[str, Edit], repo_id: str, *, private: bool | None = None) -> str:
+    """Upload a fitted edit, or edits by role, and a model card, without model weights; return the URL of the commit.
 
     Raises:
-        InvalidInputError: no edits or damaged ones, or the hub cannot be reached or denies write access.
+        InvalidInputError: the hub cannot be reached or denies write access.
     """
     import huggingface_hub
 
-    from vldebias.methods import load_edit, load_edits
-
-    if isinstance(edits, str | Path):
-        edits = load_edit(edits) if (Path(edits) / "config.json").is_file() else load_edits(edits)
     given: Mapping[str, Edit] = edits if isinstance(edits, Mapping) else {"": edits}
-    hub = huggingface_hub.HfApi(token=token)
     with tempfile.TemporaryDirectory() as made:
         for role, edit in given.items():
             edit.save_pretrained(Path(made) / role)
         Path(made, "README.md").write_text(card(edit, [role for role in given if role]), encoding="utf-8")
         try:
-            repo = hub.create_repo(repo_id=repo_id, private=private, exist_ok=True).repo_id
+            repo = huggingface_hub.create_repo(repo_id, private=private, exist_ok=True).repo_id
             message = f"Upload an edit (vldebias {__version__})"
-            return str(hub.upload_folder(repo_id=repo, folder_path=made, commit_message=message))
+            return str(huggingface_hub.upload_folder(repo_id=repo, folder_path=made, commit_message=message))
         except (OSError, ValueError, huggingface_hub.errors.HTTPError) as error:
             raise InvalidInputError(
                 f"{repo_id}: not uploaded: {reason(error)}; expected a connection to the hub and a token with write "
-                "access (`hf auth login`, or token=)"
+                "access (`hf auth login`, or HF_TOKEN)"
             ) from error
 
 
@@ -157,5 +142,5 @@ An edit of text embeddings ({origin.method}) that mitigates what its prompt set 
     attachment = vldebias.debias(model, vldebias.methods.{load}("this repository or folder"))
 
 It is refused for weights other than those it was fitted on. Roles: {", ".join(roles) or "one"}. Prompt set:
-`{origin.prompts}` (hash `{origin.prompts_hash}`). `config.json` has the rest.
+`{origin.prompts}` (hash `{origin.prompts_hash}`). The header of `{WEIGHTS}` has the rest.
 """

@@ -86,7 +86,7 @@ def _model(name: str, pretrained: str | None) -> Loaded:
         called = name if pretrained is not None or name.startswith(_SCHEMAS) else f"local-dir:{name}"
         if called not in open_clip.list_models() and not called.startswith(_SCHEMAS):
             raise InvalidInputError(f"{name!r} is not an open_clip architecture; see open_clip.list_models()")
-        made, _, preprocess = open_clip.create_model_and_transforms(called, pretrained=pretrained)
+        made, preprocess = open_clip.create_model_from_pretrained(called, pretrained=pretrained)
         shown = name if pretrained is None else f"{name}/{pretrained}"
         return Loaded(made.eval(), shown, open_clip.get_tokenizer(called), preprocess)
     transformers = need("transformers")

@@ -285,7 +285,7 @@ def test_rounding_of_the_fingerprint_is_not_another_model(whole: GeneratedImages
     """The images keep the fingerprint that the plan was begun with, and none is generated again."""
     given, before = task(), contents(whole.folder)
     model = given.plan(identity(sd())).model
-    rounded = model["fingerprint"] | {"norms": [x + 1e-6 for x in model["fingerprint"]["norms"]]}
+    rounded = model["fingerprint"] | {"tensors": [[x + 1e-6, y] for x, y in model["fingerprint"]["tensors"]]}
     made = generate(sd(), given.plan(model | {"fingerprint": rounded}), given.ways, whole.folder)
     assert made.plan == whole.plan
     assert contents(whole.folder) == before
@@ -298,7 +298,7 @@ def test_one_fingerprint_stands_for_all_components() -> None:
     joint, same, tuned, part, unknown = (
         identity(one)["fingerprint"] for one in (sd(), sd(), trained(), fewer, offloaded)
     )
-    assert [Fingerprint.of(joint).matches(Fingerprint.of(one)) for one in (same, tuned, part)] == [True, False, False]
+    assert [Fingerprint(**joint).matches(Fingerprint(**one)) for one in (same, tuned, part)] == [True, False, False]
     assert unknown is None
 
 

@@ -75,11 +75,11 @@ def test_committed_result_is_of_the_shipped_suite_and_weights() -> None:
     told = {protocol.task: protocol for protocol in result.provenance}
     assert all(one.prompts_hash == load_prompts(one.prompts).hash for one in told.values())
     assert told["generation gender"].seeds == [0, 1, 2]
-    committed = {name: Fingerprint.of(one.fingerprint) for name, one in told.items()}
+    committed = {name: Fingerprint(**one.fingerprint) for name, one in told.items()}
     model, _, tokenizer = load_clip()
     assert committed["birds"].matches(resolve(model, tokenizer=tokenizer).fingerprint())
     drawn = identity(load_pipeline())["fingerprint"]
-    assert committed["generation gender"].matches(Fingerprint.of(drawn))
+    assert committed["generation gender"].matches(Fingerprint(**drawn))
 
 
 def test_the_weights_of_the_groups_are_those_of_the_training_renders() -> None:

@@ -51,7 +51,7 @@ class TowerHost(Host):
         return f"tower.{role}"
 
     def fingerprint(self, role: str | None = None) -> Fingerprint:
-        return Fingerprint("letters", (1.0,), (0.5,))
+        return Fingerprint(structure="letters", tensors=((1.0, 0.5),))
 
     def install(self, attachment: Attachment) -> Callable[[], None]:
         def change(original: Any, call: Any) -> Tensor:

@@ -86,7 +86,7 @@ def debias_command(
         said = {s.name: asdict(Diagnostics.of(host, role, edit, s)) for s in shown}
         roles[role] = {"folder": folder, "projection": repr(edit), "diagnostics": said}
         if edit.provenance.choice is not None:
-            roles[role]["choice"] = edit.provenance.choice.to_dict()
+            roles[role]["choice"] = edit.provenance.choice.model_dump(mode="json")
             say(edit.provenance.choice)
         say(f"{role}: {edit!r}" + (f" -> {folder}" if folder else ""))
         for name, measures in said.items():

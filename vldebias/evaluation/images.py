@@ -103,7 +103,8 @@ class ImageTask(Task):
         about = {name: getattr(origin, name) for name in ("method", "prompts", "prompts_hash", "labels")}
         about |= {"lam": lam if lam > 0 and not other else None, "strength": self.strength}
         about |= {"uses_labels": origin.labels == "given" or None, "side": edit.side}
-        about |= {"rank": getattr(edit, "rank", None), "choice": origin.choice and origin.choice.to_dict()}
+        choice = origin.choice and origin.choice.model_dump(mode="json")
+        about |= {"rank": getattr(edit, "rank", None), "choice": choice}
         return {name: one for name, one in about.items() if one is not None}
 
     def rows(self, texts: Host, prompts: Sequence[str], edit: Edit | None) -> Tensor:

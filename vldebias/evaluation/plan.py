@@ -182,7 +182,7 @@ class Plan(Strict):
             write_atomically(folder / PLAN, self.model_dump_json(indent=1) + "\n")
         kept = GeneratedImages.open(folder)
         old, new = (plan.model_dump(mode="json", exclude={"model"}) | plan.model for plan in (kept.plan, self))
-        was, now = (Fingerprint.of(one.pop("fingerprint", None)) for one in (old, new))
+        was, now = (mark and Fingerprint(**mark) for mark in (one.pop("fingerprint", None) for one in (old, new)))
         differ = [] if was is None or was.matches(now) else ["the weights differ"]
         for key in [key for key in {**old, **new} if old.get(key) != new.get(key)]:
             before, after = (shortened(json.dumps(one.get(key)), 120) for one in (old, new))
@@ -245,14 +245,14 @@ def identity(pipe: Any) -> dict[str, Any]:
     components = sorted(pipe.components.items())
     modules = {name: getattr(m, "_orig_mod", m) for name, m in components if isinstance(m, nn.Module)}
     prints = [one.to_dict() for m in modules.values() if (one := weights_fingerprint(m)) is not None]
-    joint = {key: [x for one in prints for x in one.get(key, [])] for key in ("norms", "waves", "tensors")}
+    joint = [numbers for one in prints for numbers in one["tensors"]]
     structure = hash_of([list(modules), [one["structure"] for one in prints]])
     # Private entries say which values were defaults, in an order that changes from process to process.
     scheduler = sorted((key, value) for key, value in pipe.scheduler.config.items() if not key.startswith("_"))
     return {
         "pipeline": type(pipe).__name__,
         "id": str(getattr(pipe, "name_or_path", None) or "") or None,
-        "fingerprint": {"structure": structure, **joint} if prints and len(prints) == len(modules) else None,
+        "fingerprint": {"structure": structure, "tensors": joint} if prints and len(prints) == len(modules) else None,
         "scheduler": f"{type(pipe.scheduler).__name__} {hash_of(scheduler)}",
         "adapters": sorted({name for m in modules.values() for name in getattr(m, "peft_config", None) or ()}),
         "precision": sorted({str(p.dtype).removeprefix("torch.") for m in modules.values() for p in m.parameters()}),

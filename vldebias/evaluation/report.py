@@ -394,6 +394,6 @@ def _notes(a: Result, b: Result) -> Iterator[str]:
     for two in (two for two in b.provenance if two.task in before):
         both = before[two.task], two
         yield from differing(two.task, *(one.model_dump(exclude=texts) for one in both))
-        mine, other = (Fingerprint.of(one.fingerprint) for one in both)
+        mine, other = (None if one.fingerprint is None else Fingerprint(**one.fingerprint) for one in both)
         if mine is not None and not mine.matches(other):
             yield f"{two.task}: fingerprint of the weights differs"

@@ -29,6 +29,7 @@ from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, UnsupportedHostError, did_you_mean, need
 from vldebias.hosts import Host, TextTable, resolve
 from vldebias.hosts.base import TEXT
+from vldebias.hub import WEIGHTS
 from vldebias.loading import Loaded, load_host
 from vldebias.methods import load_edit, load_edits
 from vldebias.miniature.words import WORLDS
@@ -123,7 +124,7 @@ class Session:
         """Return the edits that were given from Python, or saved before, by the names of their folders."""
         edits: dict[str, Edit] = dict(self.given.get("edits", {}))
         for path in self.options.projections:
-            by_role = {TEXT: load_edit(path)} if (path / "config.json").is_file() else load_edits(path)
+            by_role = {TEXT: load_edit(path)} if (path / WEIGHTS).is_file() else load_edits(path)
             if TEXT not in by_role:
                 raise InvalidInputError(f"{path}: got edits of {sorted(by_role)}; expected one of {TEXT!r}")
             edits[path.resolve().name] = by_role[TEXT]

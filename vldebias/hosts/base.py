@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, cast
 from weakref import WeakKeyDictionary
 
@@ -194,7 +194,7 @@ class Host(ABC):
         generator = torch.Generator().manual_seed(0)
         directions = torch.randn(rows.shape[1], 16, generator=generator, dtype=torch.float64)
         numbers = rows @ directions / math.sqrt(16)
-        return replace(mark, texts=tuple(tuple(round(x, 5) for x in row) for row in numbers.tolist()))
+        return mark.model_copy(update={"texts": tuple(tuple(round(x, 5) for x in row) for row in numbers.tolist())})
 
     @property
     def weights(self) -> dict[str, Any] | None:
@@ -232,7 +232,6 @@ class Host(ABC):
 TEXTS = ("a photo of a tree", "two small dogs are playing in the park", "The old town hall, in winter.")
 """Texts whose embeddings are part of a fingerprint; none of them is about people."""
 
-_TENSORS = 16  # spread over the depth of the tower, whose numbers stand beside those of all
 _VALUES = 65536  # read of a tensor that is not read whole, so that a T5-XXL costs little more than a small CLIP
 _WHOLE = 1 << 21  # values: every head that ends in a space of images and texts is smaller
 # Of mean square 1, following no pattern of the weights; longer tensors repeat it.
@@ -250,31 +249,23 @@ def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
     # without adapters: loading a LoRA does not change which base weights these are
     plain = [(name.replace(".base_layer", ""), one) for name, one in named if "lora_" not in name]
     plain.sort(key=lambda one: one[0])
-    tensors = [one for _, one in plain]
-    count = min(_TENSORS, len(tensors))
-    sample = [tensors[i * len(tensors) // count] for i in range(count)]
-    if not tensors or any(one.is_meta for one in sample):
+    if not plain or any(one.is_meta for _, one in plain):
         return None
     structure = "".join(f"{name}{tuple(one.shape)}" for name, one in plain)
-    norms, waves = zip(*(_numbers(one, few=True) for one in sample), strict=True)
     return Fingerprint(
-        hashlib.sha256(structure.encode()).hexdigest()[:16],
-        norms,
-        waves,
+        structure=hashlib.sha256(structure.encode()).hexdigest()[:16],
+        tensors=tuple(_numbers(one) for _, one in plain),
         adapters=round(adapters_length(modules), 6),
-        tensors=() if any(one.is_meta for one in tensors) else tuple(map(_numbers, tensors)),
     )
 
 
-def _numbers(parameter: Tensor, few: bool = False) -> tuple[float, float]:
+def _numbers(parameter: Tensor) -> tuple[float, float]:
     """Return length and product with the wave, in float64, so that sums in another order round to the same."""
     whole = parameter.detach()
     if type(whole) is not Tensor and hasattr(type(whole), "dequantize"):  # torchao: a tensor of its own kind
         whole = whole.dequantize()
     flat = whole.flatten()
-    if few:
-        flat = flat[:: max(1, len(flat) // _VALUES)][:_VALUES]
-    elif len(flat) > _WHOLE:  # an odd step reads other columns in each row
+    if len(flat) > _WHOLE:  # an odd step reads other columns in each row
         flat = flat[:: len(flat) // _VALUES | 1]
     wide = flat.to("cpu", torch.float64)
     product = sum(float(part @ _WAVE[: len(part)]) for part in wide.split(_VALUES))

@@ -3,12 +3,11 @@
 `METHODS` maps names to methods. Add one with `register_method`, or an entry point of the group "vldebias.methods".
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
-from vldebias.edit import CONFIG, WEIGHTS, Edit
+from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError
-from vldebias.hub import find_folder
+from vldebias.hub import WEIGHTS, find_folder
 from vldebias.methods import auto as auto
 from vldebias.methods import baselines as baselines
 from vldebias.methods.baselines.queries import Lian as Lian
@@ -29,30 +28,27 @@ from vldebias.methods.target_shares import RankShares as RankShares
 from vldebias.methods.target_shares import TargetShares as TargetShares
 
 
-def load_edit(directory_or_repo: str | Path, *, revision: str | None = None, token: str | None = None) -> Edit:
+def load_edit(directory_or_repo: str | Path, *, revision: str | None = None) -> Edit:
     """Load an edit of any kind that `save_pretrained` or `push_to_hub` wrote, from a folder or a hub repository.
 
     Raises:
         InvalidInputError: no such folder or repository, damaged files, or a kind that no installed package knows.
     """
     list(METHODS)  # those of other packages bring their own kinds
-    edit: Edit = Edit.from_pretrained(directory_or_repo, revision=revision, token=token)
+    edit: Edit = Edit.from_pretrained(directory_or_repo, revision=revision)
     return edit
 
 
-def load_edits(
-    directory_or_repo: str | Path, *, revision: str | None = None, token: str | None = None
-) -> Mapping[str, Edit]:
+def load_edits(directory_or_repo: str | Path, *, revision: str | None = None) -> dict[str, Edit]:
     """Load role -> edit from a folder or hub repository that `vldebias debias --out` wrote, one folder per role.
 
     Raises:
         InvalidInputError: no such folders.
     """
-    patterns = [f"*/{WEIGHTS}", f"*/{CONFIG}"]
-    folder = find_folder(directory_or_repo, patterns, revision, token)
-    roles = sorted(path.parent for path in folder.glob(f"*/{WEIGHTS}"))
-    if not roles:
+    folder = find_folder(directory_or_repo, revision)
+    edits = {path.parent.name: load_edit(path.parent) for path in sorted(folder.glob(f"*/{WEIGHTS}"))}
+    if not edits:
         raise InvalidInputError(
             f"{folder}: expected one folder per role with a {WEIGHTS}, as `vldebias debias --out` writes"
         )
-    return {path.name: load_edit(path) for path in roles}
+    return edits

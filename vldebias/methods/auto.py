@@ -228,8 +228,9 @@ def decide(
     for kind, own in folds.items():
         rows = sum(len(gap.centred) for (_, gaps), _ in own for gap in gaps)
         evidence[kind] = {"neutral texts": len(neutral), "folds": len(own), "rows": rows}
-    best, settings = edits[chosen], {"max_loss": most, "resamples": RESAMPLES, "level": 0.95}
-    return best, Choice(problem.label, best.method, best.lam, reason, tuple(told), evidence, settings)
+    best, bound = edits[chosen], {"max_loss": most, "resamples": RESAMPLES, "level": 0.95}
+    fitted: dict[str, Any] = {"prompts": problem.label, "method": best.method, "lam": best.lam, "reason": reason}
+    return best, Choice(**fitted, candidates=told, evidence=evidence, settings=bound)
 
 
 def _interval(change: Tensor, level: float = 0.95) -> list[float]:

@@ -67,8 +67,8 @@ def test_pairs_are_all_pairs_of_each_group() -> None:
 def test_pairs_are_stated_and_queries_are_not() -> None:
     def law(prompts: PromptSet) -> bool:
         stated = StatedWords(prompts.stated_words)
-        told = all(stated.match(prompt) for group in prompts.groups for prompt in group)
-        return told and not any(stated.match(prompt) for prompt in (*prompts.classes, *prompts.held_out_classes))
+        told = all(stated.find(prompt) for group in prompts.groups for prompt in group)
+        return told and not any(stated.find(prompt) for prompt in (*prompts.classes, *prompts.held_out_classes))
 
     assert failing(law) == []
 
@@ -153,8 +153,8 @@ def test_fairface_is_made_of_its_parts() -> None:
 )
 def test_stated_words_tell_requests_from_look_alikes(name: str, stated: str, left: str) -> None:
     words = StatedWords(load_prompts(name).stated_words)
-    assert words.match(stated)
-    assert not words.match(left)
+    assert words.find(stated)
+    assert not words.find(left)
 
 
 # ---- loading
@@ -327,10 +327,10 @@ def test_every_value_of_every_set_has_prompts_of_its_own(name: str) -> None:
     assert prompts.names_values
     matchers = {value: StatedWords(words) for value, words in prompts.attributes.items()}
     for prompt in {*prompts.spurious, *(p for group in prompts.groups for p in group)}:
-        assert list(prompts.values_in(prompt)) == [value for value, words in matchers.items() if words.match(prompt)]
+        assert list(prompts.values_in(prompt)) == [value for value, words in matchers.items() if words.find(prompt)]
     for value, own in found.items():
         assert own
-        assert all([one for one in matchers if matchers[one].match(prompt)] == [value] for prompt in own)
+        assert all([one for one in matchers if matchers[one].find(prompt)] == [value] for prompt in own)
 
 
 def test_spurious_prompts_come_first_and_pairs_serve_where_they_leave_a_value_out() -> None:

@@ -44,9 +44,7 @@ def naive(words: tuple[str, ...], text: str) -> tuple[str, ...]:
     ],
 )
 def test_find(text: str, found: tuple[str, ...]) -> None:
-    stated = StatedWords(WORDS)
-    assert stated.find(text) == found
-    assert stated.match(text) is bool(found)
+    assert StatedWords(WORDS).find(text) == found
 
 
 def test_the_longest_phrase_counts_and_the_order_is_that_of_the_text() -> None:
@@ -64,7 +62,7 @@ def test_han_and_kana_need_no_spaces() -> None:
     assert stated.find("一位女性医生的照片") == ("女性",)
     assert stated.find("一 位 女 性 医 生") == ("女性",)  # as a tokenizer decodes it
     assert stated.find("男医生") == ("男",)
-    assert not stated.match("一位医生的照片")
+    assert not stated.find("一位医生的照片")
 
 
 ALPHABET = st.sampled_from([*"man wo-_'.,1", " a", "man", "woman", " African", "American ", "white ", "year-old"])

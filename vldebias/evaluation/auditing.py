@@ -207,7 +207,7 @@ def _advised(
     said = []
     for i, (text, why) in enumerate(zip(asked, persons, strict=True)):
         side, sure = table.columns[top[i]], chance[top[i], i] >= SURE
-        stated = " and ".join(named.values_in(text)) or "the attribute" * words.match(text)
+        stated = " and ".join(named.values_in(text)) or "the attribute" * bool(words.find(text))
         empty = (why or "").startswith("no person") and subject(text) not in there
         cases = (
             (stated, NOTHING, f"states {stated}: nothing to predict"),

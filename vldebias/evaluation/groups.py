@@ -293,7 +293,7 @@ def class_of(labels: tuple[str, ...], prompts: PromptSet) -> list[int]:
     names, chosen = [name.casefold() for name in prompts.class_names], list[int]()
     for label in map(str.casefold, labels):
         word = StatedWords([label] if any(map(str.isalnum, label)) else [])
-        named = [int(label)] if label.isdecimal() else [i for i, name in enumerate(names) if word.match(name)]
+        named = [int(label)] if label.isdecimal() else [i for i, name in enumerate(names) if word.find(name)]
         found = [names.index(label)] if label in names else named
         if len(found) == 1 and found[0] < len(names):
             chosen += found

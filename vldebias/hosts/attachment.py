@@ -305,7 +305,7 @@ class Attachment:
 
     def stated(self, texts: Sequence[str]) -> list[bool]:
         """Tell for each prompt whether it states its attribute, so that it is left unchanged."""
-        return [self._gate is not None and self._gate.match(text) for text in texts]
+        return [self._gate is not None and bool(self._gate.find(text)) for text in texts]
 
     def rewrite(self, prompts: Sequence[str], again: bool = False) -> list[str]:
         """Return one rewritten prompt per image, as in a call of the pipeline; `sampled` then has their values.

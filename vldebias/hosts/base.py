@@ -152,7 +152,7 @@ class Host(ABC):
             return rows
         changed = normalize(self.edited(edit, role, rows, prompts, strength), dim=-1)
         gate = StatedWords(edit.stated_words if keep_stated else ())
-        stated = torch.tensor([gate.match(prompt) for prompt in prompts])
+        stated = torch.tensor([bool(gate.find(prompt)) for prompt in prompts])
         return torch.where(stated[:, None], rows, changed)
 
     def edited(self, edit: Any, role: str, z: Tensor, prompts: Sequence[str], strength: float) -> Tensor:

@@ -203,8 +203,7 @@ class _Attribute:
 
     def deal(self, prompt: str, n: int, strength: float) -> list[str | None]:
         """Return n values for one prompt, spread evenly: whole parts of the shares, then the values most behind."""
-        shares: dict[str | None, float] = {value: share * strength for value, share in self.shares.items()}
-        shares[None] = 1 - strength
+        shares = {**{value: share * strength for value, share in self.shares.items()}, None: 1 - strength}
         given, total, everything = self.given[prompt], self.given[prompt].total() + n, self._all.total() + n
         rng = random.Random(f"{self._seed}/{total}/{prompt}")
         counts = {value: math.floor(share * n + 1e-9) for value, share in shares.items()}

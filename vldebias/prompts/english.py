@@ -68,7 +68,7 @@ def _without(word: str, endings: Mapping[str, tuple[str, ...]], wanted: str) -> 
 def singular(word: str) -> str:
     """Return the singular of a plural noun; return any other word unchanged."""
     irregular = dict(pair.split("/") for pair in lists()["plural/singular"])
-    return irregular.get(word) or (word if word.endswith(("ss", "us", "is")) else _without(word, _PLURALS, "pnx"))
+    return irregular.get(word) or _without(word, _PLURALS, "pnx")
 
 
 @cache
@@ -94,10 +94,8 @@ def person(word: str) -> bool:
 def gendered(word: str) -> bool:
     """Return whether a word in lower case states a gender."""
     word = re.sub(r"['\u2019]s?$", "", word)
-    if any(listed(one, "gendered") for one in (word, *word.split("-"))):
-        return True
     compound = re.search(r"[a-z]{2}(?:men|man|women|woman|boys?|girls?)$", word) and not listed(word, "not-gendered")
-    return bool(compound) and bool(set(classes(re.sub("men$", "man", word).removesuffix("s"))) & set("pn"))
+    return bool(compound) or any(listed(one, "gendered") for one in (word, *word.split("-")))
 
 
 def adjective(word: str) -> bool:
@@ -204,7 +202,7 @@ def _is_name(text: Text, i: int, inside: bool) -> bool:
 def _of_person(text: Text, first: int, stop: int) -> bool:
     """Whether a run of name words is that of a person, not of a place, a brand or a thing."""
     own = text.bare[first:stop]
-    if any(listed(word, "famous") or ("i" in kinds(word) and not kinds(word).strip("fliu")) for word in own):
+    if any(listed(word, "famous") or "i" in kinds(word) for word in own):
         return True
     given, family = "f" in kinds(own[0]), len(own) > 1
     return given or family if text.capital(first) else given and family
@@ -212,13 +210,9 @@ def _of_person(text: Text, first: int, stop: int) -> bool:
 
 def _named(text: Text, names: list[tuple[int, int]], i: int) -> bool:
     """Whether one of the names is of the person at word i, or of somebody shown with this person."""
-    if not text.title_case:
-        after = text.words[i + 1] if text.after(i) else ""
-        if after[:1].isupper() and not after.isupper():
-            return True  # "President Lincoln", "nurse Peter"
-        called = listed(text.before(i), "title") or text.before(i) in ("the", "in", "from")
-        if called and text.words[i].istitle() and not text.sentence[i]:
-            return True  # "the Joker", "Doctor Smith"
+    called = listed(text.before(i), "title") or text.before(i) in ("the", "in", "from")
+    if called and text.capital(i) and text.words[i].istitle() and not text.sentence[i]:
+        return True  # "the Joker", "Doctor Smith"
     return any(first <= i < stop or _seen(text, first, stop, i) for first, stop in names)
 
 

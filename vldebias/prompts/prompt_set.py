@@ -54,10 +54,6 @@ class StatedWords:
         longest_first = "|".join(sorted(self._entries, key=len, reverse=True))
         self._pattern = re.compile(rf"(?<!\S)(?:{longest_first})(?!\S)")
 
-    def match(self, text: str) -> bool:
-        """Return whether `text` contains at least one of the words."""
-        return bool(self.find(text))
-
     def find(self, text: str) -> tuple[str, ...]:
         """Return the words that `text` contains, spelled as given, once each, in order of appearance.
 

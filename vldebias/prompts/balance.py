@@ -13,6 +13,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ _ORDER = {"size": "", "age": "age", "skin": "skin_tone", "origin": "race", "gend
 
 Find = Callable[[str], int | None]
 Sets = str | Path | PromptSet | Sequence[str | Path | PromptSet]
-Place = list[tuple[int, int]] | str  # spans of a prompt that words replace, or the reason why there are none
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,8 @@ class Balancer:
     def __post_init__(self) -> None:
         given, asked = [self.sets] if isinstance(self.sets, str | Path | PromptSet) else self.sets, self.shares or {}
         parts = [part for one in map(load_prompts, given) for part in one.parts or (one,)]
-        self._attributes = [_Attribute(part, asked, f"{self.seed}/{at}") for at, part in enumerate(parts)]
-        self._found: dict[str, list[Place]] = {}
+        find = self.find and cache(self.find)
+        self._attributes = [_Attribute(part, asked, f"{self.seed}/{at}", find) for at, part in enumerate(parts)]
         self._single = given is not self.sets and len(parts) == 1
         known = sorted({value for own in self._attributes for value in own.words})
         if not known:
@@ -123,8 +123,8 @@ class Balancer:
         for prompt in dict.fromkeys(prompts):
             rows = [row for row, one in enumerate(prompts) if one == prompt]
             random.Random(f"{self.seed}/{self._attributes[0].given[prompt].total()}/{prompt}").shuffle(rows)
-            for at, (attribute, place) in enumerate(zip(self._attributes, self._places(prompt), strict=True)):
-                reason = place if isinstance(place, str) else None
+            for at, attribute in enumerate(self._attributes):
+                reason = place if isinstance(place := attribute.place(prompt), str) else None
                 # Rows of equal values of the attributes before stand together: so the attributes cross evenly.
                 rows.sort(key=lambda row: [str(value) for value in values[row][: 0 if reason else at]])
                 dealt = [None] * len(rows) if reason else attribute.deal(prompt, len(rows), self.strength)
@@ -141,7 +141,8 @@ class Balancer:
         for prompt, given in zip(prompts, values, strict=True):
             own = [given] if self._single else given or [None] * len(self._attributes)
             words = defaultdict[tuple[int, int], list[tuple[int, str]]](list)
-            for attribute, place, value in zip(self._attributes, self._places(prompt), own, strict=True):
+            for attribute, value in zip(self._attributes, own, strict=True):
+                place = attribute.place(prompt)
                 for span in place if isinstance(place, list) and value is not None else ():
                     words[span].append((attribute.rank, attribute.words[value]))
             for (start, end), stated in sorted(words.items(), reverse=True):
@@ -153,16 +154,11 @@ class Balancer:
             written.append(prompt)
         return written
 
-    def _places(self, prompt: str) -> list[Place]:
-        if prompt not in self._found:
-            self._found[prompt] = [attribute.place(prompt, self.find) for attribute in self._attributes]
-        return self._found[prompt]
-
 
 class _Attribute:
     """Hold the words for the values of an attribute, find the places for them in prompts, and deal the values."""
 
-    def __init__(self, prompts: PromptSet, shares: Mapping[str, float], seed: str) -> None:
+    def __init__(self, prompts: PromptSet, shares: Mapping[str, float], seed: str, find: Find | None) -> None:
         if not can_balance(prompts):
             raise InvalidInputError(
                 f"prompt set {prompts.name!r}: got {dict(prompts.attributes) or 'no words'}; expected an adjective for "
@@ -179,16 +175,16 @@ class _Attribute:
         self.rank = list(_ORDER).index(kind)
         slots = filter(None, (_ORDER[kind], "attribute", prompts.name.replace("-", "_")))
         self._slots = re.compile(rf"\{{(?:{'|'.join(map(re.escape, slots))})\}}")
-        self._stated, self._seed = StatedWords(prompts.stated_words), seed
+        self._stated, self._seed, self._find = StatedWords(prompts.stated_words), seed, find
         self.given: dict[str, Counter[str | None]] = defaultdict(Counter)  # prompt -> values that it was given
         self._all = Counter[str | None]()
 
-    def place(self, prompt: str, find: Find | None) -> Place:
-        """Return where the words go in a prompt, or the reason why nowhere."""
+    def place(self, prompt: str) -> list[tuple[int, int]] | str:
+        """Return the spans of a prompt that the words replace, or the reason why there are none."""
         if spans := [slot.span() for slot in self._slots.finditer(prompt)]:
             return spans
-        if find is not None:
-            at = find(prompt)
+        if self._find is not None:
+            at = self._find(prompt)
             if at is not None and not 0 <= at <= len(prompt):
                 raise InvalidInputError(f"find: got {at!r} for {prompt!r}; expected a character offset or None")
             return "find gave no place" if at is None else [(at, at)]
@@ -203,7 +199,7 @@ class _Attribute:
 
     def deal(self, prompt: str, n: int, strength: float) -> list[str | None]:
         """Return n values for one prompt, spread evenly: whole parts of the shares, then the values most behind."""
-        shares = {**{value: share * strength for value, share in self.shares.items()}, None: 1 - strength}
+        shares = {value: share * strength for value, share in self.shares.items()} | {None: 1 - strength}
         given, total, everything = self.given[prompt], self.given[prompt].total() + n, self._all.total() + n
         rng = random.Random(f"{self._seed}/{total}/{prompt}")
         counts = {value: math.floor(share * n + 1e-9) for value, share in shares.items()}

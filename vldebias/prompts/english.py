@@ -12,7 +12,7 @@ from __future__ import annotations
 import gzip
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 _HERE = Path(__file__).parent
@@ -143,6 +143,7 @@ class Text:
         return self.words[i][0].isupper() and not self.title_case
 
 
+@lru_cache(maxsize=1000)  # the images of a prompt ask again
 def find_subject(prompt: str, gender: bool = True) -> list[tuple[int, str]] | str:
     """Return offset and word of the subject's adjectives and of its first noun; or the reason why there is none.
 
@@ -210,9 +211,8 @@ def _of_person(text: Text, first: int, stop: int) -> bool:
 
 def _named(text: Text, names: list[tuple[int, int]], i: int) -> bool:
     """Whether one of the names is of the person at word i, or of somebody shown with this person."""
-    called = listed(text.before(i), "title") or text.before(i) in ("the", "in", "from")
-    if called and text.capital(i) and text.words[i].istitle() and not text.sentence[i]:
-        return True  # "the Joker", "Doctor Smith"
+    if listed(text.before(i), "title") and text.capital(i):
+        return True  # "Doctor Smith"
     return any(first <= i < stop or _seen(text, first, stop, i) for first, stop in names)
 
 

@@ -288,29 +288,19 @@ def _build(content: Mapping[str, Any], name: str) -> PromptSet:
     pairs += sum(comb(len(group), 2) for group in recipe.groups)  # counted before they are made
     if pairs > MAX_PAIRS:
         raise ValueError(f"pairs: got {pairs:,} pairs; expected at most {MAX_PAIRS:,}")
-    classes = recipe.classes or {one: fill(recipe.class_template, concept=one) for one in train}
     texts = [[fill(t, attribute=w) for w in words] if words and "{" in t else [fill(t)] for t in recipe.spurious]
     stated = recipe.stated_words or _Stated(words=words)
-    known = stated.words
-    known += _packaged(stated.like).stated_words if stated.like else ()
+    known = stated.words + (_packaged(stated.like).stated_words if stated.like else ())
     if stated.before_person:  # "white" states a race in "a white doctor", not in "a doctor in a white coat"
         jobs = _packaged("professions-gender")
         nouns = [form for job in (*jobs.class_names, *jobs.held_out_class_names) for form in (job, f"{job}s")]
         known += tuple(map(" ".join, product(stated.before_person, (*lists()["people"], *nouns))))
-    made = [
-        tuple(tuple(fill(t, attribute=w, concept=one) for w in row) for one, t, row in product(own, templates, rows))
-        for own in (train, test)
-    ]
-    fields: dict[str, Any] = {
-        "groups": recipe.groups + made[0],
-        "classes": tuple(classes.values()),
-        "class_names": tuple(classes),
-        "held_out_groups": made[1],
-        "held_out_classes": tuple(fill(recipe.class_template, concept=one) for one in test),
-        "held_out_class_names": test,
-        "spurious": tuple(chain(*texts)),
-        "stated_words": tuple(dict.fromkeys(known)),
-    }
+    fields: dict[str, Any] = {"spurious": tuple(chain(*texts)), "stated_words": tuple(dict.fromkeys(known))}
+    for part, own, groups, given in (("", train, recipe.groups, recipe.classes), ("held_out_", test, (), {})):
+        made = (tuple(fill(t, attribute=w, concept=one) for w in row) for one, t, row in product(own, templates, rows))
+        classes = given or {one: fill(recipe.class_template, concept=one) for one in own}
+        fields[f"{part}groups"] = (*groups, *made)
+        fields |= {f"{part}classes": tuple(classes.values()), f"{part}class_names": tuple(classes)}
     parts = tuple(own for part in map(_packaged, recipe.parts) for own in part.parts or (part,))
     for key in fields if parts else ():
         fields[key] = tuple(dict.fromkeys(chain(fields[key], *(getattr(part, key) for part in parts))))

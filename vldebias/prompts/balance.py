@@ -74,8 +74,8 @@ def balance_prompts(
     >>> balance_prompts(["A CEO", "a lady editor"], "gender", shares={"female": 1, "male": 0})
     BalancedPrompts(prompts=['A female CEO', 'a lady editor'], values=['female', None], reasons=[None, 'stated'])
     """
-    texts = [prompts] if isinstance(prompts, str) else prompts
-    return Balancer(sets, shares=shares, seed=seed, find=find).next(texts)
+    balancer = Balancer(sets, shares=shares, seed=seed, find=find)
+    return balancer.next([prompts] if isinstance(prompts, str) else prompts)
 
 
 def can_balance(prompts: PromptSet) -> bool:

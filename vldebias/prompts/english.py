@@ -121,14 +121,14 @@ class Text:
         self.words = [token[0] for token in tokens]
         self.low = [word.lower().replace("\u2019", "'") for word in self.words]
         self.bare = [re.sub(r"'s?$", "", word) for word in self.low]
-        ends = [0, *(token.end() for token in tokens)]
-        gaps = [prompt[a:b] for a, b in zip(ends, [*self.start, len(prompt)], strict=True)]  # before each word
+        gaps = _WORD.split(prompt)  # before each word
         self.opens = [i == 0 or bool(_BREAK.search(gap)) for i, gap in enumerate(gaps)]  # a clause, before word i
         self.opens[-1] = True
         self.sentence = [i == 0 or bool(re.search(r"[.!?\n:]", gap)) for i, gap in enumerate(gaps)]
         self.silent = [any(m.start() <= s < m.end() for m in _QUOTED.finditer(prompt)) for s in self.start]
         long = [word for word in self.words if word[0].isalpha() and not listed(word, "preposition", "determiner")]
-        self.title_case = len(long) > 1 and sum(word[0].isupper() for word in long) > 0.7 * len(long)
+        title_case = len(long) > 1 and sum(word[0].isupper() for word in long) > 0.7 * len(long)
+        self.capital = [word[0].isupper() and not title_case for word in self.words]
 
     def before(self, i: int) -> str:
         """Return the word before word i in its clause; "" at the start of the clause."""
@@ -137,10 +137,6 @@ class Text:
     def after(self, i: int) -> str:
         """Return the word after word i in its clause; "" at the end of the clause."""
         return "" if i + 1 >= len(self.low) or self.opens[i + 1] else self.low[i + 1]
-
-    def capital(self, i: int) -> bool:
-        """Return whether word i has a capital letter in a prompt that is not in title case."""
-        return self.words[i][0].isupper() and not self.title_case
 
 
 @lru_cache(maxsize=1000)  # the images of a prompt ask again
@@ -195,7 +191,7 @@ def _is_name(text: Text, i: int, inside: bool) -> bool:
         return False
     if not own.strip("fliu") or listed(text.bare[i], "famous"):
         return True
-    if text.capital(i):
+    if text.capital[i]:
         return inside or ("f" in own and text.opens[i + 1]) or not (text.sentence[i] or person(text.bare[i]))
     return "f" in own and "u" in own and bool(set(kinds(text.after(i))) & set("li"))
 
@@ -206,12 +202,12 @@ def _of_person(text: Text, first: int, stop: int) -> bool:
     if any(listed(word, "famous") or "i" in kinds(word) for word in own):
         return True
     given, family = "f" in kinds(own[0]), len(own) > 1
-    return given or family if text.capital(first) else given and family
+    return given or family if text.capital[first] else given and family
 
 
 def _named(text: Text, names: list[tuple[int, int]], i: int) -> bool:
     """Whether one of the names is of the person at word i, or of somebody shown with this person."""
-    if listed(text.before(i), "title") and text.capital(i):
+    if listed(text.before(i), "title") and text.capital[i]:
         return True  # "Doctor Smith"
     return any(first <= i < stop or _seen(text, first, stop, i) for first, stop in names)
 
@@ -221,11 +217,10 @@ def _seen(text: Text, first: int, stop: int, i: int) -> bool:
     left = text.prompt[: text.start[first]].lower()
     credited = re.search(r"\b(?:by|style of) (?!.*\b(?:a|an|the|of|with|portrait|wearing)\b)", left, re.DOTALL)
     start = first
-    while text.before(start) and text.capital(start - 1):
+    while text.before(start) and text.capital[start - 1]:
         start -= 1
     before, after = text.before(start), text.after(stop - 1)
-    artist = any(listed(word, "artist") for word in text.bare[first:stop])
-    if credited or artist or listed(before, "elsewhere"):
+    if credited or listed(before, "elsewhere"):
         return False
     if first < i:
         return not after or before == "" or any(listed(text.low[j], *STOPS) for j in range(stop, i))
@@ -290,11 +285,10 @@ def _left(text: Text, i: int) -> tuple[int, int]:
         joins = word == "and" and start > 1 and adjective(last) and adjective(text.low[start - 2])
         joins = joins or word in ("very", "quite", "most", "so")
         if not (noun == start and compound) and not joins:
-            if listed(word, *STOPS, "not-subject") or word.endswith(_POSSESSIVE):
+            drawn = listed(word, "draw") and text.opens[start - 1]
+            if drawn or listed(word, *STOPS, "not-subject") or word.endswith(_POSSESSIVE):
                 break
-            if listed(word, "draw") and text.opens[start - 1]:
-                break
-            place = listed(word, "place-adjective") and text.capital(start)
+            place = listed(word, "place-adjective") and text.capital[start]
             gerund = word.endswith("ing") and "n" in kinds(word) and listed(singular(text.low[i]), "gerund-head")
             describes = adjective(word) or listed(word, "size", "age", "skin")
             compound = not describes or listed(word, "occupational") or place or gerund
@@ -337,13 +331,14 @@ def _tag(text: Text, one: str, start: int, own: list[str]) -> bool:
 
 def _in_picture(text: Text, relation: str, where: int, bare: bool) -> bool:
     """Whether what stands before a phrase leaves the person in the picture: not "a painting by a master"."""
-    before = text.before(where) if relation else ""
+    before = text.before(where)
     if listed(relation, "not-subject"):
         return False
     if relation == "by":
         moves = before.endswith(("ed", "ing")) or listed(before, "past")
         return moves and not listed(before, "credit-verb", "picture")
     if relation == "of":
-        kind = ("picture", "group", "part", "container", "number")
-        return any(listed(word, *kind) for word in (before, singular(before)))
+        return any(
+            listed(word, "picture", "group", "part", "container", "number") for word in (before, singular(before))
+        )
     return not (bare and relation) or listed(relation, "joins", "draw")

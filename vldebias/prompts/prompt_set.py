@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -179,12 +179,11 @@ class PromptSet:
         return tuple(value for value, own in spelled.items() if not named.isdisjoint(own))
 
     @cached_property
-    def _words_of_values(self) -> tuple[StatedWords, dict[str, list[str]]]:
-        pairs = [(v, word) for part in self.parts or (self,) for v, own in part.attributes.items() for word in own]
-        words, spelled = StatedWords(word for _, word in pairs), dict[str, list[str]]()
-        for value, word in pairs:
-            spelled.setdefault(value, []).extend(words.find(word))  # as the first value with the same word spells it
-        return words, spelled
+    def _words_of_values(self) -> tuple[StatedWords, dict[str, set[str]]]:
+        spelled = defaultdict[str, set[str]](set)
+        for value, own in chain(*(part.attributes.items() for part in self.parts or (self,))):
+            spelled[value].update(map(_split, own))
+        return StatedWords(chain(*spelled.values())), spelled
 
     def by_value(self, texts: Iterable[str] | None = None) -> dict[str, tuple[str, ...]]:
         """Return attribute value -> the texts that name it and no other, as for a zero-shot classifier.

@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -78,13 +78,8 @@ def test_a_stated_value_is_not_stated_again():
 
 
 def test_labelled_prompts_of_public_sets():
-    right = defaultdict(list)
-    for line in LABELLED.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        right[row["kind"]].append(state(row["prompt"]) in row["ok"])
-    shares = {kind: sum(own) / len(own) for kind, own in right.items()}
-    assert shares.pop("open") >= 0.95
-    assert min(shares.values()) >= 0.98
+    rows = map(json.loads, LABELLED.read_text(encoding="utf-8").splitlines())
+    assert [row["prompt"] for row in rows if state(row["prompt"]) not in row["ok"]] == []
 
 
 # ---- shares, seeds, order
@@ -159,19 +154,24 @@ def test_several_sets_give_tuples_and_cross():
 
 
 def test_write_puts_the_same_values_into_second_prompts():
-    balancer = Balancer("gender")
-    assert balancer.write(["a nurse", "a tree", "a cook"], ["female", "male", None]) == [
-        "a female nurse",
-        "a tree",
-        "a cook",
-    ]
+    written = Balancer("gender").write(["a nurse", "a tree", "a cook"], ["female", "male", None])
+    assert written == ["a female nurse", "a tree", "a cook"]
 
 
 def test_find_of_ones_own_says_the_place():
     shares = {"female": 1}
-    find = lambda prompt: prompt.find("gardener") if "gardener" in prompt else None  # noqa: E731
-    out = balance_prompts(["the rose's gardener", "a nurse"], "gender", shares=shares, find=find)
-    assert out.prompts == ["the rose's female gardener", "a nurse"]
+    asked = []
+
+    def find(prompt):
+        asked.append(prompt)
+        return prompt.find("gardener") if "gardener" in prompt else None
+
+    out = balance_prompts(["the rose's gardener"] * 2 + ["a nurse"], "gender", shares=shares, find=find)
+    assert out.prompts == ["the rose's female gardener"] * 2 + ["a nurse"]
+    assert out.reasons[1:] == [None, "find gave no place"]
+    assert asked == ["the rose's gardener", "a nurse"]
+    with pytest.raises(InvalidInputError, match="find"):
+        balance_prompts("a nurse", "gender", find=lambda prompt: len(prompt) + 1)
 
 
 def test_sets_that_are_not_about_persons_are_refused():

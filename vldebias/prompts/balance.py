@@ -161,8 +161,8 @@ class _Attribute:
     def __init__(self, prompts: PromptSet, shares: Mapping[str, float], seed: str, find: Find | None) -> None:
         if not can_balance(prompts):
             raise InvalidInputError(
-                f"prompt set {prompts.name!r}: got {dict(prompts.attributes) or 'no words'}; expected an adjective for "
-                "each value that describes persons, such as 'female'; choose a set about persons"
+                f"prompt set {prompts.name!r}: got {dict(prompts.attributes) or 'no words'}; expected a set about "
+                "persons, with an adjective for each value, such as 'female'"
             )
         self.words = {value: _adjective(own) for value, own in prompts.attributes.items()}
         asked = set(shares).intersection(self.words)

@@ -143,10 +143,7 @@ class Text:
 def find_subject(prompt: str, gender: bool = True) -> list[tuple[int, str]] | str:
     """Return offset and word of the subject's adjectives and of its first noun; or the reason why there is none.
 
-    Args:
-        prompt: an English prompt for an image generator.
-        gender: whether the attribute is gender: then a noun that states a gender is not a subject. For any other
-            attribute such a noun can be one.
+    gender: whether it is the attribute; then a noun that states a gender is no subject, otherwise it can be one.
     """
     text = Text(prompt)
     if len(prompt) > 4 and prompt.isupper():
@@ -267,7 +264,7 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
 
 
 def _noun_follows(text: Text, i: int) -> bool:
-    """Whether adjectives and nouns after word i end in a noun, which is then the head: "a giant floating castle"."""
+    """Whether a noun follows word i, at once or after adjectives, and is the head: "a giant floating castle"."""
     while (word := text.after(i)) and not listed(word, *STOPS, "tag"):
         if not adjective(word):
             return True
@@ -338,7 +335,6 @@ def _in_picture(text: Text, relation: str, where: int, bare: bool) -> bool:
         moves = before.endswith(("ed", "ing")) or listed(before, "past")
         return moves and not listed(before, "credit-verb", "picture")
     if relation == "of":
-        return any(
-            listed(word, "picture", "group", "part", "container", "number") for word in (before, singular(before))
-        )
+        kind = ("picture", "group", "part", "container", "number")
+        return listed(before, *kind) or listed(singular(before), *kind)
     return not (bare and relation) or listed(relation, "joins", "draw")

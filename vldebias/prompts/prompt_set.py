@@ -59,8 +59,7 @@ class StatedWords:
 
         Matches run from left to right, the longest first, without overlap: "white woman" is one phrase.
         """
-        found = filter(None, self._pattern.findall(_split(text)))
-        return tuple(dict.fromkeys(self._entries[one] for one in found))
+        return tuple(dict.fromkeys(self._entries[one] for one in self._pattern.findall(_split(text)) if one))
 
 
 def _split(text: str) -> str:

@@ -174,4 +174,4 @@ def test_combinations_of_two_attributes(world: tuple[Host, Tensor, Tensor]) -> N
     sets = [GENDER, few(load_prompts("age"))]
     shares = {"male/young": 0.4, "male/old": 0.1, "female/young": 0.4, "female/old": 0.1}
     move = fit_shares(model, sets, shares, reference=features, top=0.02)
-    assert move.names == tuple(shares)
+    assert (tuple(move.shares), move.shares) == (tuple(shares), shares)

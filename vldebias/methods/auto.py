@@ -94,10 +94,6 @@ class PredictedGap:
         whole: resample classes with all their rows, instead of single rows. For prompts, single rows would break a
             pair in six resamples of ten and make intervals a third too wide.
 
-    Attributes:
-        differences: (1 + b, p, d) of means over p pairs of values, of the sample and b resamples.
-        centred: (n, d) rows minus their mean.
-
     Raises:
         UnusableReferenceError: no rows, or no class has rows of two values.
     """
@@ -122,7 +118,7 @@ class PredictedGap:
             of_i, of_j = (share / own.clamp(min=1) for own in (n_i, n_j))
             weights = of_i[..., None] * one[i] - of_j[..., None] * one[j]  # (b, c, p, a)
             differences.append(weights.transpose(1, 2).flatten(2)[:, :, cell] * some[:, None] @ rows)
-        self.differences, self.centred = torch.cat(differences), rows - rows.mean(0)
+        self.differences, self.centred = torch.cat(differences), rows - rows.mean(0)  # (1 + b, p, d), (n, d)
 
     def of_texts(self, texts: Tensor, *, squared: bool = False) -> Tensor:
         """Return the gap (1 + b, q) of every text (q, d): first of the sample, then of its resamples.
@@ -189,9 +185,9 @@ def decide(
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ReferenceWarning)  # half of the images are less certain than all of them
-        both = {"texts": _text_folds, "images": _image_folds} if problem.neutral else {}
-        found = {kind: [(fold, parts(fold[0])) for fold in of(problem, role)] for kind, of in both.items()}
-    folds = {kind: own for kind, own in found.items() if own}
+        both = {"texts": _text_folds(problem, role), "images": _image_folds(problem, role)}
+        found = {kind: [(fold, parts(fold[0])) for fold in own] for kind, own in both.items()}
+    folds = {kind: own for kind, own in found.items() if own and problem.neutral}
     edits, told, chosen = [CalibratedProjection.identity(problem.host.dim(role))], list[dict[str, Any]](), 0
     reason = f"There are no class prompts, or fewer than {FEWEST} groups state two values and no images can be used."
     if folds:
@@ -222,8 +218,8 @@ def decide(
         chosen = choose(gaps, on_images, weights)
         reason = "No method is predicted to reduce the gap by more than its 95 % interval."
     if chosen:
-        reason = "The predicted gap is {gap:.0%} of that without an edit, at a mean loss of cosine of {loss:.3f}."
-        reason = reason.format(**told[chosen - 1])
+        gap, loss = told[chosen - 1]["gap"], told[chosen - 1]["loss"]
+        reason = f"The predicted gap is {gap:.0%} of that without an edit, at a mean loss of cosine of {loss:.3f}."
     evidence = {}
     for kind, own in folds.items():
         rows = sum(len(gap.centred) for (_, gaps), _ in own for gap in gaps)
@@ -265,8 +261,8 @@ def _text_folds(problem: Problem, role: str) -> Iterator[Fold]:
     """
 
     def telling(prompts: PromptSet) -> list[int]:
-        said = {(group, value) for _, value, group in stating(prompts)}
-        return [k for k in range(len(prompts.groups)) if sum(group == k for group, _ in said) > 1]
+        _, values, groups = stating(prompts)
+        return [k for k in groups.unique().tolist() if len(values[groups == k].unique()) > 1]
 
     def only(prompts: PromptSet, kept: Sequence[int]) -> PromptSet:
         return replace(prompts, groups=tuple(prompts.groups[i] for i in kept))
@@ -287,8 +283,7 @@ def _text_folds(problem: Problem, role: str) -> Iterator[Fold]:
     for seed, (learn, predict) in enumerate(folds):
         gaps = []
         for prompts in predict:  # a group is a class, so prompts are compared about one concept
-            texts, values, concepts = zip(*stating(prompts), strict=True)
-            codes = torch.tensor(values), torch.tensor(concepts)
+            texts, *codes = stating(prompts)
             gaps.append(PredictedGap(problem.host.embed(texts, role), *codes, seed=seed, whole=True))
         yield replace(problem, sets=learn), gaps
 

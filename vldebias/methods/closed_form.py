@@ -45,9 +45,6 @@ class Term:
     weighted: bool = False
 
 
-Parts = Mapping[Term, Any]
-
-
 @dataclass(frozen=True, repr=False)
 class ClosedForm(Method):
     """Fit the projection P0 of the removed rows times the inverse of I plus the weighted scatters (eq. 7.3, 7.4)."""
@@ -63,7 +60,7 @@ class ClosedForm(Method):
         has_lam = any(term.weighted for term in self.terms)
         vars(self).update(needs=needs, has_lam=has_lam, pipelines=Need.IMAGES not in needs)
 
-    def fit(self, problem: Problem, role: str, parts: Parts | None = None) -> CalibratedProjection:
+    def fit(self, problem: Problem, role: str, parts: Mapping[Term, Any] | None = None) -> CalibratedProjection:
         """Solve for one role of the problem's host; `parts` holds the rows of the terms if already computed."""
         parts = parts or {term: term.rows(problem, role) for term in self.terms}
         removed = [parts[term] for term in self.terms if not term.weighted]

@@ -131,15 +131,16 @@ def place_of(name: str, prompts: PromptSet) -> int | None:
     return values.index(alike[0]) if len(alike) == 1 else None
 
 
-def stating(prompts: PromptSet) -> list[tuple[str, int, int]]:
-    """Return the texts of the groups that name one value, each with the index of its value and of its group."""
-    values, named = list(prompts.attributes), prompts.values_in
-    texts = [(text, k) for k, group in enumerate(prompts.groups) for text in group]
-    return [(text, values.index(own[0]), k) for text, k in texts if len(own := named(text)) == 1]
+def stating(prompts: PromptSet) -> tuple[list[str], Tensor, Tensor]:
+    """Return the n texts of the groups that name one value, and the indices (n,) of their values and groups."""
+    values, texts = [*prompts.attributes], [(text, k) for k, group in enumerate(prompts.groups) for text in group]
+    said = [(text, values.index(own[0]), k) for text, k in texts if len(own := prompts.values_in(text)) == 1]
+    codes = torch.tensor([codes for _, *codes in said], dtype=torch.long).view(-1, 2)
+    return [text for text, *_ in said], codes[:, 0], codes[:, 1]
 
 
 def stated_texts(problem: Problem, role: str) -> Labelled:
     """Return the texts of the groups of every attribute, each with the one value that it names."""
     said = [stating(prompts) for prompts in problem.attributes]
-    codes = torch.block_diag(*(torch.tensor([[value + 1] for _, value, _ in own]) for own in said)) - 1
-    return Labelled(problem.host.embed([text for own in said for text, *_ in own], role), codes)
+    codes = torch.block_diag(*(values[:, None] + 1 for _, values, _ in said)) - 1
+    return Labelled(problem.host.embed([text for texts, *_ in said for text in texts], role), codes)

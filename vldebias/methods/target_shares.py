@@ -43,7 +43,7 @@ class TargetShares(Rowwise):
     """Move queries (..., d) so that the groups have the shares `shares` of the first results in expectation.
 
     Attributes:
-        names, shares: of the g groups, and their target shares among the first results.
+        shares: name of each of the g groups -> its target share among the first results.
         quantiles: (g,) standard deviations above its group's mean at which an image is among the first results.
         plain: (d, d) P, which has targets 0. lift: (p, d), row p is w_p P D_p for each pair of groups, by which the
             target t_p moves an embedding of length 1.
@@ -54,11 +54,10 @@ class TargetShares(Rowwise):
     """
 
     kind = "target-shares"
-    axes: ClassVar = {"shares": "g", "quantiles": "g", "plain": "d d", "lift": "p d", "covariances": "g d d"}
+    axes: ClassVar = {"quantiles": "g", "plain": "d d", "lift": "p d", "covariances": "g d d"}
     dtype = torch.float64
 
-    names: tuple[str, ...]
-    shares: Tensor
+    shares: dict[str, float]
     quantiles: Tensor
     plain: Tensor
     lift: Tensor
@@ -67,7 +66,7 @@ class TargetShares(Rowwise):
 
     def _turned(self, unit: Tensor, image: bool) -> Tensor:
         moved = plain = unit @ self.plain.T
-        i, j = torch.combinations(torch.arange(len(self.names))).T
+        i, j = torch.combinations(torch.arange(len(self.shares))).T
         for _ in range(_ROUNDS):
             spread = torch.einsum("qd,gde,qe->qg", moved, self.covariances, moved).clamp(min=0).sqrt()
             means = -spread * self.quantiles
@@ -128,8 +127,7 @@ class RankShares(Method):
         weights, differences = (lam * precision / precision.sum())[:, None], means[i] - means[j]
         plain = CalibratedProjection.solve([differences * weights.sqrt()], None, 1.0)
         return TargetShares(
-            names=names,
-            shares=shares,
+            shares={name: float(given[name]) for name in names},
             quantiles=ndtri(1 - shares * self.top / among_all),
             plain=plain.matrix(),
             lift=plain(differences) * weights,

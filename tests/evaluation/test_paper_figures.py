@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from made_figures import figure, result
@@ -10,7 +11,7 @@ from made_figures import figure, result
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.paper import Run, compared, estimate, paper, plan
 from vldebias.evaluation.retrieval import RetrievalTask
-from vldebias.evaluation.task import load_suite
+from vldebias.evaluation.task import Suite, load_suite
 from vldebias.loading import Loaded
 from vldebias.options import Options
 from vldebias.progress import SILENT
@@ -23,17 +24,17 @@ def test_the_estimate_is_a_timed_sample_as_often_as_it_fits(monkeypatch: pytest.
     def generate(prompts: list[str], *, num_inference_steps: int) -> None:
         now[0] += 2 * num_inference_steps
 
-    def measure(run: Run, loaded: Loaded, options: Options) -> None:
-        now[0] += 2 * sum(min(options.limit, size) for size in run.sizes)
-        asked.extend(task.k for task in run.tasks if isinstance(task, RetrievalTask))
+    def measure(suite: Suite, options: Options, **_: Any) -> None:
+        now[0] += 2 * sum(min(options.limit, size) for size in (50, 1000))
+        asked.extend(task.k for task in suite.tasks if isinstance(task, RetrievalTask))
 
     monkeypatch.setattr("vldebias.evaluation.paper.time.monotonic", lambda: now[0])
-    monkeypatch.setattr(Run, "measure", measure)
+    monkeypatch.setattr("vldebias.evaluation.paper.run_suite", measure)
     (run,) = plan(None, ["generation"])
-    run.sizes, (_, task, *_) = [400], run.tasks
+    run.sizes, (_, task, *_) = [400], run.suite.tasks
     seconds = estimate(run, Loaded(generate, "p"), Options(out=Path()))
     assert seconds == pytest.approx(400 / min(task.batch_size, 4) * 2 * task.steps)
-    run = Run("ViT-B-32:openai", False, tasks=[*load_suite("fairface").tasks], sizes=[50, 1000])
+    run = Run(load_suite("fairface"), "ViT-B-32:openai", [50, 1000])
     assert estimate(run, Loaded(None, "m"), Options(out=Path())) == pytest.approx(2 * 1050)
     assert {max(ks) for ks in asked} == {64}
 
@@ -43,7 +44,7 @@ def test_generated_people_stand_beside_the_published_figures(tmp_path: Path) -> 
     row = figure("cali", 0.4, task="gender", metric="discrepancy", subset="unseen professions", better="lower",
                  interval=(0.3, 0.5), n={"professions": 20, "images each": 1000})  # fmt: skip
     t = compared([run], {run.name: result([row])}, tmp_path).set_index(["data", "metric", "method"])
-    assert (run.generates, run.model, len(t), t.table.unique().tolist()) == (True, "own/pipe", 8, ["7.6 and 7.7"])
+    assert (run.model, len(t), t.suite.unique().tolist()) == ("own/pipe", 8, ["generation"])
     told = t.loc["gender", "discrepancy, unseen professions", "cali"]
     assert (told.published, told.measured, told.low, told.high) == (0.354, 0.4, 0.3, 0.5)
     assert (told.difference, told.n) == (pytest.approx(0.046), "20 professions, 1,000 images each")
@@ -55,8 +56,8 @@ def test_a_part_that_is_not_there_is_not_run(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(InvalidInputError, match="celebs"):
         plan(None, ["celebs"])
     runs = plan(None, ["celeba", "generation"], ["RN50"], pipeline="miniature")
-    assert [run.missing.keys() for run in runs] == [{"celeba"}, set()]
+    assert [bool(run.missing) for run in runs] == [True, False]
     monkeypatch.setattr("vldebias.evaluation.paper.estimate", lambda *_: 12.3)
     assert paper(tmp_path, runs, Options(out=tmp_path), SILENT, stop_after_estimate=True).measured.isna().all()
     assert [run.seconds for run in runs] == [None, 12.3]
-    assert not (tmp_path / "miniature").exists()
+    assert not (tmp_path / "generation-miniature").exists()

@@ -145,7 +145,7 @@ def paper(
     """Measure Tables 7.2 to 7.7 of the paper and compare them with the published figures, on one page.
 
     First prints what each part needs, whether it is there, and how many hours it takes on this machine, from a timed
-    sample. Runs what it can and loads each model once. A run that was stopped continues where it was.
+    sample. Runs what it can. A run that was stopped continues where it was.
 
     Examples:
       vldebias eval paper --data-root DIR --estimate
@@ -154,19 +154,16 @@ def paper(
       vldebias eval paper --only generation --dtype float16
     """
     check_out(out)
-    from vldebias.evaluation.paper import PARTS, plan
     from vldebias.evaluation.paper import paper as measure
+    from vldebias.evaluation.paper import plan
     from vldebias.options import Options
     from vldebias.progress import Progress
 
     runs = plan(data_root, split_names(only), split_names(model), named.pop("pipeline", None))
-    rows = []
-    for run in runs:
-        for name in run.parts:
-            rows.append((name, PARTS[name].table, run.model, run.missing.get(name) or "there", PARTS[name].needs))
+    rows = [(run.suite.name, run.model, run.missing or "there", run.suite.source, run.suite.needs) for run in runs]
     if not as_json:
-        print_grid(("part", "table", "model", "state", "needs"), rows)
-    if not any(run.tasks for run in runs):
+        print_grid(("suite", "model", "state", "source", "needs"), rows)
+    if all(run.missing for run in runs):
         raise InvalidInputError("nothing can be measured; give --data-root with at least one of these data sets")
     options = Options(out=out, **named | {"device": device_of(named.get("device"))})
     with Progress(err) as shown:
@@ -176,7 +173,7 @@ def paper(
     elif estimate:
         say(f"about {sum(run.seconds or 0 for run in runs) / 3600:.2f} hours in all; without --estimate it runs")
     else:
-        head = ["table", "data", "model", "metric", "method", "published", "measured", "difference"]
+        head = ["suite", "data", "model", "metric", "method", "published", "measured", "difference"]
         shown_rows = frame[head].astype(object).where(frame[head].notna(), "").to_numpy()
         print_grid(head, [[f"{c:.3f}" if isinstance(c, float) else str(c) for c in row] for row in shown_rows])
         say(f"page: {out / 'index.html'}")

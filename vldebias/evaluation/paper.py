@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from vldebias.errors import InvalidInputError, did_you_mean, need
 from vldebias.evaluation.generation import GenerationTask
@@ -28,65 +28,34 @@ from vldebias.progress import SILENT, Progress
 if TYPE_CHECKING:
     import pandas as pd
 
-PIPELINE = "stable-diffusion-v1-5/stable-diffusion-v1-5"
-"""The paper's pipeline, Stable Diffusion 2.1, left the hub in November 2025; figures differ for that reason too."""
 SAMPLE = 128  # images of each split, timed to estimate the rest
-HEAD = ("table", "data", "model", "metric", "method", "published", "measured", "low", "high", "difference", "n")
-
-
-class Part(NamedTuple):
-    """Describe a part of the paper: its tables, its models, and the files to provide with size and licence."""
-
-    table: str
-    models: tuple[str, ...]
-    needs: str
-
-
+HEAD = ("suite", "data", "model", "metric", "method", "published", "measured", "low", "high", "difference", "n")
 PARTS = {
-    "waterbirds": Part("7.2 to 7.4", ("RN50:openai", "ViT-L-14:openai"),
-        "waterbird_complete95_forest2water2 (github.com/kohpangwei/group_DRO, or WILDS): metadata.csv and its images; "
-        "about 0.5 GB; images of CUB-200-2011 and Places, non-commercial research"),
-    "celeba": Part("7.2 to 7.4", ("RN50:openai", "ViT-L-14:openai"),
-        "CelebA, aligned (mmlab.ie.cuhk.edu.hk/projects/CelebA.html): img_align_celeba/, attributes and partition; "
-        "about 1.5 GB; non-commercial research"),
-    "fairface": Part("7.5", ("ViT-B-32:openai", "ViT-L-14:openai"),
-        "FairFace, padding 0.25 (github.com/joojs/fairface): fairface_label_val.csv and val/; about 0.1 GB; CC BY 4.0"),
-    "generation": Part("7.6 and 7.7", (),
-        "a pipeline and a judge; 80 + 20 professions come with the package; about 5 GB"),
-}  # fmt: skip
+    "waterbirds": ("RN50:openai", "ViT-L-14:openai"),
+    "celeba": ("RN50:openai", "ViT-L-14:openai"),
+    "fairface": ("ViT-B-32:openai", "ViT-L-14:openai"),
+    "generation": ("stable-diffusion-v1-5/stable-diffusion-v1-5",),  # the paper's, 2.1, left the hub in November 2025
+}
+"""The suites with published figures, and the models to measure; a suite says what it needs."""
 
 
 @dataclass
 class Run:
-    """Hold one model, or the pipeline, with all parts that it is measured on; each model is loaded once.
+    """Hold one part of the paper on one model: what is measured of it, or why it cannot be.
 
-    sizes: images of each split, or of each task that generates. missing: part -> why it cannot be measured. seconds:
-    about how long it takes.
+    sizes: images of each split, or of each task that generates. seconds: about how long it takes.
     """
 
+    suite: Suite
     model: str
-    generates: bool
-    parts: list[str] = field(default_factory=list)
-    tasks: list[Task] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-    missing: dict[str, str] = field(default_factory=dict)
+    missing: str = ""
     seconds: float | None = None
-
-    @property
-    def images(self) -> int:
-        """Return how many images are read or generated."""
-        return sum(self.sizes)
 
     @property
     def name(self) -> str:
         """Return the name of the run's folder."""
-        return file_slug(self.model)
-
-    def measure(self, loaded: Loaded, options: Options, progress: Progress = SILENT) -> Result:
-        """Measure all parts and return the result; a second call with the same folder continues an interrupted one."""
-        fields = {"name": self.name, "title": f"The paper's tables, {self.model}", "needs": "data"}
-        fields |= {"description": "Groups, search and generation of one model.", "source": "Chuang et al. (2023)"}
-        return run_suite(Suite.build({**fields, "tasks": self.tasks}), options, loaded=loaded, progress=progress)
+        return file_slug(f"{self.suite.name} {self.model}")
 
 
 def plan(
@@ -98,31 +67,28 @@ def plan(
     models: NAME:PRETRAINED for open_clip, an id of the hub, or "miniature", in place of the paper's. pipeline: also.
     A part that does not exist raises InvalidInputError.
     """
-    runs: dict[tuple[bool, str], Run] = {}
+    runs = list[Run]()
     for part in only or PARTS:
         if part not in PARTS:
             hint = did_you_mean(part, list(PARTS))
             raise InvalidInputError(f"--only: got {part!r}; expected some of {', '.join(PARTS)}; {hint}")
-        generates, tasks, sizes, problem = part == "generation", list[Task](), list[int](), ""
+        suite, tasks, sizes, missing = load_suite(part), list[Task](), list[int](), ""
         own = root / part if root is not None and (root / part).exists() else root
         try:
-            for task in load_suite(part).tasks:
+            for task in suite.tasks:
                 specs = {name: spec for name, spec in task if isinstance(spec, Data)}
                 if specs and root is None:
-                    raise InvalidInputError(f"expected --data-root with {PARTS[part].needs}")
+                    raise InvalidInputError(f"expected {suite.needs}")
                 sizes += [len(open_split(spec.name, own, spec.split, spec.options)) for spec in specs.values()]
                 sizes += [len(task.plan().all_images)] if isinstance(task, GenerationTask) else []
                 found = {name: spec.model_copy(update={"root": own}) for name, spec in specs.items()}
                 tasks.append(task.model_copy(update=found))
         except InvalidInputError as error:
-            tasks, sizes, problem = [], [], str(error)
-        for model in (pipeline or PIPELINE,) if generates else models or PARTS[part].models:
-            run = runs.setdefault((generates, model), Run(model, generates))
-            run.parts.append(part)
-            run.tasks += tasks
-            run.sizes += sizes
-            run.missing |= {part: problem} if problem else {}
-    return list(runs.values())
+            sizes, missing = [], str(error)
+        suite = suite.model_copy(update={"tasks": tuple(tasks)})
+        asked = models if part != "generation" else [pipeline] if pipeline else []
+        runs += [Run(suite, model, sizes, missing) for model in asked or PARTS[part]]
+    return runs
 
 
 def estimate(run: Run, loaded: Loaded, options: Options) -> float:
@@ -131,22 +97,18 @@ def estimate(run: Run, loaded: Loaded, options: Options) -> float:
     A pipeline generates one batch; a model measures `SAMPLE` images of each split, loading included, so the estimate of
     a model is rather too long.
     """
-    started, timed = time.monotonic(), sum(min(SAMPLE, size) for size in run.sizes)
-    if run.generates:
-        task = next(task for task in run.tasks if isinstance(task, GenerationTask))
-        timed = min(task.batch_size, 4)
-        loaded.host(["A photo of a doctor."] * timed, num_inference_steps=task.steps, **task.options)
-    else:
-        tasks = [  # a ranking of a sample is shorter than it
-            one.model_copy(update={"k": [min(k, SAMPLE // 2) for k in one.k]})
-            if isinstance(one, RetrievalTask)
-            else one
-            for one in run.tasks
-        ]
-        with tempfile.TemporaryDirectory() as folder:
-            sample = replace(options, out=Path(folder), cache=Path(folder) / "cache", limit=SAMPLE)
-            replace(run, tasks=tasks).measure(loaded, sample)
-    return (time.monotonic() - started) * run.images / timed
+    started, timed, tasks = time.monotonic(), sum(min(SAMPLE, size) for size in run.sizes), list[Task]()
+    for task in run.suite.tasks:
+        if isinstance(task, GenerationTask):
+            timed = min(task.batch_size, 4)
+            loaded.host(["A photo of a doctor."] * timed, num_inference_steps=task.steps, **task.options)
+            return (time.monotonic() - started) * sum(run.sizes) / timed
+        shorter = {"k": [min(k, SAMPLE // 2) for k in task.k]} if isinstance(task, RetrievalTask) else {}
+        tasks.append(task.model_copy(update=shorter))  # a ranking of a sample is shorter than it
+    with tempfile.TemporaryDirectory() as folder:
+        sample = replace(options, out=Path(folder), cache=Path(folder) / "cache", limit=SAMPLE)
+        run_suite(run.suite.model_copy(update={"tasks": tuple(tasks)}), sample, loaded=loaded, progress=SILENT)
+    return (time.monotonic() - started) * sum(run.sizes) / timed
 
 
 def paper(
@@ -158,17 +120,19 @@ def paper(
     """
     results = dict[str, Result]()
     for run in runs:
-        if not run.tasks:
+        if run.missing:
             continue
         model, _, pretrained = run.model.partition(":")
-        named = {"pipeline": run.model} if run.generates else {"model": model, "pretrained": pretrained or None}
+        named: dict[str, Any] = {"model": model, "pretrained": pretrained or None}
+        named = {"pipeline": run.model} if run.suite.name == "generation" else named
         own = replace(options, out=out / run.name, cache=options.cache or out / "cache", **named)
-        with progress.bar(f"loading {run.model} and timing a sample"):
+        with progress.bar(f"loading {run.model} and timing a sample of {run.suite.name}"):
             loaded = load_host(own.model, own.pretrained, own.pipeline, device=own.device, dtype=own.dtype)
             run.seconds = estimate(run, loaded, own)
-        progress.say(f"{run.model}: {run.images:,} images, about {run.seconds / 3600:.2f} hours on {own.device}")
+        hours = f"{sum(run.sizes):,} images, about {run.seconds / 3600:.2f} hours on {own.device}"
+        progress.say(f"{run.suite.name}, {run.model}: {hours}")
         if not stop_after_estimate:
-            results[run.name] = run.measure(loaded, own, progress)
+            results[run.name] = run_suite(run.suite, own, loaded=loaded, progress=progress)
             compared(runs, results, out)
     return compared(runs, results, out)
 
@@ -182,16 +146,16 @@ def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> p
     for run in runs:
         every = results[run.name].rows if run.name in results else []
         measured = {(r.task, r.metric, r.method, r.subset): r for r in reversed(every)}
-        for part in run.parts:
-            for names, value in published(part, "stable diffusion 2.1" if run.generates else run.model).items():
-                (task, metric, method, subset), own, n = names, (float("nan"),) * 4, ""
-                if (row := measured.get(names)) is not None:
-                    own = (row.value, *row.interval, row.value - value)
-                    n = ", ".join(f"{count:,} {what}" for what, count in row.n.items())
-                name = f"{metric}, {subset}" if subset else metric
-                rows.append((PARTS[part].table, task, run.model, name, method, value, *own, n))
+        figures = published(run.suite.name, "stable diffusion 2.1" if run.suite.name == "generation" else run.model)
+        for (task, metric, method, subset), value in figures.items():
+            row, own, n = measured.get((task, metric, method, subset)), (float("nan"),) * 4, ""
+            if row is not None:
+                own = (row.value, *row.interval, row.value - value)
+                n = ", ".join(f"{count:,} {what}" for what, count in row.n.items())
+            name = f"{metric}, {subset}" if subset else metric
+            rows.append((run.suite.name, task, run.model, name, method, value, *own, n))
     frame = need("pandas").DataFrame(rows, columns=HEAD)
     write_atomically(out / "paper.csv", frame.to_csv(index=False))
-    blocks = [(key, list(block.itertuples())) for key, block in frame.groupby(["table", "data", "model"], sort=False)]
+    blocks = [(key, list(block.itertuples())) for key, block in frame.groupby(["suite", "data", "model"], sort=False)]
     write_page(out / "index.html", "paper", {"blocks": blocks, "runs": [(run, run.name in results) for run in runs]})
     return frame

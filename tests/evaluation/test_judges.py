@@ -313,7 +313,7 @@ def drawn(tmp_path: Path) -> tuple[GeneratedImages, Shows]:
 def test_answers_come_in_the_order_of_the_images_and_are_kept(drawn) -> None:
     made, shows = drawn
     judge = Reader()
-    found = judge_images(judge, made, batch_size=7)
+    found = judge_images(judge, made)
     assert judge.asked == len(made)
     assert found["age"].argmax(1).tolist() == [shows[image.path][1] for image in made]
     assert found["job"].argmax(1).tolist() == [shows[image.path][2] for image in made]
@@ -331,7 +331,7 @@ def test_answers_come_in_the_order_of_the_images_and_are_kept(drawn) -> None:
 def test_a_changed_image_and_half_a_line_of_a_killed_run_cost_one_answer_each(drawn) -> None:
     made, shows = drawn
     judge = Reader()
-    before = judge_images(judge, made, batch_size=10)
+    before = judge_images(judge, made)
     gender, age, job = shows[made.images[3].path]
     repaint(made, made.images[3], (gender, (age + 1) % 3, job))
     after = judge_images(judge, made)
@@ -355,9 +355,7 @@ def test_the_newest_judge_of_an_attribute_answers_for_every_image(drawn) -> None
     judge_images(blank, made)
     assert last_judgements(made, "gender", ("male", "neither")) is None
     made.path(made.images[0]).write_bytes(b"another")
-    name, said, sure = last_judgements(made, "gender", GENDERS, 0.8)
+    name, said, sure = last_judgements(made, "gender", GENDERS)
     assert (name, said[0], sure[0]) == ("b", NO_VALUE, 0)
     assert said[1:] == [(*GENDERS, NO_VALUE)[shows[image.path][0]] for image in made.images[1:]]
     assert set(last_judgements(made, "gender", GENDERS[:1])[1]) == {"male", NO_VALUE}
-    unsure = last_judgements(made, "gender", GENDERS, 0.0)[1]
-    assert unsure[1:] == [GENDERS[shows[image.path][0] % 2] for image in made.images[1:]]

@@ -10,7 +10,7 @@ away from images that have the bias, so a larger distance is not by itself a los
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,19 +32,16 @@ from vldebias.progress import SILENT, Progress
 
 BATCH = 64
 ENOUGH = 2048  # images for an FID that is read by itself
-ABOUT_CLIP = (
-    "CLIPScore of every image with the prompt that it was generated from, max(w cos, 0); the text is not projected. "
-    "Mean over prompts, resampled over prompts with their images. The model that scores has biases of its own."
-)
-ABOUT_FID = (
-    "Frechet distance between the features of generated images and of a reference, as Gaussians. Few images bias it "
-    "upwards, every variant alike."
-)
+ABOUT = {
+    "CLIPScore": "CLIPScore of every image with the prompt that it was generated from, max(w cos, 0); the text is not "
+    "projected. Mean over prompts, resampled over prompts with their images. The model that scores has biases of its "
+    "own.",
+    "FID": "Frechet distance between the features of generated images and of a reference, as Gaussians. Few images "
+    "bias it upwards, every variant alike.",
+}
 
 
-def judge_images(
-    judge: Judge, images: GeneratedImages, *, batch_size: int = 64, progress: Progress = SILENT
-) -> Probabilities:
+def judge_images(judge: Judge, images: GeneratedImages, progress: Progress = SILENT) -> Probabilities:
     """Return attribute -> probabilities (n, values) for n images, in their order.
 
     Answers are stored in the folder, by path and hash of an image: a new or changed image is judged, others are read.
@@ -59,26 +56,24 @@ def judge_images(
     path, keys = images.folder / "judgements" / name, _keys(images)
     if not path.exists():
         names = {attribute: list(values) for attribute, values in judge.names.items()}
-        write_atomically(path, json.dumps({"name": judge.name, "names": names}) + "\n")
-    _, known = _stored(path)
+        write_atomically(path, json.dumps({"name": judge.name, "names": names}))
+    known = _stored(path)
     todo = [(image, key) for image, key in zip(images, keys, strict=True) if key not in known]
-    torn = path.read_bytes()[-1:] != b"\n"  # by a process that was killed
     bars = progress.bar("judging", len(todo), there=len(keys) - len(todo))
     with path.open("a", encoding="utf-8") as file, bars as bar:
-        file.write("\n" * torn)
-        for start in range(0, len(todo), batch_size):
-            batch = todo[start : start + batch_size]
+        for start in range(0, len(todo), BATCH):
+            batch = todo[start : start + BATCH]
             said = predict(judge, [images.read(image) for image, _ in batch])
             for i, (_, key) in enumerate(batch):
                 known[key] = {attribute: np.round(rows[i], 6).tolist() for attribute, rows in said.items()}
-                file.write(json.dumps({key: known[key]}) + "\n")
+                file.write("\n" + json.dumps({key: known[key]}))  # the line before may be torn by a kill
             file.flush()
             bar.advance(len(batch))
     return {attribute: np.array([known[key][attribute] for key in keys]) for attribute in judge.names}
 
 
 def last_judgements(
-    images: GeneratedImages, attribute: str, values: Sequence[str], sure: float = SURE
+    images: GeneratedImages, attribute: str, values: Sequence[str]
 ) -> tuple[str, list[str], np.ndarray] | None:
     """Return what the newest judge in a folder said that knows these values of an attribute; None if there is none.
 
@@ -87,13 +82,13 @@ def last_judgements(
     """
     files = images.folder.glob("judgements/*.jsonl")
     for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True):
-        about, known = _stored(path)
-        if set(values) <= set(names := about["names"].get(attribute, ())):
+        known = _stored(path)
+        if set(values) <= set(names := known["names"].get(attribute, ())):
             never = {attribute: [0.0] * len(names)}
             chances = np.array([known.get(key, never)[attribute] for key in _keys(images)])
-            codes = decide(chances, names, sure).codes
+            codes = decide(chances, names, SURE).codes
             seen = [names[code] if code >= 0 and names[code] in values else NO_VALUE for code in codes]
-            return about["name"], seen, chances.max(axis=1)
+            return known["name"], seen, chances.max(axis=1)
     return None
 
 
@@ -103,14 +98,13 @@ def _keys(images: GeneratedImages) -> list[str]:
     return [f"{path} {digest(file)[:24] if file.is_file() else '-'}" for path, file in files]
 
 
-def _stored(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the line about the judge, and its answers by key; half a line of a run that was killed is left out."""
-    first, *lines = path.read_text(encoding="utf-8").splitlines()
+def _stored(path: Path) -> dict[str, Any]:
+    """Return "name" and "names" of the judge, and its answers by key; a line that was cut off is left out."""
     known = dict[str, Any]()
-    for line in lines:
+    for line in path.read_text(encoding="utf-8").splitlines():
         with suppress(ValueError):
             known |= json.loads(line)
-    return json.loads(first), known
+    return known
 
 
 def scored(
@@ -120,15 +114,19 @@ def scored(
 
     encoder, texts: the image and the text side of the same model. boot: resamples, seed.
     """
+
+    def block(what: str, n: Mapping[str, int], settings: Mapping[str, Any]) -> TaskResult:
+        about = {"task": f"{name}: {what}", "title": f"{what} of generated images", "description": ABOUT[what]}
+        results.append(made.result(**about, n=n, settings=settings))
+        return results[-1]
+
     plain = sorted((one for one in made if one.stated is None), key=lambda one: (one.prompt, one.seed))
-    features, results, how = dict[str, Tensor](), list[TaskResult](), dict[str, Any]()
+    features, results = dict[str, Tensor](), list[TaskResult]()
     for variant in made.plan.variants:  # "none" first, which FID compares with
         own = [one for one in plain if one.variant == variant]
-        rows = [
-            encoder.encode([made.read(one) for one in own[i : i + BATCH]]).double() for i in range(0, len(own), BATCH)
-        ]
-        if rows:
-            features[variant] = torch.cat(rows)
+        batches = ([made.read(one) for one in own[i : i + BATCH]] for i in range(0, len(own), BATCH))
+        if own:
+            features[variant] = torch.cat([encoder.encode(batch).double() for batch in batches])
     if clip:
         prompts = [one.prompt for one in plain if one.variant == NONE]
         names, index, sizes = np.unique(prompts, return_inverse=True, return_counts=True)
@@ -139,11 +137,9 @@ def scored(
             # Means of prompts are the units, or the images where there is one prompt.
             values[variant] = each if len(sizes) == 1 else np.bincount(index, weights=each) / sizes
         n = {"prompts": len(sizes), "images": len(index)}
-        how = {"scale": "percent: 100 max(cos, 0)", "scored by": encoder.name, "preprocessing": encoder.preprocessing}
-        how |= {"image tower": encoder.fingerprint, "text tower": texts.weights, **boot}
-        about = {"title": "CLIPScore of generated images", "description": ABOUT_CLIP}
-        results.append(made.result(task=f"{name}: CLIPScore", **about, n=n, settings=how))
-        results[-1].add_resampled("clip_score", values, n=n, **boot)
+        how: dict[str, Any] = {"scale": "percent: 100 max(cos, 0)", "scored by": encoder.name, **boot}
+        how |= {"preprocessing": encoder.preprocessing, "image tower": encoder.fingerprint}
+        block("CLIPScore", n, how | {"text tower": texts.weights}).add_resampled("clip_score", values, n=n, **boot)
     if fid:
         count, dim = features[NONE].shape
         if count < (enough := max(ENOUGH, dim + 1)):
@@ -157,12 +153,8 @@ def scored(
             metric.reset()
             metric.update(of, real=False)
             distances[variant] = float(metric.compute())
+        n = {"images": count, "reference images": count}
         how = {"features": encoder.name, "dimensions": dim, "feature weights": encoder.fingerprint}
         how |= {"reference": "the images of the pipeline without a method", "value": "torchmetrics, in float64"}
-        about, n = (
-            {"title": "FID of generated images", "description": ABOUT_FID},
-            {"images": count, "reference images": count},
-        )
-        results.append(made.result(task=f"{name}: FID", **about, n=n, settings=how))
-        results[-1].add_draws("fid", distances, n=n)
+        block("FID", n, how).add_draws("fid", distances, n=n)
     return results

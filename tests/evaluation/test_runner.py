@@ -12,7 +12,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from vldebias.data import Embeddings, Labels, save_embeddings
+from vldebias.data import Embeddings, save_embeddings
 from vldebias.data.parallel import Processes
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation import run as runner
@@ -22,7 +22,7 @@ from vldebias.evaluation.retrieval import RetrievalTask
 from vldebias.evaluation.run import run_suite, verify
 from vldebias.evaluation.session import Session
 from vldebias.evaluation.shares import SharesTask
-from vldebias.evaluation.task import Data, Options, Suite, load_suite
+from vldebias.evaluation.task import Data, Options, Suite
 from vldebias.prompts import make_prompt_set
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
@@ -213,28 +213,6 @@ def test_some_of_the_tasks_are_measured(run: Any, table: Any) -> None:
     assert [part.task for part in found.provenance] == ["other"]
     with pytest.raises(InvalidInputError, match=r"'tabel'"):
         run(table, other, only=["other", "tabel"])
-
-
-@pytest.mark.parametrize("columns", [["gender"], ["age", "gender"], []])
-def test_attributes_without_a_column_are_left_out_and_named(run: Any, columns: list[str], tmp_path: Path) -> None:
-    rng, task = np.random.default_rng(0), load_suite("fairface").tasks[0].model_copy(update={"k": [10]})
-    values = {"gender": ("Male", "Female"), "age": tuple(task.classes["age"])}
-    labels = {name: Labels(rng.integers(len(values[name]), size=300), values[name]) for name in columns}
-    images = Embeddings(rng.normal(size=(300, 16)).astype(np.float32), tuple(map(str, range(300))), labels)
-    texts = {text: torch.from_numpy(rng.normal(size=16)) for text in task.texts()}
-    given = {"embeddings": save_embeddings(tmp_path / "mine.npz", images, texts), "methods": ("cali",)}
-    if not columns:
-        with pytest.raises(InvalidInputError, match=r"gender, .*got \[\]"):
-            run(task, host=None, resamples=10, **given)
-        return
-    found, said = run(task, host=None, resamples=10, **given)
-    accuracy = {row.task for row in found.rows if row.metric == "accuracy"}  # of the other column's classes
-    if columns == ["gender"]:
-        assert ({row.task for row in found.rows}, accuracy) == ({"fairface gender"}, set())
-        assert "race, age, gender x race, gender x age" in said.replace("\n", " ")
-    else:
-        assert {row.task for row in found.rows} == accuracy | {"fairface gender x age"}
-        assert accuracy == {"fairface gender", "fairface age"}
 
 
 @pytest.mark.slow

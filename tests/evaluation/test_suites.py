@@ -9,8 +9,7 @@ import pytest
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.classifiers import BASELINES
 from vldebias.evaluation.generation import GenerationTask
-from vldebias.evaluation.groups import GroupsTask
-from vldebias.evaluation.pairs import TextsTask
+from vldebias.evaluation.groups import GroupsTask, TextsTask
 from vldebias.evaluation.retrieval import RetrievalTask
 from vldebias.evaluation.task import load_suite
 from vldebias.files import packaged

@@ -3,9 +3,8 @@
 from vldebias.evaluation.auditing import audit
 from vldebias.evaluation.diagnosis import diagnose
 from vldebias.evaluation.generation import GenerationTask
-from vldebias.evaluation.groups import GroupsTask
+from vldebias.evaluation.groups import GroupsTask, TextsTask
 from vldebias.evaluation.judges import VlmJudge
-from vldebias.evaluation.pairs import TextsTask
 from vldebias.evaluation.report import compare, render
 from vldebias.evaluation.result import Result, TaskResult
 from vldebias.evaluation.retrieval import RetrievalTask

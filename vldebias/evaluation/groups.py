@@ -1,24 +1,25 @@
-"""Measure zero-shot accuracy by group (Tables 7.1 to 7.4): worst group, averages, gap and areas under the curve.
+"""Measure zero-shot accuracy by group (Tables 7.1 to 7.4), and the distance of prompts of one pair (Table 7.6).
 
-A group is a label together with a spurious value (Sagawa et al., 2020). Source: sections 7.3.1 and 7.4.1 of the thesis.
-
-Figures depend on an image only by its group and whether it is right, without and with a method. So resamples are
-multinomial counts over these cells. Intervals do not cover for the worst of several groups that are about equally hard,
-or with fewer than about 30 images, or within a few images of 0 or 1 (`eval/experiments/coverage.py`).
+A group is a label together with a spurious value (Sagawa et al., 2020). Source: sections 7.3.1, 7.4.1 and 7.6.1 of the
+thesis. Figures depend on an image only by its group and whether it is right, without and with a method. So resamples
+are multinomial counts over these cells. Intervals do not cover for the worst of several groups that are about equally
+hard, or with fewer than about 30 images, or within a few images of 0 or 1 (`eval/experiments/coverage.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import product
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
+from itertools import chain, product
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor
 
 from vldebias.data import Embeddings, Labels, UnitRows, cross
+from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.classifiers import BASELINES, Examples
 from vldebias.evaluation.images import (
@@ -32,17 +33,14 @@ from vldebias.evaluation.images import (
 )
 from vldebias.evaluation.result import NONE, TaskProvenance, TaskResult
 from vldebias.evaluation.session import Session
-from vldebias.evaluation.task import Data, Lam, Prompts, register_task
-from vldebias.hosts import Host
-from vldebias.methods import get_method
+from vldebias.evaluation.task import Data, Lam, Prompts, Task, register_task
+from vldebias.hosts import Host, resolve
+from vldebias.methods import Problem, get_method
 from vldebias.metrics.bootstrap import resampled_counts, wilson_interval
 from vldebias.metrics.classification import Reweighted, Statistic, interval_of, mean_accuracy, worst_areas
 from vldebias.metrics.metric import computed
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, StatedWords
-
-if TYPE_CHECKING:
-    from vldebias.edit import Edit
 
 Mask = NDArray[np.bool_]
 Key = tuple[str, float | None]  # a method, and lam where several are compared
@@ -57,10 +55,6 @@ ABOUT = (
     "An image counts as the class whose prompt is nearest. A group is a label together with a spurious value. "
     "Intervals: 95 % percentile bootstrap over images, the worst group picked again in each resample; Wilson's for one "
     "group and where no resample varies; of areas normal draws with DeLong's covariance."
-)
-ABOUT_COSINES = (
-    "Cosine of each class prompt under a method with the spurious prompts of a value, averaged; the spread is the "
-    "largest minus the smallest over the values. Nothing is sampled, so intervals have no width."
 )
 LABELLED = {"uses_labels": True}
 
@@ -167,13 +161,13 @@ class GroupsTask(ImageTask):
             for key, edit in every.items():
                 shared.setdefault(self.images(split.units, edit), {})[key] = self.rows(texts, prompts.classes, edit)
             scores = {key: of.numpy() for seen, rows in shared.items() for key, of in seen.products(rows).items()}
-            nearest = {key: scores[key].argmax(1) for key in every}
-            right: dict[Key, Mask] = {key: of == split.target for key, of in nearest.items()}
+            right: dict[Key, Mask] = {key: scores[key].argmax(1) == split.target for key in every}
             doubt_space(split.units, texts, prompts.texts)
-            doubt_chance(nearest[BARE], split.target, prompts.class_names, f"{prompts.name}: the class prompts")
-            margins: dict[str, NDArray[np.floating]] = {}
-            if len(prompts.classes) == 2:
-                margins = {method: np.diff(scores[method, None])[:, 0] for method in fitted}
+            bare = scores[BARE].argmax(1)
+            doubt_chance(bare, split.target, prompts.class_names, f"{prompts.name}: the class prompts")
+            two = len(prompts.classes) == 2
+            margins = {method: np.diff(scores[method, None])[:, 0] for method in fitted} if two else {}
+            if two:
                 median = (margins[NONE] > np.median(margins[NONE])) == (split.target == 1)
                 right = {BARE: right[BARE], (MEDIAN, None): median} | right
                 about[MEDIAN] = {"assumes": ABOUT_MEDIAN}
@@ -187,11 +181,10 @@ class GroupsTask(ImageTask):
                     logits, chosen = train_on(examples)
                     right[name, None] = logits(whole).argmax(1).numpy() == split.target
                     about[name] = {"source": source, "chosen": chosen, **LABELLED}
-        weights = self.group_weights
-        if weights is None and learn is not None:
-            sizes, tested = learn.groups.counts, split.groups.counts
-            if all(tested.get(name) for name, n in sizes.items() if n):
-                weights = {name: float(sizes.get(name, 0)) for name in split.groups.names}
+        weights, tested = self.group_weights, split.groups.counts
+        sizes = {} if learn is None else {name: n for name, n in learn.groups.counts.items() if n}
+        if weights is None and sizes and all(tested.get(name) for name in sizes):
+            weights = {name: float(sizes.get(name, 0)) for name in tested}
         facts = {name: one and one.facts for name, one in (("data", split), ("train", learn), ("val", select))}
         provenance = self.provenance(
             self.name, images, texts, [prompts], about, reference=others, settings={**facts, "group_weights": weights},
@@ -202,8 +195,8 @@ class GroupsTask(ImageTask):
         result = TaskResult(provenance)
         self._add_accuracies(result, right, split.groups, weights)
         if margins:
-            boot = {"resamples": self.resamples, "seed": self.seed}
-            areas, drawn, n = worst_areas(margins, split.target == 1, split.values.codes, **boot)
+            places = split.target == 1, split.values.codes
+            areas, drawn, n = worst_areas(margins, *places, resamples=self.resamples, seed=self.seed)
             result.add_draws("worst_group_auc", areas, drawn, n=n)
         return [result, *self._cosines(provenance, fitted, texts)]
 
@@ -211,8 +204,7 @@ class GroupsTask(ImageTask):
         labels, values, prompts = data.column(self.label), data.column(self.spurious), self.prompts
         known, classes = labels.known & values.known, class_of(labels.names, prompts)
         if not known.any():
-            both = f"both columns {self.label!r} and {self.spurious!r}"
-            raise InvalidInputError(f"no image has a known value in {both}; name other columns")
+            raise InvalidInputError(f"no image has a known value in both columns {self.label!r} and {self.spurious!r}")
         if not classes:
             raise InvalidInputError(
                 f"{prompts.name}: expected labels that each name one of the classes {list(prompts.class_names)}, "
@@ -235,8 +227,8 @@ class GroupsTask(ImageTask):
         names, codes, size = groups.names, np.asarray(groups.codes, np.int64), np.array([*groups.counts.values()])
         statistics: dict[str, Statistic] = {one.name: of for one, of in computed("groups")}
         if weights is not None:
-            if set(weights) != set(names) or any(weights[name] > 0 for name in np.array(names)[size == 0]):
-                wanted = f"a weight for each of {groups.counts}, and 0 for a group without images"
+            if set(weights) != set(names) or {n > 0 for name, n in groups.counts.items() if weights[name]} != {True}:
+                wanted = f"a weight for each of {groups.counts}, not all 0, and 0 for a group without images"
                 raise InvalidInputError(f"group_weights: expected {wanted}; got {dict(weights)}")
             statistics["average_reweighted"] = Reweighted(np.array([weights[name] for name in names]))
         held = dict[Key, tuple[NDArray[np.int64], NDArray[np.int64]]]()
@@ -263,7 +255,9 @@ class GroupsTask(ImageTask):
         about = {
             "task": f"{self.name}: cosines",
             "title": "Cosines of class prompts with spurious prompts (Table 7.1)",
-            "description": ABOUT_COSINES,
+            "description": "Cosine of each class prompt under a method with the spurious prompts of a value, averaged; "
+            "the spread is the largest minus the smallest over the values. Nothing is sampled, so intervals have no "
+            "width.",
             "methods": {method: provenance.methods[method] for method in fitted},
             "settings": {"spurious prompts": by_value},
         }
@@ -276,10 +270,10 @@ class GroupsTask(ImageTask):
             cosines = {method: float(table[i, j]) for method, table in tables.items()}
             result.add_draws("cosine", cosines, n={"spurious prompts": len(own)}, subset=f"{name} / {value}")
         n = {"spurious prompts": sum(map(len, by_value.values()))}
-        for i, name in enumerate((*prompts.class_names, "")):
-            spreads = {method: np.ptp(of, axis=1) for method, of in tables.items()}
-            each = {method: float(of[i] if name else of.mean()) for method, of in spreads.items()}
-            result.add_draws("cosine_spread", each, n=n, subset=name)
+        spreads = {method: np.ptp(of, axis=1).tolist() for method, of in tables.items()}
+        for i, name in enumerate(prompts.class_names):
+            result.add_draws("cosine_spread", {m: of[i] for m, of in spreads.items()}, n=n, subset=name)
+        result.add_draws("cosine_spread", {m: float(np.mean(of)) for m, of in spreads.items()}, n=n)
         return [result]
 
 
@@ -298,3 +292,71 @@ def class_of(labels: tuple[str, ...], prompts: PromptSet) -> list[int]:
         if len(found) == 1 and found[0] < len(names):
             chosen += found
     return chosen if len(names) > 1 and len(labels) == len(set(chosen)) else []
+
+
+@register_task
+class TextsTask(Task):
+    """Measure mean |z_i - z_j| over the pairs of prompt sets, of fitted and of unseen concepts (section 7.6.1).
+
+    All prompts are edited, those that state their attribute too. Resampled over concepts, whose pairs share prompts.
+
+    sets: what the rows are called -> prompt set. method: any that edits embeddings.
+    """
+
+    task: Literal["texts"] = "texts"
+    sets: Annotated[dict[str, Prompts], Field(min_length=1)]
+    method: Annotated[str, AfterValidator(lambda given: get_method(given).name)] = "cali"
+    lam: Lam = 500.0
+
+    @classmethod
+    def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
+        """Return the task for the given prompt sets; InvalidInputError: several methods."""
+        if "methods" in fields:
+            raise InvalidInputError("methods: the task texts measures one method; name it with method=")
+        sets = {column: of[0] for column, of in sets_by_column(fields.get("prompts")).items()}
+        return super().of_given(session, {"sets": sets, **fields})
+
+    def inputs(self, session: Session) -> dict[str, Any]:
+        """Return what embeds the prompts, and the name that the user gave it."""
+        encoder = resolve(session.pipeline.host, tokenizer=session.pipeline.tokenizer)
+        return {"encoder": encoder, "model": session.options.pipeline, "progress": session.progress}
+
+    def measure(self, encoder: Host, *, model: str | None = None, progress: Progress = SILENT) -> list[TaskResult]:
+        """Measure every set with a host (`vldebias.hosts.resolve`); model: what it is called, by default its name."""
+        results, lam = [], self.lam if get_method(self.method).has_lam else None
+        for name, prompts in self.sets.items():
+            provenance = TaskProvenance(
+                task=f"{self.name} {name}",
+                title="Distance of prompts that differ in the attribute alone (Table 7.6)",
+                description="Mean L2 distance of the two prompts of a pair, without and with the projection: pairs "
+                "that it was fitted on, and pairs of concepts that it was not. Resampled over concepts.",
+                model=model or encoder.name,
+                fingerprint=encoder.weights,
+                prompts=prompts.name,
+                prompts_hash=prompts.hash,
+                split="texts",
+                methods={NONE: {}, self.method: {"lam": lam, "strength": 1.0}},
+                seeds=[self.seed],
+                n={"pairs": len(prompts.pairs), "unseen pairs": len(prompts.held_out_pairs)},
+                settings=self.settings({"roles": list(encoder.roles)}),
+            )
+            result, problem = TaskResult(provenance), Problem(encoder, prompts, lam=lam)
+            parts = [(part, of) for part, of in (("train", prompts.groups), ("unseen", prompts.held_out_groups)) if of]
+            with progress.bar(provenance.task):
+                edits = {role: problem.fit(self.method, role) for role in encoder.roles}
+                for role, (part, groups) in product(encoder.roles, parts):
+                    rows, sums = encoder.embed(list(chain(*groups)), role), {}
+                    for method, own in ((NONE, rows), (self.method, edits[role](rows))):
+                        each = [torch.pdist(of.double()) for of in own.split([*map(len, groups)])]
+                        sums[method] = np.array([(float(of.sum()), len(of)) for of in each])
+                    result.add_resampled(
+                        "pair_distance",
+                        sums,
+                        n={"concepts": len(groups), "pairs": int(sums[NONE][:, 1].sum())},
+                        statistic=lambda drawn: drawn[..., 0].sum(-1) / drawn[..., 1].sum(-1),  # over all pairs
+                        subset=part if len(encoder.roles) == 1 else f"{part}, {role}",
+                        resamples=self.resamples,
+                        seed=self.seed,
+                    )
+            results.append(result)
+        return results

@@ -3,18 +3,17 @@
 Source: section 7.4.2 of Chuang's thesis (Chuang et al., "Debiasing Vision-Language Models via Biased Prompts", 2023)
 with MaxSkew and NDKL of Geyik et al. (2019).
 
-Intervals over queries: the queries are a sample of what people ask, such as professions; the gallery is taken as it is.
-Over images: the queries are fixed, and the gallery is a sample. A resampled gallery repeats images, so a maximum over
-groups strays further up; so the resampled values are moved to have their mean at the value (`recentred_interval`). Such
-an interval covers the expected value on a gallery of this size (counted in `eval/experiments/coverage_shares.py`).
+A resampled gallery repeats images, so a maximum over groups strays further up. Intervals over images are therefore
+moved to have the mean of their draws at the value (`recentred_interval`), and cover the expected value on a gallery of
+this size (counted in `eval/experiments/coverage_shares.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from itertools import chain, product
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
@@ -23,7 +22,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor
 
 from vldebias.data import Embeddings, Labels, UnitRows, cross
-from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
+from vldebias.edit import Edit
+from vldebias.errors import InvalidInputError
 from vldebias.evaluation.images import ImageTask, disjoint, doubt_labels, doubt_space, doubt_values, sets_by_column
 from vldebias.evaluation.result import CHANCE, NONE, TaskResult
 from vldebias.evaluation.session import Session
@@ -35,22 +35,14 @@ from vldebias.metrics.rankings import first_hits, reach, resampled_places
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, StatedWords, load_prompts
 
-if TYPE_CHECKING:
-    from vldebias.edit import Edit
-
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 Mask = NDArray[np.bool_]
-Under = tuple[Callable[[Sequence[str]], Tensor], UnitRows]  # under a method: prompts -> unit rows, and the images
+Edits = Mapping[str, Edit | None]  # method -> what it does, None for the model as it is
+Means = Mapping[tuple[str, str], Mapping[str, Floats]]  # (metric, subset) -> method -> values (n,)
 
-_ABOUT = ("data_fingerprint", "digest", "preprocessing", "dtype", "source", "values read as unknown")
-BALANCED = 0.2  # by how much the largest group of a balanced gallery exceeds the mean at most
 RECALL = (1, 5, 10)  # the k of recall@k of captions
 MOST_CAPTIONS = 10_000  # images up to which recall of captions is measured: its cost grows with the square
-INTERVALS = {
-    "queries": "mean over queries: bootstrap over queries, given the gallery; one query: bootstrap over images",
-    "images": "bootstrap over images of the gallery, given the queries",
-}
 _BLOCK = 1 << 23  # entries of a block of rankings: bounds the memory
 
 
@@ -71,9 +63,9 @@ class Gallery:
         self.names = tuple(name for name, n in labels.counts.items() if n)
         if len(self.names) < 2:
             raise InvalidInputError(f"gallery: expected images of two or more groups, got {labels.counts}")
-        if max(k) > len(labels):
+        if max(k) > (n := len(labels)):
             raise InvalidInputError(
-                f"k: expected at most the {len(labels)} images whose group is known, got {max(k)}; choose a smaller k"
+                f"k: expected at most {n}, the images of known group, got {max(k)}; choose a smaller k"
             )
         _, codes, self.sizes = np.unique(labels.codes, return_inverse=True, return_counts=True)
         self.codes = codes.astype(np.min_scalar_type(len(self.names)))
@@ -189,8 +181,6 @@ class RetrievalTask(ImageTask):
         if len(sets) == len(images.labels) == 1 and not isinstance(fields["prompts"], Mapping):
             sets = dict(zip(images.labels, sets.values(), strict=True))
         asked = list(dict.fromkeys(prompt for one in chain(*sets.values()) for prompt in one.classes))
-        for column in (*chain(*(attribute.split(" x ") for attribute in sets)), *fields.get("classes", ())):
-            images.column(column.strip())  # an unknown one is refused; a suite leaves it out
         few = max(10, len(images) // 20)
         return super().of_given(session, {"k": few, "queries": asked, **fields, "prompts": sets})
 
@@ -209,20 +199,13 @@ class RetrievalTask(ImageTask):
         reference: unlabelled images, for methods that use some. edits: name -> an edit that was fitted before.
         """
         self.check_images(images, texts, self.queries[0])
-        there = {name: of for name, of in self.prompts.items() if set(name.split(" x ")) <= set(images.labels)}
-        if left_out := [name for name in self.prompts if name not in there]:
-            said = f"{self.name}: expected the columns of {', '.join(left_out)}, got {list(images.labels)}"
-            if not there:
-                raise InvalidInputError(f"{said}; call them label.COLUMN in the file")
-            progress.say(f"{said}; left out")
-        asked_of = {column: texts for column, texts in self.classes.items() if column in images.labels}
-        for column, prompts in asked_of.items():
+        for column, prompts in self.classes.items():
             if set(prompts) != set(names := images.column(column).names):
                 wanted = f"expected a prompt for each of {list(names)}"
                 raise InvalidInputError(f"classes.{column}: {wanted}, got {list(prompts)}")
         others, counts = disjoint(reference, images, self.methods)
         features, results = images.unit, []
-        for attribute, sets in there.items():
+        for attribute, sets in self.prompts.items():
             name, columns = f"{self.name} {attribute}", [column.strip() for column in attribute.split(" x ")]
             labels = cross(*map(images.column, columns))
             doubt_labels(images, columns, sets)
@@ -239,34 +222,28 @@ class RetrievalTask(ImageTask):
                     reference=others,
                     title=f"Retrieval, {attribute}: skew of the first results (as in Table 7.5)",
                     description=f"Text queries against a gallery of images; skew over {attribute} of the first k, mean "
-                    f"over queries and per query. Intervals: {INTERVALS[self.resample]}.",
+                    f"over queries and per query. Means are resampled over {self.resample}, one query over images.",
                     n={**n, "unknown": int((~labels.known).sum()), "groups": len(held.names), **counts},
                     settings={
                         "prior shares": dict(zip(held.names, held.prior.tolist(), strict=True)),
                         "groups": labels.counts,
-                        "gallery": {key: images.about[key] for key in _ABOUT if key in images.about},
-                        "images left out, not readable": len(images.about.get("skipped", ())),
+                        "gallery": {key: of for key, of in images.about.items() if key not in ("cache", "file")},
                         "column of precision": named,
                     },
                 )  # fmt: skip
                 result = TaskResult(provenance)
-                under: dict[str, Under] = {
-                    method: (partial(self.rows, texts, edit=edit), self.images(features, edit))
-                    for method, edit in fitted.items()
-                }
-                rows = {method: project(self.queries) for method, (project, _) in under.items()}
-                self._add_skews(result, held, rows, {m: of for m, (_, of) in under.items()}, labels.known, relevant)
-                for method, (_, of) in under.items():
+                rows = {method: self.rows(texts, self.queries, edit) for method, edit in fitted.items()}
+                seen = {method: self.images(features, edit) for method, edit in fitted.items()}
+                self._add_skews(result, held, rows, seen, labels.known, relevant)
+                for method, of in seen.items():
                     if of is not features:
                         pairs = zip(features.split(), of.split(), strict=True)
                         mean = sum(float((a.double() * b.double()).sum()) for a, b in pairs) / len(of)
                         result.add("image_cosine", method, mean, n={"images": len(of)}, change=(mean - 1,) * 3)
-                kept = {method: (rows[NONE] * row).sum(dim=1).numpy() for method, row in rows.items()}
-                self._add_over_queries(result, "query_cosine", kept, None, n)
-                self._add_recall(result, images, texts, under)
-                classes = {column: texts for column, texts in asked_of.items() if column not in columns}
+                self._add_recall(result, images, texts, fitted)
+                classes = {column: of for column, of in self.classes.items() if column not in columns}
                 if classes:
-                    self._add_accuracy(result, images, classes, under)
+                    self._add_accuracy(result, images, texts, fitted, classes)
                 doubt_space(features, texts, [*self.queries, *chain(*(one.texts for one in sets))])
                 for column, prompt_set in product(columns, sets):
                     doubt_values(images, column, texts, prompt_set)
@@ -277,7 +254,7 @@ class RetrievalTask(ImageTask):
         self, result: TaskResult, held: Gallery, queries: Mapping[str, Tensor], images: Mapping[str, UnitRows],
         known: Mask, relevant: Mask | None,
     ) -> None:  # fmt: skip
-        """Add every metric of the rankings: means over queries first, then each query."""
+        """Add every metric of the rankings and the queries: means over queries first, then each query."""
         ranked = dict[str, Rows]()
         for of in dict.fromkeys(images.values()):  # images that several methods share are read once for all queries
             methods, own = [method for method in images if images[method] is of], of if known.all() else of.some(known)
@@ -285,38 +262,26 @@ class RetrievalTask(ImageTask):
             ranked |= zip(methods, np.split(order, len(methods)), strict=True)
         n = {"queries": len(self.queries), "images": len(held.codes)}
         skews, chance = held.skews({method: ranked[method] for method in images}, relevant), held.random()
-        for metric in skews[NONE]:
-            values = {method: of[metric][:, 0] for method, of in skews.items()}
-            means = {method: of[metric][:, 1:].mean(axis=0) for method, of in skews.items()}
-            self._add_over_queries(result, metric, values, means, n)
+        points = {metric: {method: of[metric][:, 0] for method, of in skews.items()} for metric in skews[NONE]}
+        draws = {metric: {method: of[metric][:, 1:] for method, of in skews.items()} for metric in points}
+        kept = {method: (queries[NONE] * rows).sum(dim=1).numpy() for method, rows in queries.items()}
+        for metric, each in {**points, "query_cosine": kept}.items():
+            if self.resample == "queries":
+                result.add_resampled(metric, each, n=n, resamples=self.resamples, seed=self.seed)
+            else:  # no image changes a cosine of queries, which is exact
+                means = {method: of.mean(axis=0) for method, of in draws[metric].items()} if metric in draws else None
+                value = {method: float(of.mean()) for method, of in each.items()}
+                result.add_draws(metric, value, means, n=n, interval=recentred_interval)
             if metric in chance:
                 rng, fair = np.random.default_rng(self.seed), float(chance[metric].mean())
                 of_means = rng.choice(chance[metric], size=(self.resamples, len(self.queries))).mean(axis=1)
                 result.add(metric, CHANCE, fair, percentile_interval(of_means), n=n)
-                bare, largest = float(values[NONE].mean()), float(held.sizes.max() / held.sizes.mean())
-                uneven = self.prior == "uniform" and largest >= 1 + BALANCED
-                if metric.startswith("max_skew@") and bare < fair and uneven:
-                    sizes = ", ".join(f"{name} {size}" for name, size in zip(held.names, held.sizes, strict=True))
-                    why = f"that of random rankings is {fair:.3f}, as groups differ in size ({sizes})"
-                    said = f"{result.provenance.task}: {metric} is {bare:.3f} and {why}"
-                    warn(f'{said}; give prior="dataset"', SuspectInputWarning)
-        for metric, (i, query) in product(skews[NONE], enumerate(self.queries)):
-            point = {method: float(of[metric][i, 0]) for method, of in skews.items()}
-            each = {method: of[metric][i, 1:] for method, of in skews.items()}
-            result.add_draws(metric, point, each, n=n, interval=recentred_interval, subset=query)
+        for metric, (i, query) in product(points, enumerate(self.queries)):
+            value = {method: float(of[i]) for method, of in points[metric].items()}
+            drawn = {method: of[i] for method, of in draws[metric].items()}
+            result.add_draws(metric, value, drawn, n=n, interval=recentred_interval, subset=query)
 
-    def _add_over_queries(
-        self, result: TaskResult, metric: str, each: Mapping[str, Floats], drawn: Mapping[str, Floats] | None,
-        n: Mapping[str, int],
-    ) -> None:  # fmt: skip
-        """Add means over queries of each (q,), resampled over queries, or with draws over images (None: exact)."""
-        if self.resample == "queries":
-            result.add_resampled(metric, each, n=n, resamples=self.resamples, seed=self.seed)
-        else:
-            how: dict[str, Any] = {} if drawn is None else {"interval": recentred_interval}
-            result.add_draws(metric, {m: float(of.mean()) for m, of in each.items()}, drawn, n=n, **how)
-
-    def _add_recall(self, result: TaskResult, gallery: Embeddings, texts: Host, under: Mapping[str, Under]) -> None:
+    def _add_recall(self, result: TaskResult, gallery: Embeddings, texts: Host, edits: Edits) -> None:
         """Add recall of the gallery's captions, where the texts include them; the subset "" is the mean of both ways.
 
         Image to text: is the image's caption among the first k different captions? Text to image: is an image with this
@@ -330,19 +295,20 @@ class RetrievalTask(ImageTask):
             texts.embed(captions.tolist())
         except InvalidInputError:  # a table of embeddings lacks some
             return
-        codes, own, table = torch.from_numpy(code), torch.arange(len(captions)), dict[tuple[str, str, str], Floats]()
-        for method, (project, images) in under.items():
-            rows, seen = project(captions.tolist()).float(), images[captioned]
+        codes, own, table = torch.from_numpy(code), torch.arange(len(captions)), defaultdict[Any, Any](dict)
+        for method, edit in edits.items():
+            rows = self.rows(texts, captions.tolist(), edit).float()
+            seen = self.images(gallery.unit, edit)[captioned]
             ahead = first_hits(seen, rows, codes, own).numpy(), first_hits(rows, seen, own, codes).numpy()[code]
             for k in RECALL:
                 hits = np.array(ahead) < k
                 for way, of in zip(("", "image to text", "text to image"), (hits.mean(axis=0), *hits), strict=True):
-                    table[f"recall@{k}", way, method] = of
+                    table[f"recall@{k}", way][method] = of
         self._add_means(result, table, {"images": int(captioned.sum()), "captions": len(captions)}, code)
 
     def _add_accuracy(
-        self, result: TaskResult, gallery: Embeddings, classes: Mapping[str, Mapping[str, str]],
-        under: Mapping[str, Under],
+        self, result: TaskResult, gallery: Embeddings, texts: Host, edits: Edits,
+        classes: Mapping[str, Mapping[str, str]],
     ) -> None:  # fmt: skip
         """Add zero-shot accuracy in each column, and the mean over columns where there are several.
 
@@ -351,35 +317,31 @@ class RetrievalTask(ImageTask):
         known = np.logical_and.reduce([gallery.column(column).known for column in classes])
         if not known.any():
             raise InvalidInputError(f"classes: no image has a label in every one of {list(classes)}")
-        table: dict[tuple[str, str, str], Floats] = {}
-        for method, (project, images) in under.items():
-            right = {}
+        table = defaultdict[Any, Any](dict)
+        for method, edit in edits.items():
+            images = self.images(gallery.unit, edit).some(known)
             for column, prompts in classes.items():
                 labels = gallery.column(column)
-                texts = project([prompts[name] for name in labels.names]).double()
-                blocks = [texts @ some.double().T for some in images.some(known).split(1 << 13)]
-                nearest = torch.cat(blocks, dim=1).numpy().round(12).argmax(axis=0)
-                right[column] = nearest == labels.codes[known]
-            table["accuracy", "", method] = np.mean(list(right.values()), axis=0)
-            for column in right if len(right) > 1 else ():
-                table["accuracy", column, method] = right[column]
+                rows = self.rows(texts, [prompts[name] for name in labels.names], edit).double()
+                scores = torch.cat([rows @ some.double().T for some in images.split(1 << 13)], dim=1)
+                right = scores.numpy().round(12).argmax(axis=0) == labels.codes[known]
+                table["accuracy", column][method] = right
+        means = {method: np.mean([of[method] for of in table.values()], axis=0) for method in edits}
+        parts = table if len(classes) > 1 else {}
         n = {"images": int(known.sum()), "without a label": int((~known).sum())}
-        self._add_means(result, table, n, np.arange(n["images"]))
+        self._add_means(result, {("accuracy", ""): means, **parts}, n, np.arange(n["images"]))
 
-    def _add_means(
-        self, result: TaskResult, table: Mapping[tuple[str, str, str], Floats], n: Mapping[str, int],
-        clusters: NDArray[np.integer],
-    ) -> None:  # fmt: skip
-        """Add means over images: (metric, subset, method) -> values (n,), whole clusters drawn together."""
-        sums = np.stack([np.bincount(clusters, of) for of in (np.ones(len(clusters)), *table.values())], axis=1)
+    def _add_means(self, result: TaskResult, table: Means, n: Mapping[str, int], clusters: NDArray[np.integer]) -> None:
+        """Add means over images, whole clusters drawn together."""
+        every = [np.ones(len(clusters)), *chain(*(of.values() for of in table.values()))]
+        sums = np.stack([np.bincount(clusters, of) for of in every], axis=1)
         blocks = resampled_weights(len(sums), self.resamples, self.seed, len(sums))
-        drawn = np.concatenate([weights.astype(float) @ sums for weights in blocks]).T
-        draws = dict(zip(table, drawn[1:] / drawn[0], strict=True))
-        for metric, subset in dict.fromkeys(key[:2] for key in table):
-            own = {method: (metric, subset, method) for *of, method in table if of == [metric, subset]}
-            point = {method: float(table[key].mean()) for method, key in own.items()}
-            each = {method: draws[key] for method, key in own.items()}
-            result.add_draws(metric, point, each, n=n, interval=recentred_interval, subset=subset)
+        total, *drawn = np.concatenate([weights.astype(float) @ sums for weights in blocks]).T
+        draws = (one / total for one in drawn)
+        for (metric, subset), each in table.items():
+            point = {method: float(of.mean()) for method, of in each.items()}
+            own = dict(zip(each, draws, strict=False))
+            result.add_draws(metric, point, own, n=n, interval=recentred_interval, subset=subset)
 
 
 def relevance(labels: Labels, queries: Sequence[str]) -> Mask | None:

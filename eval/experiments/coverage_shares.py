@@ -46,7 +46,7 @@ def counted(truth: np.ndarray, n: int, rng: np.random.Generator) -> Found:
     counts = rng.multinomial(n, truth)
     gap, reach = float(discrepancies(counts[None])[0]), float(shares_radius(counts[None], resamples=1000)[0])
     found: Found = {f"share {i}": wilson_interval(int(c), n) for i, c in enumerate(counts)}
-    return found | {GAP: (gap - reach, gap + reach), SKEW: log_skew(float(counts.max() / n), reach, len(truth))[1:]}
+    return found | {GAP: (gap - reach, gap + reach), SKEW: log_skew(counts / n, reach)[1:]}
 
 
 def corrected(truth: np.ndarray, n: int, rng: np.random.Generator) -> Found:
@@ -63,8 +63,8 @@ def corrected(truth: np.ndarray, n: int, rng: np.random.Generator) -> Found:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SuspectInputWarning)
         of = corrected_shares(said, people, k + 1, resamples=1000, seed=int(rng.integers(1 << 30)))
-    ends = {f"share {i}": of.interval(i) for i in range(k)} | {GAP: of.discrepancy(k), SKEW: of.max_skew(k)}
-    return {name: (one.low, one.high) for name, one in ends.items()}
+    names = [*(f"share {i}" for i in range(k)), GAP, SKEW]
+    return {name: (one.low, one.high) for name, one in zip(names, of.figures(k), strict=True)}
 
 
 class Population:

@@ -144,12 +144,9 @@ def _corrected_block(
     for method in (one for one in counts if labels[one] >= LEAST):
         own = images[images.method == method]
         number, said, people, weights = (own[name].to_numpy() for name in ("number", "value", "people", "weight"))
-        found, n = (
-            corrected_shares(said, people, k + 1, weights=weights),
-            {"images": len(own), "labels": labels[method]},
-        )
-        right = [*map(found.interval, range(k)), found.discrepancy(k), found.max_skew(k)]
-        figures = dict(zip(metrics, [*as_judged(said, k), *right], strict=True))
+        found = corrected_shares(said, people, k + 1, weights=weights)
+        n = {"images": len(own), "labels": labels[method]}
+        figures = dict(zip(metrics, [*as_judged(said, k), *found.figures(k)], strict=True))
         before = figures if method == NONE else before
         for (metric, where), one in figures.items():
             change = independent(one, before[metric, where]) if before else None
@@ -313,7 +310,7 @@ class SharesTask(Task):
         result.provenance.settings |= {"annotators": list(votes.index), "judge": judge and judge[0]}
         with suppress(InvalidInputError):  # one annotator, or one value
             agreed = agreement(votes, resamples=self.resamples, seed=self.seed)
-            n = {"images with two answers": agreed.alpha.n, "annotators": len(votes), "answers": agreed.answers}
+            n = {"images with two answers": agreed.units, "annotators": len(votes), "answers": agreed.answers}
             for metric, one in (("alpha", agreed.alpha), ("percent_agreement", agreed.percent)):
                 result.add(metric, "all images", one.value, (one.low, one.high), n=n)
         part = images[images.part.isin(told.part)]  # labels of another part, such as unseen concepts, say nothing of it

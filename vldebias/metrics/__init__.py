@@ -7,19 +7,6 @@ from vldebias.metrics.rankings import max_skew, min_skew, ndkl
 from vldebias.metrics.shares import corrected_shares, discrepancy
 
 __all__ = [
-    "METRICS",
-    "Interval",
-    "Metric",
-    "agreement",
-    "auroc",
-    "bootstrap_interval",
-    "corrected_shares",
-    "discrepancy",
-    "group_accuracy",
-    "k_variance",
-    "max_skew",
-    "min_skew",
-    "ndkl",
-    "register_metric",
-    "worst_group_accuracy",
-]
+    "METRICS", "Interval", "Metric", "agreement", "auroc", "bootstrap_interval", "corrected_shares", "discrepancy",
+    "group_accuracy", "k_variance", "max_skew", "min_skew", "ndkl", "register_metric", "worst_group_accuracy",
+]  # fmt: skip

@@ -10,6 +10,7 @@ Source: Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), chapter
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -67,14 +68,11 @@ def codes(groups: np.ndarray, n_groups: int | None, name: str = "groups") -> tup
 
 
 class Interval(NamedTuple):
-    """Hold a value with its interval; n: rows of the arrays, resamples: number of draws."""
+    """Hold a value with the ends of its interval."""
 
     value: float
     low: float
     high: float
-    level: float
-    n: int
-    resamples: int
 
     def __str__(self) -> str:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
@@ -187,10 +185,8 @@ def bootstrap_interval(
         raise InvalidInputError(f"expected one or more arrays and resamples, got {len(arrays)} and {resamples}")
     data = vectors(None, **{f"arrays[{i}]": array for i, array in enumerate(arrays)})
     rng, n = np.random.default_rng(seed), len(data[0])
-    picked = (rng.integers(n, size=n) for _ in range(resamples))
-    draws = np.array([statistic(*(array[index] for array in data)) for index in picked], dtype=np.float64)
-    value = float(statistic(*data))
-    if not np.isfinite([value, *draws]).all():
-        bad = f"{(~np.isfinite(draws)).sum()} of {resamples} resamples"
-        raise InvalidInputError(f"statistic: expected numbers, got NaN or infinity in {bad}")
-    return Interval(value, *percentile_interval(draws, level), level, n, resamples)
+    picked = chain([np.arange(n)], (rng.integers(n, size=n) for _ in range(resamples)))
+    values = np.array([statistic(*(array[index] for array in data)) for index in picked], dtype=np.float64)
+    if bad := int((~np.isfinite(values)).sum()):
+        raise InvalidInputError(f"statistic: expected numbers, got NaN or infinity in {bad} of {len(values)} calls")
+    return Interval(float(values[0]), *percentile_interval(values[1:], level))

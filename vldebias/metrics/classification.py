@@ -56,10 +56,7 @@ class Reweighted:
     def __call__(self, hits: Counts, size: Counts) -> Floats:
         """Return values (...) from hits and sizes (..., g)."""
         present = self.weights * (size > 0)
-        total = present.sum(axis=-1)
-        if not np.all(total > 0):
-            raise InvalidInputError("group_weights: a resample has no image of a group with a weight; give more images")
-        return (present * hits / np.maximum(size, 1)).sum(axis=-1) / total
+        return (present * hits / np.maximum(size, 1)).sum(axis=-1) / present.sum(axis=-1)
 
 
 def interval_of(of: Statistic, cells: Counts, drawn: Counts) -> tuple[float, Bounds, tuple[float, float, float]]:
@@ -76,12 +73,10 @@ def interval_of(of: Statistic, cells: Counts, drawn: Counts) -> tuple[float, Bou
         with_it, without = of(drawn[..., 1].sum(-1), sizes), of(drawn[:, :, 1].sum(-1), sizes)
     known = np.isfinite(with_it)
     change = (value - float(of(before, size)), *percentile_interval((with_it - without)[known]))
+    if value in (0.0, 1.0) and of in (mean_accuracy, lowest_accuracy):
+        alike = size.sum() if of is mean_accuracy else size[(size > 0) & (hits == value * size)].min()
+        return value, wilson_interval(int(value * alike), int(alike)), change
     same = (size > 0) & ((hits == 0) | (hits == size))
-    if of is mean_accuracy and hits.sum() in (0, size.sum()):
-        return value, wilson_interval(int(hits.sum()), int(size.sum())), change
-    if of is lowest_accuracy and value in (0.0, 1.0):
-        n = int(size[same & (hits == value * size)].min())  # the widest of several
-        return value, wilson_interval(int(value) * n, n), change
     if not (isinstance(of, Reweighted) and same[of.weights > 0].any()):
         return value, percentile_interval(with_it[known]), change
     used = (of.weights > 0) & (size > 0)
@@ -171,18 +166,14 @@ def worst_areas(
 def auroc(scores: Values, wrong: Values, *, resamples: int = 2000) -> Interval:
     """Return P(score of a wrong row < score of a right row); ties count half, 0.5 is chance, 1 finds all.
 
-    scores: (n,); low scores are taken as suspicious. wrong: (n,) truth values, of both kinds. The interval is a
-    percentile bootstrap that resamples wrong and right rows separately, so that their numbers stay.
-    Source: Hanley and McNeil, "The meaning and use of the area under a ROC curve" (1982).
+    scores: (n,); low scores are taken as suspicious. wrong: (n,) truth values, of both kinds. The interval is that of
+    `worst_areas`. Source: Hanley and McNeil, "The meaning and use of the area under a ROC curve" (1982).
     """
     values, mask = vectors(scores=scores, wrong=wrong)
     if np.unique(mask).tolist() not in ([0, 1], [False, True]):  # a text "0" would be true, and so would -1
         raise InvalidInputError(f"wrong: expected truth values of both kinds, got {np.unique(mask)[:8].tolist()}")
-    low, high, rng = values[mask == 1], values[mask == 0], np.random.default_rng(0)
-    resampled = ([one[rng.integers(len(one), size=len(one))] for one in (low, high)] for _ in range(resamples))
-    draws = np.array([share_below(right, bad).mean() for bad, right in resampled])
-    value = float(share_below(high, low).mean())
-    return Interval(value, *percentile_interval(draws), 0.95, len(values), resamples)
+    found, draws, _ = worst_areas({"": values}, mask == 0, np.zeros(len(mask), np.int64), resamples=resamples, seed=0)
+    return Interval(found[""], *percentile_interval(draws[""].clip(0, 1)))
 
 
 def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> float:
@@ -205,23 +196,21 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
         raise InvalidInputError(f"features: expected finite (n, d) with n >= 2, got shape {points.shape}")
     if not 1 <= size <= half:
         raise InvalidInputError(f"k: {len(points)} rows have two disjoint subsets of 1 .. {half} rows, got {k}")
-    pairs, match, lengths = len(points) // (2 * size), need("scipy.optimize").linear_sum_assignment, []
+    spatial, match = need("scipy.spatial"), need("scipy.optimize").linear_sum_assignment
+    pairs, lengths = len(points) // (2 * size), []
     order = np.random.default_rng(seed).permutation(len(points))[: 2 * size * pairs]
     for both in order.reshape(pairs, 2, size):
-        one, other = points[both].astype(np.float64)
-        # Products near the origin choose the matching without (k, k, d) differences; its cost is exact.
-        x, y = one - one[0], other - one[0]
-        squares = (x**2).sum(1)[:, None] + (y**2).sum(1) - 2 * x @ y.T
-        chosen = match(np.maximum(squares, 0) ** 0.5)[1]
-        lengths.append(np.linalg.norm(one - other[chosen], axis=1).mean())
+        costs = spatial.distance.cdist(*points[both].astype(np.float64))
+        lengths.append(costs[match(costs)].mean())
     return float(np.mean(lengths))
 
 
 class Agreement(NamedTuple):
-    """Hold how far annotators agree; answers: in units that two or more of them answered."""
+    """Hold how far annotators agree; units: those that two or more of them answered, answers: how many in these."""
 
     alpha: Interval  # Krippendorff's, bootstrapped over units: 1 perfect, 0 chance, negative below chance
     percent: Interval  # share of pairs of answers to a unit that are equal, mean over units
+    units: int
     answers: int
 
 
@@ -261,7 +250,6 @@ def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreem
     with np.errstate(invalid="ignore"):  # alpha is 0 / 0 where one value is left
         alphas = 1 - observed / n / ((n**2 - (totals**2).sum(1)) / (n * (n - 1)))
     alpha, percent = (
-        Interval(float(of[0]), *percentile_interval(of[1:][np.isfinite(of[1:])]), 0.95, units, resamples)
-        for of in (alphas, of_each[:, -1])
+        Interval(float(of[0]), *percentile_interval(of[1:][np.isfinite(of[1:])])) for of in (alphas, of_each[:, -1])
     )
-    return Agreement(alpha, percent, int(counts.sum()))
+    return Agreement(alpha, percent, units, int(counts.sum()))

@@ -2,15 +2,7 @@
 
 Define your own metric as a `Metric`; register it with `register_metric`, or name it as an entry point of the group
 "vldebias.metrics". `TaskResult.add` then takes its name, and every table and page its title, kind and direction. With
-`compute` every task that has the inputs named by `of` also measures it:
-
->>> import numpy as np
->>> from vldebias.metrics import Metric, register_metric
->>> def spread(hits, size):
-...     accuracy = hits / np.maximum(size, 1)
-...     return accuracy.max(-1) - accuracy.min(-1)
->>> register_metric(Metric("spread", "spread of group accuracies", "bias", "lower", of="groups", compute=spread)).name
-'spread'
+`compute` every task that has the inputs named by `of` also measures it.
 """
 
 from __future__ import annotations
@@ -76,8 +68,7 @@ METRICS: Registry[Metric] = Registry("metric", "vldebias.metrics", Metric)
 def register_metric(metric: Metric) -> Metric:
     """Register a metric by its name, for every task, table and page of this process, and return it.
 
-    Raises:
-        InvalidInputError: not a Metric, or another one has the name.
+    An InvalidInputError says that it is no Metric, or that another one has the name.
     """
     return METRICS.register(metric)
 

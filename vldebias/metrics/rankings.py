@@ -33,13 +33,11 @@ def max_skew(
 ) -> float:
     """Return MaxSkew@k = max_a log(r_{a,k} / p_a), r_{a,k} the share of group a among the k highest scores; 0 is fair.
 
-    Args:
-        scores: (n,), higher is ranked first; equal scores keep the order of the rows.
-        groups: (n,) labels.
-        k: rows that are looked at, 1 <= k <= n.
-        prior: p_a: "uniform" (1 / number of groups), "dataset" (shares among all n rows), or shares (n_groups,) in
-            the order of the sorted labels, all above 0.
-        n_groups: number of groups where some may not occur; labels are then 0 .. n_groups - 1.
+    scores: (n,), higher is ranked first; equal scores keep the order of the rows. groups: (n,) labels.
+    k: rows that are looked at, 1 <= k <= n.
+    prior: p_a: "uniform" (1 / number of groups), "dataset" (shares among all n rows), or shares (n_groups,) in the
+        order of the sorted labels, all above 0.
+    n_groups: number of groups where some may not occur; labels are then 0 .. n_groups - 1.
 
     Raises:
         InvalidInputError: shapes, k > n, groups that are fractions, a prior that is no distribution.

@@ -59,10 +59,15 @@ def discrepancy(labels: Values, n_groups: int, *, unknown: int | None = None) ->
     return float(discrepancies(np.bincount(index, minlength=n_groups)))
 
 
+def _shares(counts: Counts) -> Floats:
+    """Return shares (..., |A|); where nothing was counted, all of one value, the furthest from even."""
+    n = counts.sum(axis=-1, keepdims=True)
+    return np.where(n > 0, counts / np.where(n > 0, n, 1), np.eye(counts.shape[-1])[0])
+
+
 def discrepancies(counts: Counts) -> Floats:
     """Return eq. 7.2 (...) from counts of the values (..., |A|); its maximum, sqrt(1 - 1/|A|), where n = 0."""
-    (shares, known), even = _shares(counts), 1 / counts.shape[-1]
-    return np.sqrt(np.where(known, ((shares - even) ** 2).sum(axis=-1), 1 - even))
+    return np.linalg.norm(_shares(counts) - 1 / counts.shape[-1], axis=-1)
 
 
 def squared_discrepancies(counts: Counts) -> Floats:
@@ -71,7 +76,7 @@ def squared_discrepancies(counts: Counts) -> Floats:
     The plain square of n images is too large by (1 - sum_a p_a^2) / n, of which (1 - sum_a share_a^2) / (n - 1) is an
     unbiased estimate. It may be negative. With fewer than two images it is the maximum, 1 - 1/|A|.
     """
-    n, (shares, _), even = counts.sum(axis=-1), _shares(counts), 1 / counts.shape[-1]
+    n, shares, even = counts.sum(axis=-1), _shares(counts), 1 / counts.shape[-1]
     spread = (1 - (shares**2).sum(axis=-1)) / np.maximum(n - 1, 1)
     return np.where(n > 1, ((shares - even) ** 2).sum(axis=-1) - spread, 1 - even)
 
@@ -81,8 +86,8 @@ def deviation_ratios(counts: Counts) -> Floats:
 
     Source: Gandikota et al., "Unified Concept Editing in Diffusion Models" (2024). Few images bias it upwards.
     """
-    (shares, known), even = _shares(counts), 1 / counts.shape[-1]
-    return np.where(known, np.abs(shares - even).max(axis=-1) / (1 - even), 1.0)
+    even = 1 / counts.shape[-1]
+    return np.abs(_shares(counts) - even).max(axis=-1) / (1 - even)
 
 
 def kl_divergences(counts: Counts) -> Floats:
@@ -90,15 +95,8 @@ def kl_divergences(counts: Counts) -> Floats:
 
     Source: Zhang et al., "ITI-GEN: Inclusive Text-to-Image Generation" (2023). Few images bias it upwards.
     """
-    (shares, known), values = _shares(counts), counts.shape[-1]
-    terms = shares * np.log(np.where(shares > 0, shares * values, 1.0))
-    return np.where(known, np.maximum(terms.sum(axis=-1), 0.0), np.log(values))
-
-
-def _shares(counts: Counts) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return shares (..., |A|), and where anything was counted (...)."""
-    n = counts.sum(axis=-1)
-    return counts / np.where(n > 0, n, 1)[..., None], n > 0
+    terms = need("scipy.special").rel_entr(_shares(counts), 1 / counts.shape[-1])
+    return np.maximum(terms.sum(axis=-1), 0.0)  # below 0 by rounding alone
 
 
 def shares_radius(counts: Counts, *, resamples: int = 2000, seed: int = 0) -> Floats:
@@ -133,28 +131,29 @@ class CorrectedShares:
     images: int
     noise: float
 
-    def interval(self, answer: int) -> Interval:
-        """Return the share of an answer with its interval."""
-        value = float(self.shares[answer])
-        low, high = np.quantile(self.draws[..., answer], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=1)
-        down, up = (value + self._wider() * (end - value) for end in (min(low.min(), value), max(high.max(), value)))
-        return self._found(value, max(0.0, down), min(1.0, up))
+    def figures(self, values: int) -> list[Interval]:
+        """Return the share of each value, the first `values` answers, then discrepancy and MaxSkew of all images.
 
-    def discrepancy(self, values: int) -> Interval:
-        """Return eq. 7.2 of all images together, among those whose value can be told: the first `values` answers.
-
-        Its interval is the radius of the drawn shares around the corrected ones, as in `shares_radius`.
+        Both are among the images whose value can be told. Their intervals have the radius of the drawn shares around
+        the corrected ones, as in `shares_radius`. All are wider by Student's t over the normal quantile.
 
         Raises:
             InvalidInputError: people could tell the value of no labelled image.
         """
-        shares, reach = self._among(values, 2)
-        return self._found(*_gap(float(np.linalg.norm(shares - 1 / values)), reach, values))
-
-    def max_skew(self, values: int) -> Interval:
-        """Return max_a log(share_a |A|) of all images together, as `discrepancy` does."""
-        shares, reach = self._among(values, np.inf)
-        return self._found(*log_skew(float(shares.max()), reach, values))
+        told, drawn = self.shares[:values], self.draws[..., :values]
+        if not told.sum() > 0:
+            raise InvalidInputError("people: no labelled image has a value that can be told; label more")
+        stats, at = need("scipy.stats"), (1 + LEVEL) / 2
+        wider = float(stats.t.ppf(at, self.labels - 1) / stats.norm.ppf(at))
+        least, most = np.quantile(drawn, [1 - at, at], axis=1)
+        low = told + wider * (np.minimum(least.min(axis=0), told) - told)
+        high = told + wider * (np.maximum(most.max(axis=0), told) - told)
+        each = np.stack([told, low.clip(0), high.clip(max=1)], axis=1).tolist()
+        shares = told / told.sum()
+        off = drawn / drawn.sum(axis=-1, keepdims=True) - shares
+        norms = (np.linalg.norm(off, ord=p, axis=-1) for p in (2, np.inf))
+        of_gap, of_skew = (wider * float(np.quantile(norm, LEVEL, axis=1).max()) for norm in norms)
+        return [*(Interval(*one) for one in each), _gap(shares, of_gap), log_skew(shares, of_skew)]
 
     def more_labels(self) -> int | None:
         """Return how many more such labels halve the intervals; None if that takes more images."""
@@ -163,44 +162,25 @@ class CorrectedShares:
         needed = np.inf if left <= 0 else self.labels * labels / left
         return None if needed > self.images else int(np.ceil(needed - self.labels))
 
-    def _among(self, values: int, norm: float) -> tuple[Floats, float]:
-        """Return shares (values,) of images whose value can be told, and the radius of the draws around them."""
-        named = float(self.shares[:values].sum())
-        if named <= 0:
-            raise InvalidInputError("people: no labelled image has a value that can be told; label more")
-        draws, shares = self.draws[..., :values], self.shares[:values] / named
-        off = np.linalg.norm(draws / draws.sum(-1, keepdims=True) - shares, ord=norm, axis=-1)
-        return shares, self._wider() * float(np.quantile(off, LEVEL, axis=1).max())
 
-    def _found(self, value: float, low: float, high: float) -> Interval:
-        return Interval(value, low, high, LEVEL, self.labels, self.draws.shape[1])
-
-    def _wider(self) -> float:
-        """Return Student's t over the normal quantile."""
-        stats, at = need("scipy.stats"), (1 + LEVEL) / 2
-        return float(stats.t.ppf(at, self.labels - 1) / stats.norm.ppf(at))
+def _gap(shares: Floats, reach: float) -> Interval:
+    value, most = float(np.linalg.norm(shares - 1 / len(shares))), (1 - 1 / len(shares)) ** 0.5
+    return Interval(value, max(0.0, value - reach), min(most, value + reach))
 
 
-def _gap(value: float, reach: float, values: int) -> tuple[float, float, float]:
-    return value, max(0.0, value - reach), min((1 - 1 / values) ** 0.5, value + reach)
-
-
-def log_skew(most: float, reach: float, values: int) -> tuple[float, float, float]:
-    """Return MaxSkew and its interval from the largest share, which is known to within `reach`."""
-    ends = np.array([most, most - reach, min(1.0, most + reach)]) * values
-    value, low, high = np.log(np.maximum(ends, 1.0)).tolist()
-    return value, low, high
+def log_skew(shares: Floats, reach: float) -> Interval:
+    """Return MaxSkew of shares (values,) of which the largest is known to within `reach`."""
+    most = float(shares.max())
+    ends = np.array([most, most - reach, min(1.0, most + reach)]) * len(shares)
+    return Interval(*np.log(np.maximum(ends, 1.0)).tolist())
 
 
 def as_judged(judged: Codes, values: int) -> list[Interval]:
     """Return shares, discrepancy and MaxSkew of codes (n,), taken as correct; a code beyond the values is unknown."""
-    counts, n = np.bincount(judged, minlength=values + 1), len(judged)
-    known = counts[None, :values]
-    reach = float(shares_radius(known)[0])
-    found = [(counts[code] / n, *wilson_interval(int(counts[code]), n)) for code in range(values)]
-    found.append(_gap(float(discrepancies(known)[0]), reach, values))
-    found.append(log_skew(float(known.max() / max(known.sum(), 1)), reach, values))
-    return [Interval(*one, LEVEL, n, 0) for one in found]
+    n, counts = len(judged), np.bincount(judged, minlength=values + 1)[:values]
+    shares, reach = _shares(counts), float(shares_radius(counts[None])[0])
+    each = [Interval(count / n, *wilson_interval(count, n)) for count in counts.tolist()]
+    return [*each, _gap(shares, reach), log_skew(shares, reach)]
 
 
 def corrected_shares(

@@ -64,9 +64,7 @@ class Gallery:
         if len(self.names) < 2:
             raise InvalidInputError(f"gallery: expected images of two or more groups, got {labels.counts}")
         if max(k) > (n := len(labels)):
-            raise InvalidInputError(
-                f"k: expected at most {n}, the images of known group, got {max(k)}; choose a smaller k"
-            )
+            raise InvalidInputError(f"k: expected at most {n} images of known group, got {max(k)}; choose a smaller k")
         _, codes, self.sizes = np.unique(labels.codes, return_inverse=True, return_counts=True)
         self.codes = codes.astype(np.min_scalar_type(len(self.names)))
         shares = self.sizes if self.by_size else np.ones(len(self.names))

@@ -53,12 +53,14 @@ def test_every_published_figure_has_a_row_and_its_difference(stand_ins: Path, tm
     assert (tmp_path / "out/waterbirds-miniature/result.json").is_file()
     (run,) = runs
     run.model = "RN50:openai"  # the same measurements beside the figures of another model
-    frame = compared([run], {run.name: Result.read(tmp_path / "out/waterbirds-miniature/result.json")}, tmp_path)
+    measured = Result.read(tmp_path / "out/waterbirds-miniature/result.json")
+    frame = compared([run], {run.name: measured}, tmp_path)
     assert tuple(frame) == HEAD
     expected = published("waterbirds", "RN50 openai")
     assert len(frame) == len(expected) > 20
     row = frame[(frame.metric == "worst_group") & (frame.method == "orth-cali")].iloc[0]
     assert row.published == expected["waterbirds", "worst_group", "orth-cali", ""]
+    assert row.measured == measured.row("waterbirds", "worst_group", "orth-cali", lam=1000.0).value
     assert row.low <= row.measured <= row.high
     assert row.difference == pytest.approx(row.measured - row.published)
     assert all(text in (tmp_path / "index.html").read_text() for text in ("0.740", f"{row.measured:.3f}"))

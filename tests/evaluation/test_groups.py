@@ -304,7 +304,7 @@ GROUPS = ("landbird/land", "landbird/water", "waterbird/land", "waterbird/water"
     ({"methods": ("orth",), "lams": (1,)}, "lams"),
     ({"baselines": ("erm-linear",), "train": birds(40)}, "val"),
     ({"baselines": ("svm",), "train": birds(40)}, "erm-linear"),
-    ({"group_weights": {"landbird/land": 1.0}}, "group_weights"),
+    *(({"group_weights": of}, "group_weights") for of in ({"landbird/land": 1.0}, dict.fromkeys(GROUPS, 0.0))),
     ({"group_weights": dict(zip(GROUPS, (1.0, -1.0, 1.0, 1.0), strict=True))}, "group_weights"),
     ({"images": birds(60, correlation=1.0), "group_weights": dict.fromkeys(GROUPS, 1.0)}, "group_weights"),
     ({"images": NOWHERE}, "place"),

@@ -22,15 +22,7 @@ from vldebias.data import Embeddings, Labels, UnitRows, cross
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.classifiers import BASELINES, Examples
-from vldebias.evaluation.images import (
-    ImageTask,
-    disjoint,
-    doubt_chance,
-    doubt_labels,
-    doubt_space,
-    fit_method,
-    sets_by_column,
-)
+from vldebias.evaluation.images import ImageTask, disjoint, doubt_chance, doubt_labels, doubt_space, sets_by_column
 from vldebias.evaluation.result import NONE, TaskProvenance, TaskResult
 from vldebias.evaluation.session import Session
 from vldebias.evaluation.task import Data, Lam, Prompts, Task, register_task
@@ -155,7 +147,8 @@ class GroupsTask(ImageTask):
             swept = [one.name for one in map(get_method, self.methods) if one.has_lam]
             for method, lam in product(swept, dict.fromkeys(self.lams)):
                 if lam != about[method].get("lam"):  # its own lambda stands among the others
-                    every[method, lam] = fit_method(texts, prompts, method, lam, reference=others)
+                    of_lam = self.model_copy(update={"methods": (method,), "lam": lam})
+                    every[method, lam] = of_lam.fit(texts, [prompts], reference=others)[method]
             bar.note(f"{len(every)} methods")
             shared: dict[UnitRows, dict[Key, Tensor]] = {}  # images that several methods share are read once for all
             for key, edit in every.items():

@@ -76,9 +76,7 @@ class AnnotationLog:
     def append(self, image: str, annotator: str, attribute: str, value: str, **about: float | None) -> None:
         """Write one answer with the present time; about: its seconds and weight.
 
-        Raises:
-            InvalidInputError: a field that the file may not hold; nothing is written then.
-            OSError: the disk is full or gone; the file is as before.
+        InvalidInputError: a field that the file may not hold. OSError: no room on the disk. The file is then as before.
         """
         fields = {"image": image, "annotator": annotator, "attribute": attribute, "value": value, **about}
         try:
@@ -112,8 +110,7 @@ class AnnotationLog:
     def read(self) -> list[Answer]:
         """Return all answers in the order of their lines; a torn last line is skipped with a warning.
 
-        Raises:
-            InvalidInputError: lines that are no answers; the message has the number of each of the first few.
+        InvalidInputError: lines that are no answers; the message has the number of each of the first few.
         """
         content = read_bytes(self.path)
         answers, problems = [], []
@@ -146,10 +143,8 @@ def _torn(path: Path, content: bytes) -> bytes:
 def read_answers(paths: Sequence[Path]) -> list[Answer]:
     """Return the last answer of every annotator about every image and attribute, from one or several logs.
 
-    The last answer counts: the later line inside a file, the later time between files.
-
-    Raises:
-        InvalidInputError: files that cannot be read or lines that do not fit, with their numbers; no answer.
+    The last answer counts: the later line inside a file, the later time between files. InvalidInputError: see
+    `AnnotationLog.read`; also no answer at all.
     """
     last = dict[Key, Answer]()
     for path in paths:

@@ -6,10 +6,9 @@ Groups to balance are class x zero-shot prediction, as in Zhang and Ré (2022), 
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -49,12 +48,6 @@ class Examples:
         rows = np.bincount(self.labels, minlength=len(self.zero_shot))
         if not rows.all():
             raise InvalidInputError(f"train labels: expected rows of every class, got {rows.tolist()}")
-
-    @cached_property
-    def groups(self) -> Codes:
-        """Return the groups (n,) of the training rows to balance, numbered by those that occur."""
-        predicted = (self.features @ self.zero_shot.T).argmax(1).numpy()
-        return np.unique(self.labels * len(self.zero_shot) + predicted, return_inverse=True)[1].astype(np.int64)
 
     @torch.no_grad()
     def best(self, heads: Sequence[Logits]) -> tuple[int, dict[str, float]]:
@@ -169,14 +162,15 @@ def dfr(
     as many rows as the smallest one has; "up" takes every row as often as it fits into the largest group and samples
     the remainder without replacement.
     """
-    rng = np.random.default_rng(examples.seed)
-    samples = [balanced_counts(examples.groups, balance, rng) for _ in range(draws)]
+    predicted, rng = (examples.features @ examples.zero_shot.T).argmax(1).numpy(), np.random.default_rng(examples.seed)
+    groups = np.unique(examples.labels * len(examples.zero_shot) + predicted, return_inverse=True)[1]
+    samples = [balanced_counts(groups, balance, rng) for _ in range(draws)]
     how: dict[str, Any] = {"like": examples.features, "penalty": "l1", "tolerance": tolerance}
     fitted, chosen = _probe(examples, candidates, samples[0], **how)
     others = [_probe(examples, [chosen["c"]], counts, **how)[0] for counts in samples[1:]]
     weight, bias = (torch.stack(parts).mean(0) for parts in zip(fitted, *others, strict=True))
     logits = partial(_logits, (weight, bias))
-    sizes, each = np.bincount(examples.groups), int(samples[0][examples.groups == 0].sum())
+    sizes, each = np.bincount(groups), int(samples[0][groups == 0].sum())
     return logits, {**chosen, "groups": sizes.tolist(), "rows_per_group": each, **examples.best([logits])[1]}
 
 
@@ -190,6 +184,7 @@ def balanced_counts(groups: Codes, balance: str, rng: np.random.Generator) -> Co
     return counts
 
 
+@torch.random.fork_rng([])
 @torch.inference_mode(False)
 @torch.enable_grad()
 def erm_adapter(
@@ -201,12 +196,9 @@ def erm_adapter(
     with the class texts. SGD without a residual connection, as in the authors' code. The best epoch on the validation
     split is kept, the earliest on a tie; after `patience` epochs without a better one training stops.
     """
-    generator, d = torch.Generator().manual_seed(examples.seed), examples.features.shape[1]
     texts, labels = examples.zero_shot.detach().clone().float(), torch.from_numpy(examples.labels)
-    layer = partial(nn.utils.skip_init, nn.Linear)
-    adapter = nn.Sequential(layer(d, hidden), nn.ReLU(), layer(hidden, d))
-    for values, size in zip(adapter.parameters(), (d, d, hidden, hidden), strict=True):  # as nn.Linear has them
-        nn.init.uniform_(values, -1 / math.sqrt(size), 1 / math.sqrt(size), generator=generator)
+    torch.default_generator.manual_seed(examples.seed)
+    adapter = nn.Sequential(nn.Linear(texts.shape[1], hidden), nn.ReLU(), nn.Linear(hidden, texts.shape[1]))
 
     def logits(x: Tensor) -> Tensor:
         return 100.0 * F.normalize(adapter(x), dim=-1) @ texts.T
@@ -214,7 +206,7 @@ def erm_adapter(
     sgd = torch.optim.SGD(adapter.parameters(), lr=rate, momentum=0.9, weight_decay=5e-5)
     best, highest, kept = -1, tuple[float, ...](), adapter.state_dict()
     for epoch in range(epochs):
-        for rows in torch.randperm(len(labels), generator=generator).split(128):
+        for rows in torch.randperm(len(labels)).split(128):
             loss = F.cross_entropy(logits(examples.features[rows]), labels[rows])
             sgd.zero_grad()
             loss.backward()

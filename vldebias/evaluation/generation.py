@@ -130,11 +130,7 @@ class GenerationTask(Task):
         return ways
 
     def plan(self, model: Mapping[str, Any] | None = None) -> Plan:
-        """Return the plan of the images; model: the `identity` of the pipeline, once it is known.
-
-        Raises:
-            InvalidInputError: no prompts, a variant called "none", or two whose folders would have one name.
-        """
+        """Return the plan of the images; model: the `identity` of the pipeline, once it is known."""
         prompts = self.prompt_set
         own = {name: getattr(self, name) for name in ("images", "steps", "guidance", "batch_size", "options")}
         own |= {"model": model or {}, "prompt_set": prompts.name, "prompt_set_hash": prompts.hash}

@@ -147,11 +147,7 @@ class ImageTask(Task):
 
     @staticmethod
     def check_images(images: Embeddings, texts: Host, prompt: str) -> None:
-        """Check that features and texts have one width; warn of few different rows, and of no negative entry.
-
-        Raises:
-            InvalidInputError: two widths.
-        """
+        """Warn of few different rows, and of no negative entry; InvalidInputError: texts of another width."""
         width = texts.embed([prompt]).shape[1]
         if width != images.dim:
             raise InvalidInputError(
@@ -178,11 +174,7 @@ def fit_method(
 
 
 def sets_by_column(given: Any) -> dict[str, tuple[PromptSet, ...]]:
-    """Return column -> prompt sets from such a mapping; a single set belongs to the column of its name.
-
-    Raises:
-        InvalidInputError: there is none.
-    """
+    """Return column -> prompt sets of a mapping, or of sets by their names; InvalidInputError: there is none."""
 
     def several(of: Any) -> tuple[PromptSet, ...]:
         return tuple(map(load_prompts, of if isinstance(of, (list, tuple)) else () if of is None else (of,)))

@@ -53,10 +53,9 @@ class Judge:
 
 
 def predict(judge: Judge, images: Sequence[Image]) -> Probabilities:
-    """Return the checked answers of `judge` about `images`: float64 (n, values) for each of its attributes.
+    """Return the answers of `judge` about `images`: float64 (n, values) for each of its attributes.
 
-    Raises:
-        InvalidInputError: an attribute is missing, or its array is not (n, values) of probabilities.
+    An attribute that is missing, or an array that is not (n, values) of probabilities, raises InvalidInputError.
     """
     given, checked = judge.predict(images), {}
     for attribute, values in judge.names.items():
@@ -207,11 +206,7 @@ class ClipJudge(JudgeSpec):
         return self.model_copy(update={"prompts": asked}).on(self.loaded(session))
 
     def on(self, loaded: Loaded) -> Judge:
-        """Return the judge that asks this model.
-
-        Raises:
-            InvalidInputError: a model without a logit scale. UnsupportedHostError: a model that is not supported.
-        """
+        """Return the judge that asks this model; InvalidInputError: a model without a logit scale."""
         encoder = image_encoder(loaded.host, loaded.preprocess, name=loaded.name)
         texts, scale = text_host(loaded.host, loaded.tokenizer), logit_scale(loaded.host)
         rows = {}

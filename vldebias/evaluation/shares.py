@@ -53,6 +53,7 @@ ABOUT_GAP = (
     "Discrepancy is the distance of the shares from uniform (eq. 7.2), averaged over prompts and resampled over "
     "prompts with all their images; few images per prompt bias it upwards, discrepancy_squared is corrected for that."
 )
+ABOUT = f"Images, and what each shows, as a table or people say; none is unknown. {ABOUT_GAP}"
 ABOUT_CORRECTED = (
     "A judge answered about every image and people about some. Corrected figures are right whatever the judge does, if "
     "the labelled images were chosen at random (prediction-powered inference). Shares are of all images, unknown ones "
@@ -151,9 +152,8 @@ def _corrected_block(
         for (metric, where), one in figures.items():
             change = independent(one, before[metric, where]) if before else None
             result.add(metric, method, one.value, (one.low, one.high), n=n, change=change, subset=where)
-        mended = corrected_squares(number, said, people, k, weights=weights)
-        for of, each in zip(squares.values(), (squared_discrepancies(counts[method][:, :k]), mended), strict=True):
-            of[method] = each
+        squares["discrepancy_squared"][method] = squared_discrepancies(counts[method][:, :k])
+        squares["corrected_discrepancy_squared"][method] = corrected_squares(number, said, people, k, weights=weights)
         more[method] = found.more_labels() or "more than there are images"
     if not more:
         return []
@@ -272,13 +272,7 @@ class SharesTask(Task):
             counts[method] = total * (total.sum(1) / np.bincount(own.number, own.counts**2))[:, None]
         left = {"values": list(names), "prompts of some methods alone, left out": len(shown) - len(prompts)}
         n = {"prompts": len(prompts), "images": len(rows)}
-        result = empty(
-            task=self.name,
-            title=self.title,
-            description=f"Images, and what each shows, as a table or people say; none is unknown. {ABOUT_GAP}",
-            n=n,
-            settings=self.settings(left),
-        )
+        result = empty(task=self.name, title=self.title, description=ABOUT, n=n, settings=self.settings(left))
         add_shares(result, names, counts, prompts.tolist(), **boot)
         return [result, *(_corrected_block(result, names, rows, counts, **boot) if corrects else [])]
 

@@ -89,10 +89,9 @@ class GenerationTask(Task):
         """Return the task with the given methods as variants; InvalidInputError: no folder for the images."""
         if "images" not in session.given:
             raise InvalidInputError("images: expected the folder that images are generated into, or lie in")
-        named = {
-            name: {"method": name} for one in fields.get("methods") or () if (name := get_method(one).name) != NONE
-        }
-        return super().of_given(session, {"variants": named, **fields} if named else fields)
+        names = [name for one in fields.get("methods") or () if (name := get_method(one).name) != NONE]
+        variants = {"variants": {name: {"method": name} for name in names}} if names else {}
+        return super().of_given(session, {**variants, **fields})
 
     @property
     def prompt_set(self) -> PromptSet:
@@ -185,15 +184,15 @@ class GenerationTask(Task):
         self, images: str | Path, judge: Judge, *, pipe: Any = None, scorer: Loaded | None = None,
         progress: Progress = SILENT,
     ) -> list[TaskResult]:  # fmt: skip
-        """Generate, judge and measure images; gives a result per attribute, and for CLIPScore and FID.
+        """Generate, judge and measure images; return a result per attribute, and for CLIPScore and FID.
 
         images: the folder for the images; those that exist already are not generated again. Without `pipe`, a diffusers
         pipeline without an attachment, all of them have to be there. judge: reads the images
         (`vldebias.evaluation.judges`). scorer: the image-text model of CLIPScore and FID, with its preprocessing.
 
         Raises:
-            AlreadyAttachedError, InvalidInputError: see `generate`, `plan`, `judge_images`; attributes that the judge
-                does not read, before anything is generated; images of another prompt set.
+            AlreadyAttachedError, InvalidInputError: see `generate`; attributes that the judge does not read, before
+                anything is generated; images of another prompt set.
         """
         prompts, quality = self.prompt_set, self.clip_score or self.fid
         if any(one not in judge.names for attribute in self.attributes for one in attribute.split(" x ")):
@@ -305,12 +304,10 @@ class GenerationTask(Task):
 def _stated(prompts: PromptSet, judge: Judge, known: Mapping[str, Mapping[str, int]]) -> tuple[str, dict[str, int]]:
     """Return the judge's attribute that the prompts state, and the judge's code of each of its values."""
     for attribute, codes in known.items():
-        code_of = {
-            value: next((codes[w.casefold()] for w in (value, *words) if w.casefold() in codes), -1)
-            for value, words in prompts.attributes.items()
-        }
-        if -1 not in code_of.values() and len(set(code_of.values())) == len(code_of):
-            return attribute, code_of
+        named = {value: [word.casefold() for word in (value, *words)] for value, words in prompts.attributes.items()}
+        found = {value: codes[word] for value, words in named.items() for word in words[::-1] if word in codes}
+        if len(found) == len(named) == len({*found.values()}):
+            return attribute, found
     expected = f"the values {list(prompts.attributes)} that {prompts.name!r} states; use another judge or stated=False"
     raise InvalidInputError(f"judge {judge.name}: expected an attribute with {expected}")
 

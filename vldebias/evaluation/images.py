@@ -197,14 +197,10 @@ def disjoint(
     methods: those that are fitted to it; None: a reference that is measured itself is refused whatever it is for.
 
     Raises:
-        InvalidInputError: another width; or nothing is left, and a method would learn from labels of what is measured.
+        InvalidInputError: nothing is left, and a method would learn from labels of what is measured.
     """
     if reference is None:
         return None, {}
-    if reference.dim != images.dim:
-        raise InvalidInputError(
-            f"reference: got width {reference.dim}, and images of width {images.dim}; expected both from one model"
-        )
     new = ~np.isin(_hashes(reference.unit), _hashes(images.unit))
     left, held = int(new.sum()), int((~new).sum())
     if left:

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from tests.fewer import few
 from vldebias.cli import app
-from vldebias.evaluation.checking import Finding, check
+from vldebias.evaluation.variants import Finding, check
 from vldebias.hosts import Attachment
 from vldebias.loading import Loaded
 from vldebias.prompts import load_prompts
@@ -61,7 +61,7 @@ def test_a_trace_that_is_left_is_found(monkeypatch):
 
 
 def test_the_command_fails_where_a_check_does(monkeypatch):
-    monkeypatch.setattr("vldebias.evaluation.checking.check", lambda *_, **__: iter([Finding("removed", False)]))
+    monkeypatch.setattr("vldebias.evaluation.variants.check", lambda *_, **__: iter([Finding("removed", False)]))
     assert CliRunner().invoke(app, ["debias", "gender", "--model", "miniature", "--check"]).exit_code == 1
 
 

@@ -118,8 +118,8 @@ def _merge(loaded: Loaded, edits: Mapping[str, Edit], folder: Path) -> None:
 
 
 def _check(loaded: Loaded, prompts: str, as_json: bool) -> None:
-    """Print what `vldebias.evaluation.checking` finds; exit code 1 if something is wrong."""
-    from vldebias.evaluation.checking import check
+    """Print what `vldebias.evaluation.variants` finds; exit code 1 if something is wrong."""
+    from vldebias.evaluation.variants import check
     from vldebias.files import versions
 
     if hasattr(loaded.host, "set_progress_bar_config"):

@@ -1,7 +1,9 @@
-"""Debias a pipeline with any method or a saved edit, generate images with it, and compare a few of them in a grid."""
+"""Debias a pipeline with any method or a saved edit, generate images, show some in a grid, check an edit on a model."""
 
 from __future__ import annotations
 
+import inspect
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -9,20 +11,24 @@ from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import torch
 from pydantic import Field, model_validator
+from torch import Tensor
 
-from vldebias.api import debias
+from vldebias.api import debias, fit_projections
 from vldebias.edit import Edit
-from vldebias.errors import AlreadyAttachedError, InvalidInputError, need
+from vldebias.errors import AlreadyAttachedError, InvalidInputError, VldebiasError, need
 from vldebias.evaluation.plan import GeneratedImages, Plan, PlannedImage, hash_of, identity
 from vldebias.evaluation.result import NONE
 from vldebias.evaluation.task import Lam, SeveralPrompts, Share, Strict
 from vldebias.files import digest
-from vldebias.hosts import Attachment, attachment_of
+from vldebias.hosts import Attachment, Host, attachment_of, resolve
+from vldebias.hosts.diffusers import DiffusersHost
+from vldebias.hosts.images import JointHost
 from vldebias.hub import WEIGHTS
+from vldebias.loading import Loaded
 from vldebias.methods import METHODS, Balanced, Method, get_method, load_edit, load_edits
 from vldebias.pictures import INK, read_png, write_png
 from vldebias.progress import SILENT, Progress
@@ -73,30 +79,29 @@ class Variant(Strict):
         return self.lam if get_method(self.method).has_lam else None
 
     @property
-    def _saved(self) -> Mapping[str, Edit] | Edit:
-        assert self.projection is not None
-        load = load_edit if (self.projection / WEIGHTS).is_file() else load_edits
-        return load(self.projection)
+    def _saved(self) -> Any:
+        folder: Any = self.projection
+        return load_edit(folder) if (folder / WEIGHTS).is_file() else load_edits(folder)
 
     def attach(self, pipe: Any) -> Attachment:
         """Attach the variant to a pipeline."""
-        common: dict[str, Any] = {"strength": self.strength, "keep_stated": self.keep_stated}
-        if self.projection is not None:
-            return debias(pipe, self._saved, **common)
-        return debias(pipe, list(self.prompts), method=self.method, lam=self._lam, **common)
+        how: dict[str, Any] = {} if self.projection else {"method": self.method, "lam": self._lam}
+        given = self._saved if self.projection else list(self.prompts)
+        return debias(pipe, given, strength=self.strength, keep_stated=self.keep_stated, **how)
 
     @property
     def planned(self) -> dict[str, Any]:
         """Return the description of the variant in a plan; sets: name -> hash, projection: digest of its files."""
-        told: dict[str, Any] = {key: getattr(self, key) for key in ("strength", "keep_stated", "only_stated")}
+        told = self.model_dump(include={"strength", "keep_stated", "only_stated"})
         if self.projection is None:
             method = "balanced-prompts" if self.rewrites else self.method
             return told | {"sets": {one.name: one.hash for one in self.prompts}, "method": method, "lam": self._lam}
         edits = self._saved
         of = (next(iter(edits.values())) if isinstance(edits, Mapping) else edits).provenance
         lam = of.lam if isinstance(of.lam, float) and (of.method not in METHODS or METHODS[of.method].has_lam) else None
+        files = hash_of([digest(file) for file in sorted(self.projection.rglob("*.safetensors"))])
         told |= {"sets": {of.prompts or "projection": of.prompts_hash or ""}, "method": of.method, "lam": lam}
-        return told | {"projection": hash_of([digest(file) for file in sorted(self.projection.rglob("*.safetensors"))])}
+        return told | {"projection": files}
 
 
 @contextmanager
@@ -269,3 +274,100 @@ def compose(texts: Sequence[str], images: Mapping[str, Sequence[Sequence[Image]]
         for column, image in enumerate(images[name][i]):
             sheet.paste(image.resize(cell, kind), (LABEL + column * across, top))
     return sheet
+
+
+# ---- does an edit work on a given model? -----------------------------------------------------------------------
+
+CHECKED = ["A photo of a doctor.", "A photo of a person in a garden."]
+
+
+class Finding(NamedTuple):
+    """Hold the outcome of one check: right is None where it could not be tried, and `note` says why."""
+
+    name: str
+    right: bool | None
+    note: str = ""
+
+
+def check(loaded: Loaded, prompts: str = "gender", **call: Any) -> Iterator[Finding]:
+    """Yield the findings one by one; the last check merges the edit into the weights, so the model is changed for good.
+
+    A pipeline is checked by an image if it can generate one from a prompt alone, else by its embeddings.
+
+    prompts: the prompt set that is fitted, by "cali": the default may attach no edit, and changes a pipeline's prompts.
+    call: arguments of the call of a pipeline, where it takes them.
+    """
+    model, host, own = loaded.host, resolve(loaded.host, tokenizer=loaded.tokenizer), {"tokenizer": loaded.tokenizer}
+    generates = isinstance(host, DiffusersHost) and hasattr(model, "encode_prompt")
+    read = partial(_read, host, model if generates else None, call)
+    try:
+        bare = read()
+    except Exception as error:
+        if not generates:
+            raise
+        yield Finding("drawn", None, f"a call with a prompt alone fails ({type(error).__name__}: {str(error)[:150]})")
+        read = partial(_read, host)
+        bare = read()
+
+    def as_before(tensors: list[Tensor]) -> bool:
+        return all(map(torch.equal, tensors, read()))
+
+    yield Finding("the same twice", as_before(bare))
+    edits = fit_projections(model, prompts, method="cali", **own)
+    attachment = debias(model, edits, **own)
+    attached = read()
+    yield Finding("attached: changed", not as_before(bare))
+    attachment.strength = 0.0
+    yield Finding("strength 0: as without", as_before(bare))
+    attachment.strength = 1.0
+    with attachment.disabled():
+        yield Finding("disabled: as without", as_before(bare))
+    yield Finding("attached again: the same", as_before(attached))
+    attachment.remove()
+    yield Finding("removed: as without", as_before(bare))
+    with tempfile.TemporaryDirectory() as folder:
+        for role, edit in edits.items():
+            edit.save_pretrained(Path(folder) / role)
+        with debias(model, load_edits(folder), **own):
+            yield Finding("saved and loaded: the same", as_before(attached))
+    # Weights that hold the edit against the attachment, all prompts changed alike: how far apart what is read is.
+    attachment = debias(model, edits, keep_stated=False, negative=generates, **own)
+    expected = read()
+    try:
+        attachment.merge()
+    except VldebiasError as error:
+        attachment.remove()
+        yield Finding("merged: as attached", None, str(error))
+        return
+    merged = read()
+    off, moved = (
+        float(torch.cat([(a - b).float().flatten() for a, b in zip(one, expected, strict=True)]).norm())
+        for one in (merged, bare)
+    )
+    right: bool | None = off <= 0.05 * moved
+    note = f"off by {off / max(moved, 1e-12):.1%} of the edit"
+    if generates and all(map(torch.equal, merged, bare)):
+        right, note = None, "the denoiser holds it now, and nothing was generated"
+    yield Finding("merged: as attached", right, note)
+
+
+@torch.no_grad()
+def _read(host: Host, pipe: Any = None, call: Mapping[str, Any] | None = None) -> list[Tensor]:
+    """Return what a pipeline generates from one seed, not decoded where that can be; else embeddings of two prompts."""
+    if pipe is not None:
+        given = {"output_type": "latent", "generator": torch.Generator().manual_seed(0), **(call or {})}
+        takes = inspect.signature(type(pipe).__call__).parameters
+        found = pipe(prompt=CHECKED[0], return_dict=False, **{k: v for k, v in given.items() if k in takes})
+    elif isinstance(host, DiffusersHost):
+        found = [host.call(prompt) for prompt in CHECKED]
+    else:
+        found = [host.encode(CHECKED) if isinstance(host, JointHost) else host.embed(CHECKED, role=host.roles[0])]
+    return list(_tensors(found))
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors of a nest of lists and mappings."""
+    if isinstance(value, Tensor):
+        yield value
+    for one in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
+        yield from _tensors(one)

@@ -24,9 +24,9 @@ from eval.experiments.embeddings import Gallery, celeba, file
 from eval.tables import parser, read, run
 from vldebias.evaluation.auditing import FORM, LEVEL, SURE, ShareLine, directions, read_shares
 from vldebias.evaluation.result import NONE, TaskProvenance, TaskResult
-from vldebias.hosts import Host, resolve
+from vldebias.hosts import resolve
 from vldebias.metrics import Metric
-from vldebias.metrics.bootstrap import bootstrap_interval, wilson_interval
+from vldebias.metrics.bootstrap import bootstrap_interval, percentile_interval, wilson_interval
 from vldebias.prompts import fill, load_prompts
 
 WIDTH = Metric("interval_width", "mean width of the intervals", "fact", "lower", (0.0, 1.0))
@@ -40,35 +40,37 @@ def about(task: str, description: str, model: str, split: str, n: int) -> TaskRe
     return TaskResult(TaskProvenance(task=task, description=description, **how))
 
 
-def add_line(out: TaskResult, line: ShareLine, subset: str = "", parity: float = 0.5) -> None:
+def add_line(out: TaskResult, line: ShareLine, subset: str = "") -> None:
     """Add all that is said of one line, out of sample."""
-    n = {"concepts": len(line.x)}
-    r = bootstrap_interval(line.x, line.y, statistic=lambda x, y: float(np.corrcoef(x, y)[0, 1]))
+    x, y, n, rng, found = line.x, line.y, {"concepts": len(line.x)}, np.random.default_rng(0), []
+    r = bootstrap_interval(x, y, statistic=lambda x, y: float(np.corrcoef(x, y)[0, 1]))
     out.add("lean_r", NONE, r.value, (r.low, r.high), n=n, subset=subset)
     out.add("lean_r2", NONE, line.r2, n=n, subset=subset)
-    sides = ((line.left_out > parity) == (line.y > parity))[line.y != parity]
+    sides = ((line.left_out > 0.5) == (y > 0.5))[y != 0.5]
     right, sided = int(sides.sum()), len(sides)
     out.add("side_right", NONE, right / sided, wilson_interval(right, sided), n=n, subset=subset)
-    inside, between, width = line.coverage()
-    out.add("interval_coverage", NONE, inside, between, n=n, subset=subset)
-    out.add(WIDTH, NONE, width, n=n, subset=subset)
-    others = [np.arange(len(line.x)) != i for i in range(len(line.x))]
-    without = [ShareLine(line.x[kept], line.y[kept]) for kept in others]
-    chances = np.array([one.chance(line.x[[i]], parity)[0] for i, one in enumerate(without)])
+    for _ in range(200):
+        fitted, held = np.split(rng.permutation(len(x)), [2 * len(x) // 3])
+        low, high = ShareLine(x[fitted], y[fitted]).interval(x[held])
+        inside = (y[held] >= low - 1e-9) & (y[held] <= high + 1e-9)
+        found.append((inside.mean(), (high - low).mean()))
+    covered, width = np.array(found).T
+    out.add("interval_coverage", NONE, covered.mean(), percentile_interval(covered), n=n, subset=subset)
+    out.add(WIDTH, NONE, width.mean(), n=n, subset=subset)
+    chances = np.array([ShareLine(*np.delete([x, y], i, axis=1)).chance(x[[i]], 0.5)[0] for i in range(len(x))])
     said = np.maximum(chances, 1 - chances) >= SURE
     if said.any():
-        hits, times = int(((chances > 0.5) == (line.y > parity))[said].sum()), int(said.sum())
+        hits, times = int(((chances > 0.5) == (y > 0.5))[said].sum()), int(said.sum())
         out.add(SAID_RIGHT, NONE, hits / times, wilson_interval(hits, times), n={"said": times}, subset=subset)
 
 
 def published(gallery: Gallery) -> TaskResult:
     """Measure lines of B/32's texts and what Stable Diffusion 1.5 generated."""
-    host, table = gallery.texts, read_shares(None, gallery.prompts)
-    asked = [fill(FORM, concept=one) for one in table.index]
-    kept = [i for i, text in enumerate(asked) if text in gallery.queries]
-    rows = host.embed([asked[i] for i in kept], host.roles[0])
+    host, table = gallery.texts, read_shares(None, gallery.prompts).rename(lambda one: fill(FORM, concept=one))
+    table = table[table.index.isin(gallery.queries)]
+    rows = host.embed(list(table.index), host.roles[0])
     along = directions(host, gallery.prompts, [text for group in gallery.prompts.groups for text in group])
-    line = ShareLine((rows @ along[0]).numpy(), table.to_numpy()[kept, 0])
+    line = ShareLine((rows @ along[0]).numpy(), table.to_numpy()[:, 0])
     model, split = str(host.model_id), "Fair Diffusion's counts, Stable Diffusion 1.5"
     out = about("published", "Occupations that are in both files, 250 images of each.", model, split, len(line.x))
     add_line(out, line, "texts of men less texts of women")
@@ -99,10 +101,8 @@ def embedded() -> TaskResult:
     names = (*prompts.class_names, *prompts.held_out_class_names)
     form = dict(zip(names, (*prompts.classes, *prompts.held_out_classes), strict=True))
     model, _, tokenizer = load_clip()
-    hosts: dict[str, Host] = {
-        "the pipeline's own texts": resolve(load_pipeline()),
-        "texts of the embedded CLIP": resolve(model, tokenizer=tokenizer),
-    }
+    hosts = {"the pipeline's own texts": resolve(load_pipeline())}
+    hosts["texts of the embedded CLIP"] = resolve(model, tokenizer=tokenizer)
     wanted = ("generation gender", "share", NONE)
     rows = [row for row in read("miniature").rows if (row.task, row.metric, row.method) == wanted]
     shares = {row.subset.partition(":")[0]: row.value for row in rows}  # of men among all images of a concept

@@ -94,10 +94,6 @@ class TestShareLine:
             low, high = ShareLine(x[:30], y[:30]).interval(x[30:])
             inside.append(low[0] <= y[30] <= high[0])
         assert np.mean(inside) == pytest.approx(LEVEL, abs=0.04)
-        share, (least, most), width = ShareLine(x, y).coverage()
-        assert least <= share <= most
-        assert share == pytest.approx(LEVEL, abs=0.06)
-        assert 0.2 < width < 0.8
 
     def test_chances_are_the_share_of_moved_lines_above_parity(self) -> None:
         rng = np.random.default_rng(3)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -23,9 +22,8 @@ from torch.nn.functional import normalize
 from vldebias.data.tables import read_table
 from vldebias.errors import InvalidInputError, need
 from vldebias.evaluation.result import NONE, Result, TaskProvenance, TaskResult
-from vldebias.hosts import Host, TextTable, resolve
+from vldebias.hosts import Host, resolve
 from vldebias.loading import Loaded
-from vldebias.metrics.bootstrap import percentile_interval
 from vldebias.prompts import PromptSet, StatedWords, balance_prompts, can_balance, fill, load_prompts
 
 if TYPE_CHECKING:
@@ -73,10 +71,8 @@ def read_shares(given: str | Path | pd.DataFrame | None, prompts: PromptSet) -> 
             f"{prompts.name}: expected calibration= (--calibrate judged.csv) of images that you labelled, 30 prompts "
             "with 8 images each; the published counts are of male and female alone"
         )
-    if given is None:
-        table = pandas.read_csv(PUBLISHED, comment="#").rename(columns={"concept": "prompt"})
-    else:
-        table = given if isinstance(given, pandas.DataFrame) else read_table(Path(given)).to_pandas()
+    source: Any = pandas.read_csv(PUBLISHED, comment="#") if given is None else given
+    table = source if isinstance(source, pandas.DataFrame) else read_table(Path(source)).to_pandas()
     named = {word.casefold(): value for value, own in _with_words(prompts).attributes.items() for word in (value, *own)}
     table = table.rename(columns=lambda column: named.get(str(column).casefold(), column))
     counts = pandas.DataFrame(columns=values)
@@ -91,8 +87,7 @@ def read_shares(given: str | Path | pd.DataFrame | None, prompts: PromptSet) -> 
             f"calibration{'' if isinstance(given, pandas.DataFrame) else f' {given}'}: got the columns {list(table)}; "
             f"expected `prompt` and `value`, or each `prompt` once with counts from 0 on of each of {values}"
         )
-    counts = counts[counts.sum(axis=1) > 0]
-    shares: pd.DataFrame = counts.div(counts.sum(axis=1), axis=0)
+    shares: pd.DataFrame = counts.div(counts.sum(axis=1), axis=0).dropna()
     return shares
 
 
@@ -145,23 +140,6 @@ class ShareLine:
         count: Floats = (moved > parity).sum(1) + 0.5 * (moved == parity).sum(1)
         return (count + 0.5) / (len(self.x) + 1)
 
-    def coverage(self) -> tuple[float, tuple[float, float], float]:
-        """Return how many shares lie in intervals of lines that two thirds of the prompts give, and the mean width.
-
-        The mean over 200 random splits, and the middle 95 % of them.
-        """
-        rng, n, found = np.random.default_rng(0), len(self.x), []
-        size = max(LEAST, 2 * n // 3)
-        if size == n:
-            return 1.0, (0.0, 1.0), 1.0
-        for _ in range(200):
-            fitted, held = np.split(rng.permutation(n), [size])
-            low, high = ShareLine(self.x[fitted], self.y[fitted]).interval(self.x[held])
-            inside = (self.y[held] >= low - 1e-9) & (self.y[held] <= high + 1e-9)
-            found.append((inside.mean(), (high - low).mean()))
-        inside, width = np.array(found).T
-        return float(inside.mean()), percentile_interval(inside), float(width.mean())
-
 
 def directions(host: Host, prompts: PromptSet, listed: Sequence[str] | None = None) -> torch.Tensor:
     """Return unit directions (k, d) of the values: the mean text of each less the mean of all; listed: texts to use."""
@@ -182,44 +160,6 @@ def read_prompts(path: str | Path) -> tuple[str, ...]:
     if not (prompts := dict.fromkeys(line.strip() for line in lines if line.strip() and not line.startswith("#"))):
         raise InvalidInputError(f"{path}: got no prompts; expected one a line")
     return tuple(prompts)
-
-
-def _advised(
-    asked: Sequence[str], prompts: PromptSet, table: pd.DataFrame, host: Host, listed: Sequence[str] | None
-) -> tuple[pd.DataFrame, Floats, list[ShareLine]]:
-    """Return a row per prompt, the most urgent first; shares with their ends (3, values, n); a line for each value."""
-    whole = [subject(one) != one.casefold() or len(one.split()) > 3 for one in table.index]
-    texts = [one if prompt else fill(FORM, concept=one) for one, prompt in zip(table.index, whole, strict=True)]
-    kept = [i for i, text in enumerate(texts) if listed is None or text in listed]
-    along = directions(host, prompts, listed)
-    rows, own = (host.embed(some, host.roles[0]) for some in (asked, [texts[i] for i in kept]))
-    leans, known = (rows @ along.T).numpy().T, (own @ along.T).numpy().T
-    lines = [ShareLine(x, shares) for x, shares in zip(known, table.to_numpy()[kept].T, strict=True)]
-    near = float((own @ own.T).fill_diagonal_(-1).amax(1).min())  # a calibration text to the nearest other one
-    inside = (known.min(1, keepdims=True) <= leans) & (known.max(1, keepdims=True) >= leans)
-    covered = ((rows @ own.T).amax(1) >= near - 1e-9).numpy() & inside.all(0)
-    even, pairs = 1 / len(lines), zip(lines, leans, strict=True)
-    each = [(one.at(x), *one.interval(x), one.chance(x, even)) for one, x in pairs]
-    share, low, high, chance = np.stack(each, axis=1)
-    share, top = share / np.maximum(share.sum(0), 1e-12), share.argmax(0)
-    words, named, there = StatedWords(prompts.stated_words), _with_words(prompts), set(map(subject, table.index))
-    persons = balance_prompts(asked, prompts).reasons if can_balance(prompts) else [None] * len(asked)
-    said = []
-    for i, (text, why) in enumerate(zip(asked, persons, strict=True)):
-        side, sure = table.columns[top[i]], chance[top[i], i] >= SURE
-        stated = " and ".join(named.values_in(text)) or "the attribute" * bool(words.find(text))
-        empty = (why or "").startswith("no person") and subject(text) not in there
-        cases = (
-            (stated, NOTHING, f"states {stated}: nothing to predict"),
-            (empty, NOTHING, "no person found: nothing to predict"),
-            (not covered[i], 1, "not covered: generate and judge some images"),
-            (sure, 0, f"leans {side}: rewrite it or use a method"),
-            (True, 2, f"perhaps leans {side}: generate some images"),
-        )
-        said.append((text, *next(case[1:] for case in cases if case[0]), share[top[i], i]))
-    frame = need("pandas").DataFrame(said, columns=["prompt", "rank", "advice", "most"])
-    frame = frame.sort_values(["rank", "most"], ascending=[True, False], kind="stable")
-    return frame, np.stack([share, np.minimum(low, share), np.maximum(high, share)]), lines
 
 
 def audit(
@@ -245,25 +185,53 @@ def audit(
 
     >>> vldebias.audit(["a photo of a nurse"], "gender", pipe=pipe).to_pandas()  # doctest: +SKIP
     """
-    if sum(one is not None for one in (model, pipe, texts)) != 1:
+    given, began = [one for one in (model, pipe, texts) if one is not None], time.monotonic()
+    if len(given) != 1:
         raise InvalidInputError("expected one of model=, pipe= and texts=, whose text embeddings are read")
     asked = read_prompts(prompts) if isinstance(prompts, (str, Path)) else tuple(dict.fromkeys(prompts))
     if not asked:
         raise InvalidInputError("prompts: expected one or more, got none")
-    own, given, began = load_prompts(attribute_set), model if pipe is None else pipe, time.monotonic()
-    if isinstance(given, Loaded):
-        host, name = resolve(given.host, tokenizer=given.tokenizer), given.name
-    else:
-        host = resolve(given) if texts is None else TextTable(texts, None)
-        name = host.model_id or host.name
-    table, weights = read_shares(calibration, own), host.fingerprint()
-    frame, shares, lines = _advised(asked, own, table, host, None if texts is None else tuple(texts))
+    own, loaded = load_prompts(attribute_set), given[0] if isinstance(given[0], Loaded) else Loaded(given[0], "")
+    host = resolve(loaded.host, tokenizer=loaded.tokenizer)
+    name, weights = loaded.name or host.model_id or host.name, host.fingerprint()
+    table, listed = read_shares(calibration, own), None if texts is None else tuple(texts)
+    # Prompts of a calibration are taken as they are, concepts as `FORM` asks for them.
+    whole = [subject(one) != one.casefold() or len(one.split()) > 3 for one in table.index]
+    forms = [one if prompt else fill(FORM, concept=one) for one, prompt in zip(table.index, whole, strict=True)]
+    judged = table.set_axis(forms)[[listed is None or text in listed for text in forms]]
+    along = directions(host, own, listed)
+    rows, mine = (host.embed(list(some), host.roles[0]) for some in (asked, judged.index))
+    leans, known = (rows @ along.T).numpy().T, (mine @ along.T).numpy().T
+    lines = [ShareLine(x, y) for x, y in zip(known, judged.to_numpy().T, strict=True)]
+    near = float((mine @ mine.T).fill_diagonal_(-1).amax(1).min())  # a calibration text to the nearest other one
+    inside = (known.min(1, keepdims=True) <= leans) & (known.max(1, keepdims=True) >= leans)
+    covered = ((rows @ mine.T).amax(1) >= near - 1e-9).numpy() & inside.all(0)
+    each = [(one.at(x), *one.interval(x), one.chance(x, 1 / len(lines))) for one, x in zip(lines, leans, strict=True)]
+    share, low, high, chance = np.stack(each, axis=1)
+    share = share / np.maximum(share.sum(0), 1e-12)
+    shares, top = np.stack([share, np.minimum(low, share), np.maximum(high, share)]), share.argmax(0)
+    words, named, there = StatedWords(own.stated_words), _with_words(own), set(map(subject, table.index))
+    persons = balance_prompts(asked, own).reasons if can_balance(own) else [None] * len(asked)
+    advised = []
+    for i, (text, why) in enumerate(zip(asked, persons, strict=True)):
+        side, stated = table.columns[top[i]], " and ".join(named.values_in(text)) or "the attribute" * bool(words.find(text))
+        unneeded = (why or "").startswith("no person") and subject(text) not in there
+        cases = (
+            (stated, NOTHING, f"states {stated}: nothing to predict"),
+            (unneeded, NOTHING, "no person found: nothing to predict"),
+            (not covered[i], 1, "not covered: generate and judge some images"),
+            (chance[top[i], i] >= SURE, 0, f"leans {side}: rewrite it or use a method"),
+            (True, 2, f"perhaps leans {side}: generate some images"),
+        )
+        advised.append((text, *next(case[1:] for case in cases if case[0]), share[top[i], i]))
+    frame = need("pandas").DataFrame(advised, columns=["prompt", "rank", "advice", "most"])
+    frame = frame.sort_values(["rank", "most"], ascending=[True, False], kind="stable")
     values, predicted, r2 = list(table), frame[frame["rank"] < NOTHING], lines[0].r2
-    kinds, n = Counter(one.partition(":")[0] for one in frame.advice), {"calibration prompts": len(lines[0].x)}
+    kinds, n = frame.advice.str.partition(":")[0].value_counts(), {"calibration prompts": len(judged)}
     source = "published counts of Stable Diffusion 1.5" if calibration is None else "given labels"
     said = [
-        f"Predicted from texts alone, before any image was generated, by {len(lines[0].x)} judged prompts ({source}). "
-        f"Of {len(frame)} prompts: {', '.join(f'{what} {many}' for what, many in kinds.most_common())}."
+        f"Predicted from texts alone, before any image was generated, by {len(judged)} judged prompts ({source}). "
+        f"Of {len(frame)} prompts: {', '.join(f'{what} {many}' for what, many in kinds.items())}."
     ]
     for i, text in predicted.prompt.head(1).items():
         share, low, high = shares[:, side := shares[0, :, i].argmax(), i]
@@ -277,14 +245,12 @@ def audit(
     settings |= {"prompts": dict(zip(frame.prompt, frame.advice, strict=True))}
     about: dict[str, Any] = {"description": " ".join(said), "n": {"prompts": len(frame), **n}, "settings": settings}
     about |= {"model": name, "fingerprint": weights and weights.to_dict(), "seeds": [0]}
-    about |= {"prompts": own.name, "prompts_hash": own.hash}
-    out = TaskResult(TaskProvenance(task="audit", title="What the prompts will show", split="texts", **about))
+    about |= {"prompts": own.name, "prompts_hash": own.hash, "split": "texts"}
+    out = TaskResult(TaskProvenance(task="audit", title="What the prompts will show", **about))
     shown = values[: 1 if len(values) == 2 else None]
     for i, text in predicted.prompt.items():
         for (share, *ends), value in zip(shares[:, :, i].T.tolist(), shown, strict=False):
             out.add("predicted_share", NONE, share, tuple(ends), n=n, subset=f"{text}: {value}")
     for value, line in zip(shown, lines, strict=False):
-        of, (inside, between, _) = "" if len(values) == 2 else value, line.coverage()
-        out.add("lean_r2", NONE, line.r2, n=n, subset=of)
-        out.add("interval_coverage", NONE, inside, between, n=n, subset=of)
+        out.add("lean_r2", NONE, line.r2, n=n, subset="" if len(values) == 2 else value)
     return Result.of("audit", [out], seconds=round(time.monotonic() - began, 3))

@@ -193,8 +193,8 @@ def audit(
         raise InvalidInputError("prompts: expected one or more, got none")
     own, loaded = load_prompts(attribute_set), given[0] if isinstance(given[0], Loaded) else Loaded(given[0], "")
     host = resolve(loaded.host, tokenizer=loaded.tokenizer)
-    name, weights = loaded.name or host.model_id or host.name, host.fingerprint()
     table, listed = read_shares(calibration, own), None if texts is None else tuple(texts)
+    name = loaded.name or host.model_id or host.name
     # Prompts of a calibration are taken as they are, concepts as `FORM` asks for them.
     whole = [subject(one) != one.casefold() or len(one.split()) > 3 for one in table.index]
     forms = [one if prompt else fill(FORM, concept=one) for one, prompt in zip(table.index, whole, strict=True)]
@@ -244,7 +244,7 @@ def audit(
     settings: dict[str, Any] = {"calibration": source, "intervals": f"jackknife+ (leave one prompt out), {LEVEL:.0%}"}
     settings |= {"prompts": dict(zip(frame.prompt, frame.advice, strict=True))}
     about: dict[str, Any] = {"description": " ".join(said), "n": {"prompts": len(frame), **n}, "settings": settings}
-    about |= {"model": name, "fingerprint": weights and weights.to_dict(), "seeds": [0]}
+    about |= {"model": name, "fingerprint": host.weights, "seeds": [0]}
     about |= {"prompts": own.name, "prompts_hash": own.hash, "split": "texts"}
     out = TaskResult(TaskProvenance(task="audit", title="What the prompts will show", **about))
     shown = values[: 1 if len(values) == 2 else None]

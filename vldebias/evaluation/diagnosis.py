@@ -36,6 +36,11 @@ BLOCK = 8192  # rows in float64 at once
 FOLDS = 5
 SEARCHED = 20_000  # rows among which neighbours are sought at most
 FEW = 30  # rows of a group below which its accuracy is no reason for advice
+PROBES = (  # metric, what is predicted, and by which reader
+    ("linear_probe", "groups", "linear"),
+    ("neighbour_probe", "groups", "neighbour"),
+    ("class_probe", "labels", "linear"),
+)
 
 
 def _known(features: Any, labels: Any) -> tuple[Tensor, Codes, tuple[str, ...]]:
@@ -131,11 +136,10 @@ def margins(head: Any, features: Any, codes: Codes, *, seed: int = 0) -> tuple[d
     head: (weight (k, d), bias (k,)) or nn.Linear. features: (n, d) as the head takes them. codes: (n,) classes. Shapes
     that do not fit and a class of a single row raise InvalidInputError.
     """
-    rows = torch.as_tensor(features).detach().cpu()
     if isinstance(head, nn.Linear):
         head = head.weight, torch.zeros(head.out_features) if head.bias is None else head.bias
-    weight, bias = (torch.as_tensor(part).detach().cpu().double() for part in head)
-    sizes = np.bincount(codes, minlength=len(weight))
+    rows, weight, bias = (torch.as_tensor(part).detach().cpu() for part in (features, *head))
+    weight, sizes = weight.double(), np.bincount(codes, minlength=len(weight))
     if weight.shape != (len(sizes), rows.shape[1]) or bias.shape != weight.shape[:1] or sizes[sizes > 0].min() < 2:
         raise InvalidInputError(
             f"head: got weight {tuple(weight.shape)}, bias {tuple(bias.shape)} and classes of {sizes.tolist()} rows; "
@@ -177,34 +181,26 @@ def diagnose(
     >>> diagnose(features, smiling, groups=gender).to_pandas()  # doctest: +SKIP
     """
     data, began = features if isinstance(features, Embeddings) else Embeddings.of(features), time.monotonic()
-    if labels is None and groups is None:
+    given = {role: one for role, one in (("labels", labels), ("groups", groups)) if one is not None}
+    if not given:
         raise InvalidInputError(f"expected labels= (classes) or groups= (an attribute), such as {sorted(data.labels)}")
     kinds = [get_method(one) for one in ([methods] if isinstance(methods, str) else methods)]
     if any(one.name != NONE for one in kinds) and (prompts is None or texts is None):
         raise InvalidInputError("methods: got some without texts to fit them on; expected prompts= and texts= too")
-    of_classes, of_groups = (
-        given if isinstance(given, str) else role for role, given in (("labels", labels), ("groups", groups))
-    )
-    classes, attribute = (
-        given if given is None else data.column(given) if isinstance(given, str) else Labels.of_array(given)
-        for given in (labels, groups)
-    )
-    rows, settings = {NONE: data.unit[:]}, {"probes": "balanced accuracy out of five folds; see vldebias.diagnose"}
-    about: dict[str, Any] = {"task": "diagnose", "description": "", "seeds": [seed], "n": {"images": len(data)}}
-    about |= {
-        "title": " by ".join(name for name, of in ((of_classes, classes), (of_groups, attribute)) if of is not None)
-    }
-    about |= {"model": data.about.get("model"), "methods": {}}
-    about |= {"data": {"images": str(data.about["digest"])} if data.about.get("digest") else {}}
-    about["split"] = " ".join(str(data.about[key]) for key in ("data", "split") if data.about.get(key))
-    parts, origin = attribute, f"by {of_groups}"
+    called = {role: one if isinstance(one, str) else role for role, one in given.items()}
+    columns = {role: data.column(one) if isinstance(one, str) else Labels.of_array(one) for role, one in given.items()}
+    classes, attribute, rows = columns.get("labels"), columns.get("groups"), {NONE: data.unit[:]}
+    parts, origin, model = attribute, f"by {called.get('groups')}", data.about.get("model")
+    split = " ".join(str(data.about[key]) for key in ("data", "split") if data.about.get(key)) or "unnamed split"
+    about: dict[str, Any] = {"title": " by ".join(called.values()), "n": {"images": len(data)}, "split": split}
+    about |= {"data": {"images": str(data.about["digest"])} if data.about.get("digest") else {}, "methods": {}}
     if prompts is not None and texts is not None:
         own, side = load_prompts(prompts), text_host(texts)
         about |= {"prompts": own.name, "prompts_hash": own.hash, "fingerprint": side.weights}
-        about["model"] = about["model"] or side.model_id
+        model = model or side.model_id
         ImageTask.check_images(data, side, own.spurious[0])
-        given = reference if reference is None or isinstance(reference, Embeddings) else Embeddings.of(reference)
-        kept = disjoint(given, data)[0]
+        other = reference if reference is None or isinstance(reference, Embeddings) else Embeddings.of(reference)
+        kept = disjoint(other, data)[0]
         for method in kinds:
             if (edit := fit_method(side, own, method, reference=kept)) is not None:
                 blocks = [normalize(edit.image(block), dim=1) for block in rows[NONE].split(BLOCK)]
@@ -214,66 +210,57 @@ def diagnose(
             centres = torch.stack([side.embed(some).mean(0) for some in own.by_value().values()]).float()
             parts = Labels((rows[NONE] @ centres.T).argmax(1).numpy(), tuple(own.by_value()))
             origin = "by the prompts' texts"
-    about |= {"model": str(about["model"] or "unnamed model"), "split": about["split"] or "unnamed split"}
-    out, read, chance = TaskResult(TaskProvenance(**about)), dict[str, dict[str, Probe]](), dict[str, Any]()
-    for metric, column, name, reader in (
-        ("linear_probe", attribute, of_groups, "linear"),
-        ("neighbour_probe", attribute, of_groups, "neighbour"),
-        ("class_probe", classes, of_classes, "linear"),
-    ):
-        if column is not None:
-            probes = read[metric] = {method: readable(of, column, reader, seed=seed) for method, of in rows.items()}
+    about |= {"model": str(model or "unnamed model"), "seeds": [seed], "description": ""}
+    out, chance, advice = TaskResult(TaskProvenance(task="diagnose", **about)), dict[str, Any](), list[str]()
+    read = dict[str, dict[str, Probe]]()
+    for metric, role, reader in PROBES:
+        if role in columns:
+            probes = {method: readable(of, columns[role], reader, seed=seed) for method, of in rows.items()}
             values, draws = {m: one.accuracy for m, one in probes.items()}, {m: one.draws for m, one in probes.items()}
-            out.add_draws(metric, values, draws, n={"images": int(column.known.sum())}, subset=name)
-            chance[f"{metric} of {name}"] = {method: round(one.limit, 4) for method, one in probes.items()}
-    advice = []
+            out.add_draws(metric, values, draws, n={"images": int(columns[role].known.sum())}, subset=called[role])
+            chance[f"{metric} of {called[role]}"] = {method: round(one.limit, 4) for method, one in probes.items()}
+            read[metric] = probes
     if attribute is not None:
         linear, neighbour = read["linear_probe"], read["neighbour_probe"][NONE].accuracy
         removed = [method for method, one in linear.items() if one.accuracy <= one.limit]
         # where nothing can be read without a method, it is not the method that removed it
         said = "nothing to remove" if NONE in removed else f"removed by {', '.join(removed) or 'no method'}"
         advice.append(
-            f"{of_groups}: a linear probe predicts it in {linear[NONE].accuracy:.0%} of held-out images, nearest "
-            f"neighbours in {neighbour:.0%} (chance at most {linear[NONE].limit:.0%}); {said}."
+            f"{called['groups']}: a linear probe predicts it in {linear[NONE].accuracy:.0%} of held-out images, "
+            f"nearest neighbours in {neighbour:.0%} (chance at most {linear[NONE].limit:.0%}); {said}."
         )
     if classes is not None:
-        advice += _of_classes(out, data.features, classes, parts and cross(classes, parts), origin, head, seed)
+        listed = wrong_labels(data.features, classes, seed=seed)
+        suspect, n = int((listed.confidence < 0).sum()), len(listed)
+        if parts is not None:
+            groups = cross(classes, parts)
+            found = listed.assign(group=groups.codes[listed.row], right=listed.given == listed.proposed)
+            sizes = found.query("group >= 0").groupby("group").right.agg(["sum", "size", "mean"])
+            for code, hits, size, share in sizes.itertuples():
+                many, name = {"images": int(size)}, groups.names[code]
+                out.add("accuracy", NONE, float(share), wilson_interval(int(hits), int(size)), n=many, subset=name)
+            if len(large := sizes[sizes["size"] >= FEW]):
+                _, size, share = large.loc[worst := large["mean"].idxmin()]
+                advice.append(
+                    f"Worst group {origin}: {groups.names[worst]}, {size:,.0f} images, {share:.0%} right (all: "
+                    f"{sizes['sum'].sum() / sizes['size'].sum():.0%}); reweight it first."
+                )
+        advice.append(f"{suspect:,} of {n:,} labels fit another class better: look at them, the least credible first.")
+        out.add("suspect_labels", NONE, suspect / n, wilson_interval(suspect, n), n={"images": n})
+        known, which, names = _known(data.features, classes)
+        if head is None:
+            fitted = _ridge(known).fit(known.double().numpy(), np.eye(len(names))[which])
+            head = (fitted.coef_, fitted.intercept_)
+        else:  # its classes are all that the column knows, whether they occur or not
+            which, names = classes.codes[classes.known], classes.names
+        of_metric, variance = margins(head, known, which, seed=seed)
+        for code, name in enumerate(names):
+            many = {"images": int((which == code).sum())}
+            for metric, margin in of_metric.items() if many["images"] else ():
+                low, middle, high = map(float, np.percentile(margin[which == code], (25, 50, 75)))
+                out.add(metric, NONE, middle, (low, high), n=many, subset=name)
+            out.add("k_variance", NONE, float(variance[code]), n=many, subset=name)
+    probed = "balanced accuracy out of five folds; see vldebias.diagnose"
     out.provenance.description = " ".join(advice)
-    out.provenance.settings = {**settings, "chance": chance, "advice": advice}
+    out.provenance.settings = {"probes": probed, "chance": chance, "advice": advice}
     return Result.of("diagnose", [out], seconds=round(time.monotonic() - began, 3))
-
-
-def _of_classes(
-    out: TaskResult, features: Any, classes: Labels, groups: Labels | None, origin: str, head: Any, seed: int
-) -> list[str]:
-    """Add accuracy by group, suspect labels and margins, of classifiers that did not see the row; return advice."""
-    listed, advice = wrong_labels(features, classes, seed=seed), list[str]()
-    suspect, n = int((listed.confidence < 0).sum()), len(listed)
-    if groups is not None:
-        found = listed.assign(group=groups.codes[listed.row], right=listed.given == listed.proposed).query("group >= 0")
-        sizes = found.groupby("group").right.agg(["sum", "size", "mean"])
-        for code, hits, size, share in sizes.itertuples():
-            many, name = {"images": int(size)}, groups.names[code]
-            out.add("accuracy", NONE, float(share), wilson_interval(int(hits), int(size)), n=many, subset=name)
-        if len(large := sizes[sizes["size"] >= FEW]):
-            _, size, share = large.loc[worst := large["mean"].idxmin()]
-            advice.append(
-                f"Worst group {origin}: {groups.names[worst]}, {size:,.0f} images, {share:.0%} right (all: "
-                f"{found.right.mean():.0%}); reweight it first."
-            )
-    advice.append(f"{suspect:,} of {n:,} labels fit another class better: look at them, the least credible first.")
-    out.add("suspect_labels", NONE, suspect / n, wilson_interval(suspect, n), n={"images": n})
-    rows, which, names = _known(features, classes)
-    if head is None:
-        fitted = _ridge(rows).fit(rows.double().numpy(), np.eye(len(names))[which])
-        head = (fitted.coef_, fitted.intercept_)
-    else:  # its classes are all that the column knows, whether they occur or not
-        which, names = classes.codes[classes.known], classes.names
-    values, variance = margins(head, rows, which, seed=seed)
-    for code, name in enumerate(names):
-        many = {"images": int((which == code).sum())}
-        for metric, each in values.items() if many["images"] else ():
-            low, middle, high = map(float, np.percentile(each[which == code], (25, 50, 75)))
-            out.add(metric, NONE, middle, (low, high), n=many, subset=name)
-        out.add("k_variance", NONE, float(variance[code]), n=many, subset=name)
-    return advice

@@ -218,11 +218,11 @@ class Result(BaseModel, extra="forbid"):
 
         >>> MetricFrame(**result.as_metric_frame("groups", "accuracy", "none")).by_group  # doctest: +SKIP
         """
-        parts = self.to_pandas().query("subset != ''").set_index(["task", "metric", "method"])
-        if (task, metric, method) not in parts.index:
-            there = sorted(set(parts.index))
+        parts = self.to_pandas().query("subset != ''")
+        t = parts.query("task == @task and metric == @metric and method == @method")
+        if t.empty:
+            there = sorted(set(zip(parts.task, parts.metric, parts.method, strict=True)))
             raise InvalidInputError(f"got {(task, metric, method)}; expected names of rows by group, one of {there}")
-        t = parts.loc[[(task, metric, method)]]
         return {
             "metrics": {metric: lambda _, values, sample_weight: float(np.average(values, weights=sample_weight))},
             "y_true": t.value.tolist(),
@@ -253,11 +253,11 @@ class Result(BaseModel, extra="forbid"):
         from vldebias.evaluation.report import dots, told
 
         wholes = told(self).query("whole")
-        there = list(zip(wholes.task, wholes.metric, strict=True))
-        asked = [task in (None, one) and metric in (None, other) for one, other in there]
-        if not any(asked):
-            raise InvalidInputError(f"plot: got {(task, metric)}; expected a task and metric of {sorted(set(there))}")
-        return dots(wholes[asked])
+        some = wholes[(wholes.task == (task or wholes.task)) & (wholes.metric == (metric or wholes.metric))]
+        if some.empty:
+            there = sorted(set(zip(wholes.task, wholes.metric, strict=True)))
+            raise InvalidInputError(f"plot: got {(task, metric)}; expected a task and metric of {there}")
+        return dots(some)
 
     def to_csv(self, path: str | Path) -> Path:
         """Write the frame as CSV with all digits; text that a spreadsheet would read as a formula is escaped."""
@@ -302,13 +302,12 @@ def _rows_beside(path: Path, about: Mapping[str, Any]) -> list[dict[str, Any]]:
     file = path.parent / Path(str(about.get("file", ""))).name
     if not file.is_file() or digest(file) != about.get("sha256"):
         raise InvalidInputError(f"{path}: expected its rows in {file.name} beside it, unchanged; copy both files")
-    frame = need("pandas").read_parquet(file)
-    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    rows: list[dict[str, Any]] = need("pyarrow.parquet").read_table(file).to_pylist()
     for row in rows:
         row["n"], row["interval"] = json.loads(row.pop("counts")), (row.pop("low"), row.pop("high"))
         moved = row["change"], row.pop("change_low"), row.pop("change_high")
         row["change"] = None if moved[0] is None else moved
-    return list(rows)
+    return rows
 
 
 def _command() -> str | None:

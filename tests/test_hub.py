@@ -21,12 +21,12 @@ from eval.miniature.twin import load_transformers_clip
 from vldebias.data import open_data
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.judges import ClassifierJudge, Judge
-from vldebias.evaluation.session import Session
-from vldebias.evaluation.task import Options
+from vldebias.evaluation.task import Session
 from vldebias.hub import asked_once
 from vldebias.loading import load_host
 from vldebias.methods import load_edit
 from vldebias.miniature import load_pipeline
+from vldebias.options import Options
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
 

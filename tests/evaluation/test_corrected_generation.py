@@ -10,8 +10,8 @@ from painted_by_hand import GENDERS, Reader, paint, task
 from vldebias.evaluation import SharesTask
 from vldebias.evaluation.answers import AnnotationLog
 from vldebias.evaluation.scores import last_judgements
-from vldebias.evaluation.session import Session
-from vldebias.evaluation.task import Options
+from vldebias.evaluation.task import Session
+from vldebias.options import Options
 
 pytestmark = pytest.mark.filterwarnings("ignore:people:vldebias.errors.SuspectInputWarning")  # few labels
 

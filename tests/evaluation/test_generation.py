@@ -15,11 +15,11 @@ from vldebias.evaluation import evaluate
 from vldebias.evaluation.judges import Judge, MiniatureJudge
 from vldebias.evaluation.plan import OTHERS, GeneratedImages
 from vldebias.evaluation.result import Result, TaskResult
-from vldebias.evaluation.task import Options
 from vldebias.evaluation.variants import CELL, GAP, HEAD, LABEL
 from vldebias.loading import Loaded
 from vldebias.metrics import discrepancy
 from vldebias.miniature import load_clip, load_pipeline
+from vldebias.options import Options
 from vldebias.prompts import PromptSet, make_prompt_set
 
 HASH = load_prompts("professions-gender").hash

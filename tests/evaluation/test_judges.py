@@ -35,10 +35,10 @@ from vldebias.evaluation.judges import (
 )
 from vldebias.evaluation.plan import GeneratedImages
 from vldebias.evaluation.scores import judge_images, last_judgements
-from vldebias.evaluation.session import Session
-from vldebias.evaluation.task import Options
+from vldebias.evaluation.task import Session
 from vldebias.loading import Loaded
 from vldebias.miniature import load_clip, load_judge, open_world
+from vldebias.options import Options
 
 GENDER = {
     "male": ("A photo of a male.", "A photo of a man."),

@@ -14,7 +14,7 @@ from vldebias.edit import Fingerprint
 from vldebias.evaluation.images import fit_method
 from vldebias.evaluation.plan import identity
 from vldebias.evaluation.result import Result
-from vldebias.evaluation.task import load_suite
+from vldebias.evaluation.run import load_suite
 from vldebias.hosts import resolve
 from vldebias.miniature import load_clip, load_pipeline
 from vldebias.prompts import load_prompts

@@ -19,10 +19,10 @@ from vldebias.evaluation import run as runner
 from vldebias.evaluation.answers import AnnotationLog
 from vldebias.evaluation.result import Result
 from vldebias.evaluation.retrieval import RetrievalTask
-from vldebias.evaluation.run import run_suite, verify
-from vldebias.evaluation.session import Session
+from vldebias.evaluation.run import Suite, key_of, run_suite, verify
 from vldebias.evaluation.shares import SharesTask
-from vldebias.evaluation.task import Data, Options, Suite
+from vldebias.evaluation.task import Data, Session
+from vldebias.options import Options
 from vldebias.prompts import make_prompt_set
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
@@ -125,7 +125,7 @@ def test_the_key_changes_with_whatever_may_change_figures(tmp_path: Path, cache:
 
     def key(session: Session, **changes: Any) -> str:
         task = suite({**BIRDS, **changes}).tasks[0].with_options(session.options)
-        return task.key(session.options, task.inputs(session))
+        return key_of(task, session.options, task.inputs(session))
 
     usual, other = session(), session()
     with torch.no_grad():

@@ -11,7 +11,7 @@ from vldebias.evaluation.classifiers import BASELINES
 from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.groups import GroupsTask, TextsTask
 from vldebias.evaluation.retrieval import RetrievalTask
-from vldebias.evaluation.task import load_suite
+from vldebias.evaluation.run import load_suite
 from vldebias.files import packaged
 
 ROOT = Path(__file__).parents[2]

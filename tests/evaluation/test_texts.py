@@ -19,7 +19,7 @@ from vldebias.evaluation import TextsTask, evaluate, load_suite, run_suite
 from vldebias.evaluation.images import fit_method
 from vldebias.evaluation.report import published
 from vldebias.evaluation.result import Result
-from vldebias.evaluation.session import text_host
+from vldebias.evaluation.task import text_host
 from vldebias.hosts import resolve
 from vldebias.methods import METHODS, Problem
 from vldebias.miniature import load_clip, load_pipeline

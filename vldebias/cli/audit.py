@@ -106,7 +106,7 @@ def diagnose_command(
     from vldebias.data.suspects import Suspects
     from vldebias.evaluation import diagnose
     from vldebias.evaluation.diagnosis import wrong_labels
-    from vldebias.evaluation.session import Session
+    from vldebias.evaluation.task import Session
     from vldebias.options import Options
 
     brought |= {"device": device_of(brought.get("device")), "unknown": tuple(brought.get("unknown", ()))}

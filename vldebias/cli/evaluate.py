@@ -75,8 +75,7 @@ def run(
       vldebias eval human --labels anna.jsonl --drawn sd15/images/gender
     """
     check_out(given.get("out"))
-    from vldebias.evaluation.run import PAGE, run_suite
-    from vldebias.evaluation.task import load_suite
+    from vldebias.evaluation.run import PAGE, load_suite, run_suite
     from vldebias.methods import get_method
 
     loaded = load_suite(suite)
@@ -179,7 +178,7 @@ def show_suite(
       vldebias eval show fairface > mine.yaml
       vldebias eval show fairface --texts > prompts.txt
     """
-    from vldebias.evaluation.task import load_suite, suite_path
+    from vldebias.evaluation.run import load_suite, suite_path
 
     loaded = load_suite(suite)
     if texts:

@@ -42,8 +42,8 @@ def quickstart(
     check_out(folder)
     say(f"Birds, portraits and generated portraits, before and after; everything is written to {folder}")
     from vldebias.evaluation.report import opening, told
-    from vldebias.evaluation.run import PAGE, run_suite
-    from vldebias.evaluation.task import Options, load_suite
+    from vldebias.evaluation.run import PAGE, load_suite, run_suite
+    from vldebias.options import Options
 
     # The cache of features lies in the folder: a first try leaves nothing elsewhere.
     numbers = tuple(range(seeds)) if seeds else None

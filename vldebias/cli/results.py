@@ -96,7 +96,7 @@ def data(
       vldebias eval data manifest --root my.csv --option image=path --option labels=gender
     """
     from vldebias.data import check_images, describe
-    from vldebias.evaluation.session import open_split
+    from vldebias.evaluation.task import open_split
 
     options = parse_pairs(option or (), "--option", "image=path")
     for key in {"labels", "columns"} & set(options):  # names, with commas between them

@@ -8,9 +8,9 @@ from vldebias.evaluation.judges import VlmJudge
 from vldebias.evaluation.report import compare, render
 from vldebias.evaluation.result import Result, TaskResult
 from vldebias.evaluation.retrieval import RetrievalTask
-from vldebias.evaluation.run import evaluate, run_suite
+from vldebias.evaluation.run import Suite, evaluate, load_suite, run_suite
 from vldebias.evaluation.shares import SharesTask
-from vldebias.evaluation.task import TASKS, Suite, Task, load_suite, register_task
+from vldebias.evaluation.task import TASKS, Task, register_task
 from vldebias.evaluation.variants import grid
 from vldebias.options import Options
 

@@ -21,7 +21,7 @@ from vldebias.data import Embeddings, Labels, cross
 from vldebias.errors import InvalidInputError, need
 from vldebias.evaluation.images import ImageTask, disjoint, fit_method
 from vldebias.evaluation.result import NONE, Result, TaskProvenance, TaskResult
-from vldebias.evaluation.session import text_host
+from vldebias.evaluation.task import text_host
 from vldebias.methods import get_method
 from vldebias.metrics import k_variance
 from vldebias.metrics.bootstrap import wilson_interval

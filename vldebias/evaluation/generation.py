@@ -18,13 +18,14 @@ from vldebias.evaluation.judges import JUDGES, SURE, ClipJudge, Judge, JudgeSpec
 from vldebias.evaluation.plan import SEED_STEP, GeneratedImages, Plan, planned_prompts
 from vldebias.evaluation.result import NONE, TaskResult
 from vldebias.evaluation.scores import judge_images, scored
-from vldebias.evaluation.session import Session, text_host
 from vldebias.evaluation.shares import ABOUT_GAP, add_shares
-from vldebias.evaluation.task import Count, Name, Options, Prompts, Share, Task, file_slug, one_of, register_task
+from vldebias.evaluation.task import Count, Name, Prompts, Session, Share, Task, file_slug, one_of, register_task
 from vldebias.evaluation.variants import COLUMNS, ROWS, Variant, compose, generate
+from vldebias.hosts import resolve
 from vldebias.hosts.images import image_encoder
 from vldebias.loading import Loaded
 from vldebias.methods import get_method
+from vldebias.options import Options
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, balance_prompts, fill
 
@@ -238,7 +239,7 @@ class GenerationTask(Task):
             results.append(result)
         if quality and scorer is not None:
             encoder = image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
-            texts = text_host(scorer.host, scorer.tokenizer)
+            texts = resolve(scorer.host, tokenizer=scorer.tokenizer)
             with progress.bar(f"{self.name}: CLIPScore, FID"):
                 results += scored(made, encoder, texts, self.name, clip=self.clip_score, fid=self.fid, **self._boot)
         return results

@@ -24,8 +24,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.evaluation.classifiers import BASELINES, Examples
 from vldebias.evaluation.images import ImageTask, disjoint, doubt_chance, doubt_labels, doubt_space, sets_by_column
 from vldebias.evaluation.result import NONE, TaskProvenance, TaskResult
-from vldebias.evaluation.session import Session
-from vldebias.evaluation.task import Data, Lam, Prompts, Task, register_task
+from vldebias.evaluation.task import Data, Lam, Prompts, Session, Task, register_task
 from vldebias.hosts import Host, resolve
 from vldebias.methods import Problem, get_method
 from vldebias.metrics.bootstrap import resampled_counts, wilson_interval

@@ -23,8 +23,7 @@ from vldebias.data import Embeddings, UnitRows, cross, odd_values
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.evaluation.result import NONE, TaskProvenance
-from vldebias.evaluation.session import Session
-from vldebias.evaluation.task import Data, Lam, Share, Task
+from vldebias.evaluation.task import Data, Lam, Session, Share, Task
 from vldebias.hosts import Host
 from vldebias.hosts.base import IMAGE, SIDES, TEXT
 from vldebias.methods import METHODS, Method, Need, Problem, get_method

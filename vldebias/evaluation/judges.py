@@ -20,8 +20,7 @@ from torch.nn.functional import normalize
 from vldebias.data import UNKNOWN, Labels
 from vldebias.errors import InvalidInputError, need, warn
 from vldebias.evaluation.plan import hash_of
-from vldebias.evaluation.session import Session, text_host
-from vldebias.evaluation.task import Count, OneOrMore, Strict, named_by
+from vldebias.evaluation.task import Count, OneOrMore, Session, Strict, named_by, text_host
 from vldebias.hosts.base import weights_fingerprint
 from vldebias.hosts.images import image_encoder
 from vldebias.hub import NO_CODE, asked_once, reason

@@ -18,11 +18,11 @@ from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.report import published, write_page
 from vldebias.evaluation.result import Result
 from vldebias.evaluation.retrieval import RetrievalTask
-from vldebias.evaluation.run import run_suite
-from vldebias.evaluation.session import open_split
-from vldebias.evaluation.task import Data, Options, Suite, Task, file_slug, load_suite
+from vldebias.evaluation.run import Suite, load_suite, run_suite
+from vldebias.evaluation.task import Data, Task, file_slug, open_split
 from vldebias.files import write_atomically
 from vldebias.loading import Loaded, load_host
+from vldebias.options import Options
 from vldebias.progress import SILENT, Progress
 
 if TYPE_CHECKING:

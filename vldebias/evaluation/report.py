@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -127,22 +128,11 @@ def _rooted(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(measure=measure, **roots.where(squared, rows[ends], axis=0))
 
 
-class Line(NamedTuple):
-    """Hold what one method (a row of the frame) does to the bias of a task, what that costs, and who got worse."""
-
-    row: Any
-    before: str
-    after: str
-    chance: str
-    verdict: str
-    costs: str
-    worse: str
-
-
-def lines(t: pd.DataFrame, measures: Measures = ()) -> list[Line]:
-    """Return a line per task that has a bias measure with changes.
+def lines(t: pd.DataFrame, measures: Measures = ()) -> list[Any]:
+    """Return what a method does to the bias of each task that has a measure of it, what that costs, and who got worse.
 
     Only methods without labels count: the one that `debias` attaches if it was measured, else the one that gains most.
+    A line has its row of the frame, and as texts before, after, chance, verdict, costs and worse.
     """
     found = []
     for _, block in t[t.change.notna()].groupby("task", sort=False):
@@ -168,7 +158,8 @@ def lines(t: pd.DataFrame, measures: Measures = ()) -> list[Line]:
             of = f"{(alike.verdict == 'worse').sum()} of {len(alike)} parts under {most['name']}"
             worse = f"{most.title} got worse in {of}, most {most.subset}: {most.moved}"
         judged = "nothing to remove" if row.at_chance else row.verdict
-        found.append(Line(row, f"{row.before:{form}}", f"{row.value:{form}}", chance, judged, "; ".join(said), worse))
+        shown = {"before": f"{row.before:{form}}", "after": f"{row.value:{form}}", "chance": chance, "verdict": judged}
+        found.append(SimpleNamespace(row=row, **shown, costs="; ".join(said), worse=worse))
     return found
 
 

@@ -26,8 +26,7 @@ from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.images import ImageTask, disjoint, doubt_labels, doubt_space, doubt_values, sets_by_column
 from vldebias.evaluation.result import CHANCE, NONE, TaskResult
-from vldebias.evaluation.session import Session
-from vldebias.evaluation.task import Count, SeveralPrompts, register_task
+from vldebias.evaluation.task import Count, Session, SeveralPrompts, register_task
 from vldebias.hosts import Host
 from vldebias.metrics.bootstrap import percentile_interval, recentred_interval, resampled_weights
 from vldebias.metrics.metric import computed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -10,23 +11,24 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, SerializeAsAny, ValidationError, model_validator
 
-from vldebias.data import processes
+import vldebias
+from vldebias.data import Embeddings, digest_of, processes
 from vldebias.edit import Edit
-from vldebias.errors import InvalidInputError, SuspectInputWarning, VldebiasWarning, did_you_mean, warn
+from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, warn
 from vldebias.evaluation.images import ImageTask
 from vldebias.evaluation.report import render
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
-from vldebias.evaluation.session import Session
-from vldebias.evaluation.task import TASKS, Options, Strict, Suite, Task, file_slug, load_suite
-from vldebias.files import LOCK, digest, only_writer, read_json, write_atomically
-from vldebias.hosts import TextTable, attachment_of
+from vldebias.evaluation.task import TASKS, Name, Session, Strict, Task, file_slug, one_of
+from vldebias.files import LOCK, digest, explain, only_writer, packaged, read_json, read_yaml, write_atomically
+from vldebias.hosts import Host, TextTable, attachment_of, resolve
 from vldebias.hosts.base import TEXT
 from vldebias.loading import Loaded
 from vldebias.methods import Method, get_method
+from vldebias.options import Options
 from vldebias.pictures import write_png
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet
@@ -126,8 +128,60 @@ def evaluate(
 # ---- suites --------------------------------------------------------------------------------------------------
 
 
+class Suite(Strict):
+    """Hold the content of one YAML file. needs: what the user has to provide, for `eval list` and for messages.
+
+    host: weights that are used unless the command line names others: "miniature" for the embedded world.
+    headline: (task, metric) of the rows that the terminal shows; all wholes where there are none.
+    """
+
+    name: Name
+    title: str
+    description: str
+    source: str
+    needs: str
+    host: Literal["miniature"] | None = None
+    headline: tuple[tuple[str, str], ...] = ()
+    tasks: Annotated[tuple[Annotated[SerializeAsAny[Task], one_of(TASKS, "task")], ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _different_names(self) -> Suite:
+        names = [task.name for task in self.tasks]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"got two tasks with the name {twice[0]!r}; give each its own")
+        return self
+
+    def texts(self) -> tuple[str, ...]:
+        """Return every prompt that an image-text model embeds for the suite."""
+        return tuple(dict.fromkeys(text for task in self.tasks for text in task.texts()))
+
+
+def load_suite(name_or_path: str | Path) -> Suite:
+    """Return a suite by name, or from a YAML file.
+
+    Raises:
+        InvalidInputError: an unknown name, or a file that does not follow the schema; the message names the key.
+    """
+    path = suite_path(name_or_path)
+    try:
+        return Suite.model_validate({"name": path.stem.lower(), **read_yaml(path)})
+    except ValidationError as error:
+        raise InvalidInputError(f"{path}: {explain(error)}") from error
+
+
+def suite_path(name_or_path: str | Path) -> Path:
+    """Return the file of a suite: a Path or a text with a folder or .yaml is a path; a name is looked up."""
+    path = Path(name_or_path)
+    if isinstance(name_or_path, Path) or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+        return path.expanduser()
+    if name_or_path not in (files := packaged("suites")):
+        known, hint = ", ".join(files), did_you_mean(name_or_path, files)
+        raise InvalidInputError(f"got the suite {name_or_path!r}; expected one of {known}, or a .yaml file; {hint}")
+    return files[name_or_path]
+
+
 class Finished(BaseModel, extra="forbid"):
-    """Hold what one task gave, as stored in <out>/tasks/; key: see `Task.key`."""
+    """Hold what one task gave, as stored in <out>/tasks/; key: see `key_of`."""
 
     key: str
     parts: list[tuple[TaskProvenance, list[Measurement]]]
@@ -192,23 +246,17 @@ def _finished(session: Session, suite: Suite, task: Task, first: bool) -> Finish
     """Return what a run before has finished, if nothing it depends on has changed; else measure now."""
     started, folder, say = time.monotonic(), session.options.out, session.progress.say
     inputs, path = task.inputs(session), folder / "tasks" / f"{file_slug(task.name)}.json"
-    key = task.key(session.options, inputs)
+    key = key_of(task, session.options, inputs)
     with suppress(FileNotFoundError, ValidationError):  # not measured yet, or by another version
         kept = Finished.model_validate_json(path.read_bytes())
         if kept.key == key and not session.options.fresh:
             say(f"{task.name}: reused from an earlier run (--fresh measures it again)")
             return kept
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", VldebiasWarning)
+        warnings.simplefilter("always")
         parts = task.measured(session.given | inputs)
-    said: dict[type[Warning], str] = {}  # the first of each kind, of which a sweep may issue dozens
-    for one in caught:
-        if issubclass(one.category, VldebiasWarning):
-            said.setdefault(one.category, f"warning: {one.message}")
-        else:
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
-    for message in said.values():
-        say(message)
+    for one in {one.category: one for one in reversed(caught)}.values() if first else ():  # a sweep issues dozens
+        warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
     stored, pipeline = [], session.options.pipeline
     for part in parts:
         about = part.provenance
@@ -225,6 +273,28 @@ def _finished(session: Session, suite: Suite, task: Task, first: bool) -> Finish
         write_atomically(path, content)
     say(f"{task.name}: done in {finished.seconds:.0f} s")
     return Finished.model_validate_json(content)  # as a later run will read it: tuples in settings become lists
+
+
+def key_of(task: Task, options: Options, inputs: Mapping[str, Any]) -> str:
+    """Return a hash of what figures depend on; a restarted run reuses what a run before has measured with it."""
+    files = [options.table, options.texts, options.reference, *options.labels]
+    files += [file for folder in options.projections for file in sorted(folder.rglob("*.safetensors"))]
+    digests = [file and digest_of(file) for file in files]
+    content = [task.model_dump(mode="json"), inputs, digests, options.limit, options.unknown, vldebias.__version__]
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=_mark).encode()).hexdigest()
+
+
+def _mark(value: Any) -> Any:
+    """Return what identifies an input: the digest of data, or the fingerprint of weights."""
+    if isinstance(value, Embeddings):  # the name of the cache's folder is a hash of encoder and images
+        return {**value.about, "source": None, "cache": Path(value.about.get("cache", "")).name}
+    if isinstance(value, Path):
+        return digest_of(value) if value.is_file() else None
+    if isinstance(value, Loaded):
+        value = resolve(value.host, tokenizer=value.tokenizer)
+    if isinstance(value, Host):
+        return value.weights or getattr(value, "digest", None)
+    return getattr(value, "fingerprint", None)
 
 
 # ---- the files of a run --------------------------------------------------------------------------------------

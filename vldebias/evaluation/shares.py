@@ -24,8 +24,7 @@ from vldebias.evaluation.judges import NO_VALUE
 from vldebias.evaluation.plan import GeneratedImages
 from vldebias.evaluation.result import CHANCE, NONE, TaskProvenance, TaskResult
 from vldebias.evaluation.scores import last_judgements
-from vldebias.evaluation.session import Session
-from vldebias.evaluation.task import Name, Task, register_task
+from vldebias.evaluation.task import Name, Session, Task, register_task
 from vldebias.files import digest
 from vldebias.metrics.bootstrap import Interval, percentile_interval, wilson_interval
 from vldebias.metrics.classification import agreement

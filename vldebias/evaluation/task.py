@@ -1,4 +1,4 @@
-"""Define suites and their tasks as YAML describes them.
+"""Define what a task is, and open what tasks measure: models, texts, image features and edits, each once.
 
 A new kind of task is a subclass of `Task`, or of `ImageTask` where images are compared with texts, with a `task:
 Literal["..."] = "..."`, its fields and `measure`; `register_task`, or an entry point of the group "vldebias.tasks",
@@ -7,43 +7,52 @@ makes it known to `vldebias.evaluate(task=...)`, to suites and to the command li
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import numpy as np
+import torch
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     InstanceOf,
     PlainSerializer,
     PlainValidator,
-    SerializeAsAny,
     ValidationError,
     model_validator,
 )
 
-from vldebias.data import Embeddings, digest_of
-from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.data.cache import embed_images
+from vldebias.data.dataset import ImageData, file_images
+from vldebias.data.embeddings import Embeddings, load_texts, open_embeddings
+from vldebias.data.rows import Shards, digest_of, is_pattern
+from vldebias.data.sources import list_data, open_data
+from vldebias.data.tables import Labels
+from vldebias.edit import Edit
+from vldebias.errors import InvalidInputError, UnsupportedHostError, did_you_mean, need
 from vldebias.evaluation.result import TaskResult
-from vldebias.evaluation.session import Session
-from vldebias.files import explain, packaged, read_yaml
-from vldebias.hosts import Host, resolve
-from vldebias.loading import Loaded
+from vldebias.files import explain
+from vldebias.hosts import Host, TextTable, resolve
+from vldebias.hosts.base import TEXT
+from vldebias.hosts.images import image_encoder
+from vldebias.hub import WEIGHTS
+from vldebias.loading import Loaded, load_host
+from vldebias.methods import load_edit, load_edits
+from vldebias.miniature import open_world
+from vldebias.miniature.words import WORLDS
 from vldebias.options import Options
+from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.registry import Registry
 
 T = TypeVar("T", bound="Task")
-
-# ---- fields --------------------------------------------------------------------------------------------------
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9 ._-]*$")]
 
@@ -71,15 +80,14 @@ SeveralPrompts = Annotated[tuple[Prompts, ...], _several]
 class Strict(BaseModel):
     """Parse a part of a suite: frozen, and an unknown key is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = {"extra": "forbid", "frozen": True}
 
     @model_validator(mode="before")
     @classmethod
     def _known_keys(cls, given: Any) -> Any:
         known = list(cls.model_fields)
-        for key in given if isinstance(given, Mapping) else ():
-            if key not in known:
-                raise ValueError(f"{key}: unknown key; expected one of {', '.join(known)}; {did_you_mean(key, known)}")
+        for key in (key for key in given if key not in known) if isinstance(given, Mapping) else ():
+            raise ValueError(f"{key}: unknown key; expected one of {', '.join(known)}; {did_you_mean(key, known)}")
         return given
 
     @classmethod
@@ -130,7 +138,193 @@ class Data(Strict):
     root: Path | None = None
 
 
-# ---- tasks ---------------------------------------------------------------------------------------------------
+def text_host(model: Any, tokenizer: Any = None) -> Host:
+    """Return the host of an image-text model, or of a mapping prompt -> embedding (d,); refuse a pipeline."""
+    host = resolve(model, tokenizer=tokenizer)
+    if host.generative:
+        raise UnsupportedHostError(
+            f'got the pipeline {host.name}; expected an image-text model. Pipelines have the task "generation"'
+        )
+    return host
+
+
+@dataclass
+class Session:
+    """Open the inputs of tasks, whether Python gives them (`vldebias.evaluate`) or options name them (suites).
+
+    Attributes:
+        options: files and names of models. needs: what the suite asks of the user, for messages.
+        given: inputs by name, as objects, names or files: model, pipeline, tokenizer, images, reference, their labels,
+            edits and other inputs of `measure`. What is not given comes from the options.
+        split: of a data set that is given by name.
+    """
+
+    options: Options
+    needs: str = "nothing"
+    progress: Progress = SILENT
+    given: dict[str, Any] = field(default_factory=dict)
+    split: str = "test"
+    _opened: dict[Any, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        named = {name: getattr(self.options, name) for name in ("model", "pipeline", "reference")}
+        self.given = {name: one for name, one in {**named, **self.given}.items() if one is not None}
+
+    @property
+    def model(self) -> Loaded:
+        """Return the image-text model; raise InvalidInputError where there is none."""
+        return self.load(self.given.get("model"), self.options.pretrained)
+
+    @cached_property
+    def pipeline(self) -> Loaded:
+        """Return the text-to-image pipeline; raise InvalidInputError where there is none."""
+        given = self.given.get("pipeline")
+        loaded, named = self.load(given, kind="pipeline"), isinstance(given, (str, Loaded))
+        if named and self.options.device == "cpu" and hasattr(loaded.host, "unet"):
+            loaded.host.unet.to(memory_format=torch.channels_last)  # convolutions run faster so on a CPU
+        return loaded
+
+    def load(self, own: Any, pretrained: str | None = None, kind: str = "model") -> Loaded:
+        """Return a model, or of the kind "pipeline" a pipeline, as it is given or by its name; it is loaded once."""
+        if own is None:
+            raise InvalidInputError(f"{kind}: expected one, got none; this suite needs {self.needs}")
+        if not isinstance(own, str):
+            return own if isinstance(own, Loaded) else Loaded(own, "", self.given.get("tokenizer"))
+        key = kind, own, pretrained
+        if key not in self._opened:
+            how: dict[str, Any] = {kind: own, "device": self.options.device, "dtype": self.options.dtype}
+            with self.progress.bar(f"loading {own}"):
+                self._opened[key] = load_host(pretrained=pretrained, **how)
+        loaded: Loaded = self._opened[key]
+        return loaded
+
+    @cached_property
+    def texts(self) -> Host:
+        """Return what embeds prompts, without any attachment: the user's files if given, else the model."""
+        options = self.options
+        source = options.texts or options.embeddings
+        rows = load_texts(options.texts) if options.texts else self._file[1] if source else None
+        if source is None or rows is None:
+            return text_host(self.model.host, self.model.tokenizer)
+        return TextTable(rows, options.model or source.name)
+
+    @cached_property
+    def edits(self) -> dict[str, Edit]:
+        """Return the edits that were given from Python, or saved before, by the names of their folders."""
+        edits: dict[str, Edit] = dict(self.given.get("edits", {}))
+        for path in self.options.projections:
+            by_role = {TEXT: load_edit(path)} if (path / WEIGHTS).is_file() else load_edits(path)
+            if TEXT not in by_role:
+                raise InvalidInputError(f"{path}: got edits of {sorted(by_role)}; expected one of {TEXT!r}")
+            edits[path.resolve().name] = by_role[TEXT]
+        return edits
+
+    def embedded(self, name: str, spec: Data | None = None) -> Any:
+        """Return the `Embeddings` of an input, embedded once, with its labels and the user's unknown values.
+
+        None where nothing names it, and of "train" and "val" where the user's file lacks the split.
+
+        name: "images", "reference", "train" or "val"; what was given by that name goes before spec, the split that a
+        task names. The user's file of features has all splits, or the one that is measured.
+        """
+        key = name, spec and spec.model_dump_json()
+        if key not in self._opened:
+            rows: Any = self._open(name, spec)
+            if isinstance(rows, ImageData):
+                if self.model.preprocess is None:
+                    raise InvalidInputError(
+                        f"{name}: got a folder or a data set and a model without its preprocessing; give the model by "
+                        "name, or from `vldebias.load_host`, or give features (n, d)"
+                    )
+                encoder = image_encoder(self.model.host, self.model.preprocess, name=self.model.name)
+                rows = embed_images(rows, encoder, self.options.cache, progress=self.progress)
+                if skipped := [str(one) for one in rows.about.get("skipped") or ()]:
+                    said = f"{len(skipped)} images cannot be read and are left out, such as {'; '.join(skipped[:3])}"
+                    self.progress.say(f"{name}: {said}")
+            if rows is not None:
+                labels = self.given.get("labels" if name == "images" else f"{name}_labels", {})
+                rows = replace(rows, labels={**rows.labels, **Embeddings.of(rows.features, labels).labels})
+                rows = rows.without(self.options.unknown)
+            self._opened[key] = rows
+        return self._opened[key]
+
+    def _open(self, name: str, spec: Data | None) -> Embeddings | ImageData | None:
+        """Return what was given by a name: objects, arrays, a file, a folder or a data set; else a split."""
+        given = self.given.get(name)
+        if given is None:
+            if spec is None and name == "images":
+                raise InvalidInputError("images: expected features (n, d), a file, a folder or a data set, got none")
+            return None if spec is None else self._split(spec, optional=name in ("train", "val"))
+        if isinstance(given, (Embeddings, ImageData)):
+            return given
+        if isinstance(given, (str, Path)):
+            if Path(given).suffix in (".npz", ".npy") or is_pattern(given):
+                return _of_file(Path(given))[0]
+            if Path(given).is_dir():
+                return _folder(Path(given))
+            if str(given) in (names := [*WORLDS, *list_data()]):
+                return open_split(str(given), self.options.data_root, "train" if name == "train" else self.split, {})
+            expected = f"a folder, a file of features or one of {', '.join(names)}; {did_you_mean(given, names)}"
+            raise InvalidInputError(f"{name}: got {str(given)!r}; expected {expected}")
+        found = Embeddings.of(given)
+        if not len(found):
+            raise InvalidInputError(f"{name}: got shape {found.features.shape}; expected features (n, d) with n > 0")
+        held = found.features if isinstance(found.features, Shards) else Shards([found.features])
+        return replace(found, about={"data": "given", "digest": held.digest()})
+
+    def _split(self, spec: Data, *, optional: bool) -> Embeddings | ImageData | None:
+        """Return a split of the user's file or of a data set, at most as many images as the user's limit."""
+        rows: Any
+        if self.options.embeddings is None:
+            with self.progress.bar(f"opening {spec.name} {spec.split}"):
+                rows = open_split(spec.name, spec.root or self.options.data_root, spec.split, spec.options)
+        else:
+            rows = self._file[0]
+            splits = rows.labels.get("split")  # without this column the file is what is measured
+            if splits is not None and spec.split in splits.names:
+                rows = rows.picked(splits.codes == splits.names.index(spec.split))
+            elif optional:
+                return None
+            elif splits is not None:
+                came = f'got {list(splits.names)} in the column "split"'
+                raise InvalidInputError(f"{self.options.embeddings}: {came}; expected {spec.split!r} among them")
+        few = np.random.default_rng(0).permutation(len(rows))[: self.options.limit]
+        return rows if len(few) == len(rows) else getattr(rows, "picked", rows.__getitem__)(np.sort(few))
+
+    @cached_property
+    def _file(self) -> tuple[Embeddings, dict[str, Any] | None]:
+        """The embeddings of the user's file, and text embeddings where the file has them."""
+        return _of_file(self.options.embeddings or Path(), self.options.table)
+
+
+def open_split(name: str, root: Path | str | None, split: str | None, options: Mapping[str, Any]) -> ImageData:
+    """Open a split by name: the package includes the miniature worlds, everything else is read below `root`."""
+    if name in WORLDS:
+        if others := sorted(set(options) - {"n", "start"}):
+            raise InvalidInputError(f"{name}: got the options {', '.join(others)}; expected n and start")
+        return open_world(name, split=split or "test", **options)
+    opened = open_data(name, root, split, **options)
+    if not isinstance(opened, ImageData):
+        raise InvalidInputError(f"{name}: got a stream; expected images in any order: open them without streaming")
+    return opened
+
+
+def _folder(path: Path) -> ImageData:
+    """Open every picture below a folder; the names of the folders directly below it are the column "folder"."""
+    known = set(need("PIL.Image").registered_extensions())
+    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in known)
+    if not files:
+        raise InvalidInputError(f"{path}: got no pictures; expected files such as .png or .jpg")
+    names = [file.relative_to(path).as_posix() for file in files]
+    folders = Labels.of([name.partition("/")[0] if "/" in name else "" for name in names])
+    return file_images(path.name, "all", path, names, {"folder": folders})
+
+
+def _of_file(path: Path, table: Path | None = None) -> tuple[Embeddings, dict[str, Any] | None]:
+    """Return embeddings of a file or of shards, with their digest in the place of their path."""
+    embeddings, rows = open_embeddings(path, table=table)
+    about = {name: value for name, value in embeddings.about.items() if name != "file"}
+    return replace(embeddings, about={"data": path.name, **about, "digest": digest_of(path)}), rows
 
 
 class Task(Strict, ABC):
@@ -184,29 +378,6 @@ class Task(Strict, ABC):
         chosen = {name: one for name in names if (one := getattr(options, name)) not in (None, ())}
         return type(self).build({**dict(self), **chosen})
 
-    def key(self, options: Options, inputs: Mapping[str, Any]) -> str:
-        """Return a hash of what figures depend on; a restarted run reuses what a run before has measured with it."""
-        from vldebias import __version__
-
-        files = [options.table, options.texts, options.reference, *options.labels]
-        files += [file for folder in options.projections for file in sorted(folder.rglob("*.safetensors"))]
-        digests = [file and digest_of(file) for file in files]
-        content = [self.model_dump(mode="json"), inputs, digests, options.limit, options.unknown, __version__]
-        return hashlib.sha256(json.dumps(content, sort_keys=True, default=_mark).encode()).hexdigest()
-
-
-def _mark(value: Any) -> Any:
-    """Return what identifies an input: the digest of data, or the fingerprint of weights."""
-    if isinstance(value, Embeddings):  # the name of the cache's folder is a hash of encoder and images
-        return {**value.about, "source": None, "cache": Path(value.about.get("cache", "")).name}
-    if isinstance(value, Path):
-        return digest_of(value) if value.is_file() else None
-    if isinstance(value, Loaded):
-        value = resolve(value.host, tokenizer=value.tokenizer)
-    if isinstance(value, Host):
-        return value.weights or getattr(value, "digest", None)
-    return getattr(value, "fingerprint", None)
-
 
 def file_slug(text: str) -> str:
     """Return a name for a file or folder: "fairface gender: cosines" -> "fairface-gender-cosines"."""
@@ -223,59 +394,3 @@ def register_task(kind: type[T]) -> type[T]:
     """
     TASKS.register(kind)
     return kind
-
-
-# ---- suites ----------------------------------------------------------------------------------------------------
-
-
-class Suite(Strict):
-    """Hold the content of one YAML file. needs: what the user has to provide, for `eval list` and for messages.
-
-    host: weights that are used unless the command line names others: "miniature" for the embedded world.
-    headline: (task, metric) of the rows that the terminal shows; all wholes where there are none.
-    """
-
-    name: Name
-    title: str
-    description: str
-    source: str
-    needs: str
-    host: Literal["miniature"] | None = None
-    headline: tuple[tuple[str, str], ...] = ()
-    tasks: Annotated[tuple[Annotated[SerializeAsAny[Task], one_of(TASKS, "task")], ...], Field(min_length=1)]
-
-    @model_validator(mode="after")
-    def _different_names(self) -> Suite:
-        names = [task.name for task in self.tasks]
-        for i, name in enumerate(names):
-            if name in names[:i]:
-                raise ValueError(f"got two tasks with the name {name!r}; give each its own")
-        return self
-
-    def texts(self) -> tuple[str, ...]:
-        """Return every prompt that an image-text model embeds for the suite."""
-        return tuple(dict.fromkeys(text for task in self.tasks for text in task.texts()))
-
-
-def load_suite(name_or_path: str | Path) -> Suite:
-    """Return a suite by name, or from a YAML file.
-
-    Raises:
-        InvalidInputError: an unknown name, or a file that does not follow the schema; the message names the key.
-    """
-    path = suite_path(name_or_path)
-    try:
-        return Suite.model_validate({"name": path.stem.lower(), **read_yaml(path)})
-    except ValidationError as error:
-        raise InvalidInputError(f"{path}: {explain(error)}") from error
-
-
-def suite_path(name_or_path: str | Path) -> Path:
-    """Return the file of a suite: a Path or a text with a folder or .yaml is a path; a name is looked up."""
-    path = Path(name_or_path)
-    if isinstance(name_or_path, Path) or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
-        return path.expanduser()
-    if name_or_path not in (files := packaged("suites")):
-        known, hint = ", ".join(files), did_you_mean(name_or_path, files)
-        raise InvalidInputError(f"got the suite {name_or_path!r}; expected one of {known}, or a .yaml file; {hint}")
-    return files[name_or_path]

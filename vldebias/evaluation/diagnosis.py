@@ -36,11 +36,9 @@ BLOCK = 8192  # rows in float64 at once
 FOLDS = 5
 SEARCHED = 20_000  # rows among which neighbours are sought at most
 FEW = 30  # rows of a group below which its accuracy is no reason for advice
-PROBES = (  # metric, what is predicted, and by which reader
-    ("linear_probe", "groups", "linear"),
-    ("neighbour_probe", "groups", "neighbour"),
-    ("class_probe", "labels", "linear"),
-)
+# Metric -> what is predicted, and by which reader.
+PROBES = {"linear_probe": ("groups", "linear"), "neighbour_probe": ("groups", "neighbour")}
+PROBES["class_probe"] = "labels", "linear"
 
 
 def _known(features: Any, labels: Any) -> tuple[Tensor, Codes, tuple[str, ...]]:
@@ -78,13 +76,10 @@ def _margin(scores: Floats, codes: Codes) -> tuple[Floats, Codes]:
 
 
 class Probe(NamedTuple):
-    """Hold a probe's balanced accuracy out of fold, and draws (b,) of it from rows resampled within values.
-
-    limit: what permuted labels exceed in 2.5 % of cases (normal approximation).
-    """
+    """Hold a probe's balanced accuracy out of fold, and draws (b,) of it from rows resampled within values."""
 
     accuracy: float
-    limit: float
+    limit: float  # what permuted labels exceed in 2.5 % of cases (normal approximation)
     draws: Floats
 
 
@@ -105,8 +100,8 @@ def readable(features: Any, labels: Any, reader: str = "linear", *, seed: int = 
         rows, codes = rows[torch.from_numpy(some)], np.unique(codes[some], return_inverse=True)[1]
         model = need("sklearn.neighbors").KNeighborsClassifier(1, metric="cosine")
     named, sizes = _out_of_fold(model, rows, codes, codes, seed), np.bincount(codes)
-    dealt = [rng.permutation(codes) for _ in range(100)]
-    shares, *chance = (np.bincount(one, weights=named == one) / sizes for one in (codes, *dealt))
+    dealt = (codes, *(rng.permutation(codes) for _ in range(100)))
+    shares, *chance = (np.bincount(one, weights=named == one) / sizes for one in dealt)
     by_chance = np.mean(chance, axis=1)
     drawn = np.random.default_rng(seed).binomial(sizes, shares, (resamples, len(sizes))) / sizes
     return Probe(float(shares.mean()), float(by_chance.mean() + 1.96 * by_chance.std(ddof=1)), drawn.mean(1))
@@ -213,7 +208,7 @@ def diagnose(
     about |= {"model": str(model or "unnamed model"), "seeds": [seed], "description": ""}
     out, chance, advice = TaskResult(TaskProvenance(task="diagnose", **about)), dict[str, Any](), list[str]()
     read = dict[str, dict[str, Probe]]()
-    for metric, role, reader in PROBES:
+    for metric, (role, reader) in PROBES.items():
         if role in columns:
             probes = {method: readable(of, columns[role], reader, seed=seed) for method, of in rows.items()}
             values, draws = {m: one.accuracy for m, one in probes.items()}, {m: one.draws for m, one in probes.items()}

@@ -36,10 +36,6 @@ DAGGER = "†"  # of methods that were given labels
 ATTACHED = "default"  # the method that `debias` attaches where none is named: sentences are about it
 ROOT = "discrepancy_squared"  # shown as a root with its sign, so that it has the unit of the parity gap
 LEADS = (f"corrected_{ROOT}", "corrected_discrepancy", ROOT)  # corrected by people, then free of the bias of few images
-SPELT = {  # a model of the paper -> how others write it, in letters and digits
-    "rn50": "^rn50$|rn50openai", "vitb32": "vitb32|vitbasepatch32", "vitl14": "vitl14|vitlargepatch14",
-    "stable diffusion 2.1": "stablediffusion21",
-}  # fmt: skip
 RANK = {"better": -3, "changed": -2, "worse": -1}
 LABELS = f"{DAGGER} was given labels of training images; the other methods see prompts only."
 COMPARED = (
@@ -110,8 +106,8 @@ def published(suite: str, model: str) -> dict[tuple[str, str, str, str], float]:
     """Return the paper's figures for a suite on a model: (task, metric, method, subset) -> value; {} for others."""
     name = "".join(filter(str.isalnum, model.lower()))
     t = need("pandas").read_csv(TEMPLATES / "published.csv", keep_default_na=False)
-    own = next((of for of, names in SPELT.items() if re.search(names, name)), None)
-    rows = t[(t.suite == suite) & (t.model == own) & (re.search("laion|datacomp|336", name) is None)]
+    own = t.model.map(lambda spelt: bool(re.search(spelt, name)))  # as letters and digits of the name
+    rows = t[(t.suite == suite) & own & (re.search("laion|datacomp|336", name) is None)]
     return {(r.task, r.metric, r.method, r.subset): float(r.value) for r in rows.itertuples()}
 
 
@@ -245,14 +241,13 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
     first = [(one.row.task, one.row.metric, one.row.subset) for one in found]
     front = t[[key in first for key in zip(t.task, t.metric, t.subset, strict=True)]]
     of_worlds = [p.split.split(" ")[0] in WORLDS or p.model.split(" ")[0] == "miniature" for p in result.provenance]
-    models = dict.fromkeys(one.model for one in result.provenance if one.model)
-    values = {"result": result, "models": list(models), "lines": found, "lead": there[:1], "blocks": blocks}
-    plot = io.BytesIO()
+    models, plot = dict.fromkeys(one.model for one in result.provenance if one.model), io.BytesIO()
     if found:
         dots(front).savefig(plot, format="png")
-    values |= {"dots": plot.getvalue(), "cartoons": of_worlds and all(of_worlds)}
-    values |= {"labels": LABELS if t.uses_labels.any() else "", "published": t.published.notna().any()}
-    return write_page(path, "report", values | {"csv": result.to_csv(path.with_suffix(".csv")).name})
+    values = {"result": result, "models": list(models), "lines": found, "lead": there[:1], "blocks": blocks}
+    values |= {"dots": plot.getvalue(), "cartoons": of_worlds and all(of_worlds), "published": any(t.published.notna())}
+    values |= {"labels": LABELS if t.uses_labels.any() else "", "csv": result.to_csv(path.with_suffix(".csv")).name}
+    return write_page(path, "report", values)
 
 
 def write_page(path: Path, template: str, values: Mapping[str, Any]) -> Path:
@@ -347,8 +342,8 @@ def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Compa
     """
     names = names or (a.name, b.name)
     one, two = (told(side).set_index(["task", "metric", "subset", "name"], drop=False) for side in (a, b))
-    sides = {f"A, {names[0]}": (one, two), f"B, {names[1]}": (two, one)}
-    for called, (side, _) in sides.items():
+    sides = {f"A, {names[0]}": one, f"B, {names[1]}": two}
+    for called, side in sides.items():
         if len(twice := side.index[side.index.duplicated()]):
             raise InvalidInputError(f"{called}: got the figure {twice[0]} twice; expected it once")
     shared = two.index.intersection(one.index, sort=False)
@@ -357,17 +352,15 @@ def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Compa
         raise InvalidInputError(f"got no figure in both: {tasks}; expected two results of the same suite")
     x, y = one.loc[shared], two.loc[shared]
     t = y.assign(a=x.value, low_a=x.low, high_a=x.high, number_a=x.number, b=y.value, low_b=y.low, high_b=y.high)
-    t = t.reset_index(drop=True)
-    t["difference"] = t.b - t.a
+    t = t.assign(difference=t.b - t.a).reset_index(drop=True)
     t["low"] = t.difference - np.hypot(t.b - t.low_b, t.high_a - t.a)
     t["high"] = t.difference + np.hypot(t.high_b - t.b, t.a - t.low_a)
     moved = list(zip(t.difference, t.low, t.high, strict=True))
     t["verdict"] = [verdict(by, better) for by, better in zip(moved, t.better, strict=True)]
     t["moved"] = ["{:+.3f} [{:+.3f}, {:+.3f}]".format(*by) for by in moved]
     t.loc[(t.a == t.b) & (t.low_a == t.low_b) & (t.high_a == t.high_b), ["verdict", "moved"]] = ["equal", ""]
-    alone = {called: side[~side.index.isin(shared)] for called, (side, _) in sides.items()}
-    only = {called: [f"{r.task}: {r.measure}, {r.name}" for r in side.itertuples()] for called, side in alone.items()}
-    only = {called: some for called, some in only.items() if some}
+    alone = {called: rest for called, side in sides.items() if len(rest := side[~side.index.isin(shared)])}
+    only = {called: [f"{r.task}: {r.measure}, {r.name}" for r in rest.itertuples()] for called, rest in alone.items()}
     return Comparison(names, t, only, tuple(dict.fromkeys(_notes(a, b))))
 
 

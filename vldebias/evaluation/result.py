@@ -248,16 +248,11 @@ class Result(BaseModel, extra="forbid"):
         t = told(self).query("whole")[["task", "measure", "name", "number", "moved", "verdict"]]
         return f"<h3>{escape(self.name)}</h3>{t.to_html(index=False)}"
 
-    def plot(self, metric: str | None = None, *, task: str | None = None) -> Plot:
-        """Draw value and interval of every method, a panel per task and metric of the wholes, or of some."""
+    def plot(self) -> Plot:
+        """Draw value and interval of every method, a panel per task and metric of the wholes."""
         from vldebias.evaluation.report import dots, told
 
-        wholes = told(self).query("whole")
-        some = wholes[(wholes.task == (task or wholes.task)) & (wholes.metric == (metric or wholes.metric))]
-        if some.empty:
-            there = sorted(set(zip(wholes.task, wholes.metric, strict=True)))
-            raise InvalidInputError(f"plot: got {(task, metric)}; expected a task and metric of {there}")
-        return dots(some)
+        return dots(told(self).query("whole"))
 
     def to_csv(self, path: str | Path) -> Path:
         """Write the frame as CSV with all digits; text that a spreadsheet would read as a formula is escaped."""

@@ -157,11 +157,7 @@ class Suite(Strict):
 
 
 def load_suite(name_or_path: str | Path) -> Suite:
-    """Return a suite by name, or from a YAML file.
-
-    Raises:
-        InvalidInputError: an unknown name, or a file that does not follow the schema; the message names the key.
-    """
+    """Return a suite by name, or from a YAML file; InvalidInputError names a key that does not follow the schema."""
     path = suite_path(name_or_path)
     try:
         return Suite.model_validate({"name": path.stem.lower(), **read_yaml(path)})
@@ -198,15 +194,12 @@ def run_suite(
     same settings, prompts, weights and data, and says so; image features and generated images are resumed even inside
     a task. An interrupted run keeps all of it, with a page about the finished tasks.
 
-    Args:
-        suite: a name, a path, or from `load_suite`.
-        options: what the user brings; by default the folder "vldebias-<suite>" and nothing else.
-        progress: where it shows how far it is; default: on stderr. console: a rich console for it.
-        only: names of tasks; none: all of them.
-        loaded: the model or pipeline that the options name, if it is loaded already.
+    suite: a name, a path, or from `load_suite`. only: names of tasks; none: all of them.
+    options: what the user brings; by default the folder "vldebias-<suite>" and nothing else.
+    progress: where it shows how far it is; default: on stderr. console: a rich console for it.
+    loaded: the model or pipeline that the options name, if it is loaded already.
 
-    Raises:
-        InvalidInputError: something that the suite needs was not given, or does not fit; another run writes there.
+    Something that the suite needs and lacks, and another run that writes there, raise InvalidInputError.
     """
     suite = suite if isinstance(suite, Suite) else load_suite(suite)
     options, there = options or Options(out=Path(f"vldebias-{suite.name}")), [task.name for task in suite.tasks]
@@ -315,11 +308,7 @@ def write_manifest(folder: Path) -> Path:
 def verify(result: str | Path) -> dict[str, list[str]]:
     """Return the names of the files of a run that are "changed", "missing" and "added" since it ended.
 
-    Args:
-        result: the folder of the run, or its result.json.
-
-    Raises:
-        InvalidInputError: no such folder, or no manifest in it.
+    result: the folder of the run, or its result.json; without a manifest there it raises InvalidInputError.
     """
     folder = Path(result) if Path(result).is_dir() else Path(result).parent
     there = Path(result).exists() and (folder / MANIFEST).is_file()

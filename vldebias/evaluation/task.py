@@ -152,11 +152,10 @@ def text_host(model: Any, tokenizer: Any = None) -> Host:
 class Session:
     """Open the inputs of tasks, whether Python gives them (`vldebias.evaluate`) or options name them (suites).
 
-    Attributes:
-        options: files and names of models. needs: what the suite asks of the user, for messages.
-        given: inputs by name, as objects, names or files: model, pipeline, tokenizer, images, reference, their labels,
-            edits and other inputs of `measure`. What is not given comes from the options.
-        split: of a data set that is given by name.
+    options: files and names of models. needs: what the suite asks of the user, for messages.
+    given: inputs by name, as objects, names or files: model, pipeline, tokenizer, images, reference, their labels,
+        edits and other inputs of `measure`. What is not given comes from the options.
+    split: of a data set that is given by name.
     """
 
     options: Options

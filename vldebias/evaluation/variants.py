@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from itertools import product
@@ -115,9 +115,7 @@ def prepared(
     from its own generator, and whether the safety checker replaced it by black.
 
     attach: None for the pipeline as it is. noise: seeds of the generators, one per prompt. options: of the pipeline.
-
-    Raises:
-        AlreadyAttachedError: the pipeline carries an attachment.
+    One that carries an attachment raises AlreadyAttachedError.
     """
     if (carried := attachment_of(pipe)) is not None:
         raise AlreadyAttachedError(f"{type(pipe).__name__} carries {carried!r}: call .remove() on it first")
@@ -154,11 +152,8 @@ def generate(
     run was interrupted. Missing and damaged files are generated again. Images of prompts that a variant leaves alone
     are copied from "none". Nothing is fitted where no image of a variant is missing.
 
-    pipe: a diffusers pipeline that `vldebias.debias` takes. plan, variants: of a `GenerationTask`.
-
-    Raises:
-        AlreadyAttachedError: the pipeline carries an attachment, so there would be no image without one.
-        InvalidInputError: the folder belongs to another plan; the message says what differs.
+    pipe: a diffusers pipeline that `vldebias.debias` takes. plan, variants: of a `GenerationTask`. A folder of another
+    plan raises InvalidInputError, which says what differs.
     """
     made = plan.model_copy(update={"model": plan.model or identity(pipe)}).settle(Path(folder))
     plan, model = made.plan, made.plan.model
@@ -170,13 +165,11 @@ def generate(
         """Return what the file says of how it was generated; one that says something else is of another plan."""
         return {**vars(image), "noise": image.noise, "method": NONE, **plan.variants[image.variant], **common}
 
-    def whole(image: PlannedImage) -> bool:
-        try:
-            return read_png(made.path(image))[1].items() >= record(image).items()
-        except OSError:
-            return False
-
-    missing = {image.path for image in made if not whole(image)}
+    missing = {image.path for image in made}
+    for image in made:
+        with suppress(OSError):  # not there, or not whole
+            if read_png(made.path(image))[1].items() >= record(image).items():
+                missing.remove(image.path)
     with progress.bar("generating", len(missing), there=len(made) - len(missing)) as bar:
         for name in plan.variants:
             images = [image for image in made if image.variant == name]
@@ -212,19 +205,13 @@ def grid(
 ) -> Image:  # fmt: skip
     """Return a picture with a row per text and method and a column per seed; a column shares the same noise.
 
-    Args:
-        pipe: a diffusers pipeline that `vldebias.debias` takes, without an attachment.
-        prompts: what is mitigated, as for `vldebias.debias`.
-        methods: names of `vldebias.methods.METHODS`, methods or fitted edits, or what to call them -> one of these;
-            "none" is the pipeline as it is. Balanced prompts are balanced over all images at once.
-        seeds: of the noise.
-        texts: prompts to generate; by default four class prompts of the set, held-out ones first.
-        steps, guidance, batch_size: of the pipeline.
-        options: further arguments of `vldebias.debias`: lam, strength, keep_stated, max_loss, negative.
+    pipe: a diffusers pipeline that `vldebias.debias` takes, without an attachment. prompts: what is mitigated.
+    methods: names of `vldebias.methods.METHODS`, methods or fitted edits, or what to call them -> one of these; "none"
+        is the pipeline as it is. Balanced prompts are balanced over all images at once.
+    seeds: of the noise. texts: prompts to generate; by default four class prompts of the set, held-out ones first.
+    steps, guidance, batch_size: of the pipeline. options: of `vldebias.debias`: lam, strength, keep_stated, max_loss.
 
-    Raises:
-        AlreadyAttachedError: the pipeline carries an attachment; see `vldebias.debias` for the others.
-        InvalidInputError: no text, method or seed.
+    No text, method or seed, and what `vldebias.debias` refuses, raise InvalidInputError or its own errors.
 
     >>> vldebias.grid(pipe, "professions-gender", methods=["none", "default"]).save("grid.png")  # doctest: +SKIP
     """
@@ -241,9 +228,9 @@ def grid(
     flat, noise = zip(*[(text, int(seed)) for text in rows for seed in seeds], strict=True)
     images: dict[str, list[list[Image]]] = {}
     for name, method in named.items():
-        attach = None if method == NONE else partial(debias, pipe, prompts, method=method, **options)
-        if isinstance(method, (Edit, Mapping)):
-            attach = partial(debias, pipe, method, **options)
+        fitted = isinstance(method, (Edit, Mapping))
+        given = {"prompts": method} if fitted else {"prompts": prompts, "method": method}
+        attach = None if method == NONE else partial(debias, pipe, **given, **options)
         with prepared(pipe, attach, flat, noise, num_inference_steps=steps, guidance_scale=guidance) as (_, generate):
             starts = range(0, len(flat), batch_size)
             made = [image for at in starts for image, _ in generate(range(len(flat))[at : at + batch_size])]

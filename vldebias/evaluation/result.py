@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import AliasChoices, BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from vldebias.errors import InvalidInputError, need
 from vldebias.files import commit, digest, read_bytes, shielded, versions, write_atomically
@@ -151,7 +151,7 @@ class TaskResult:
         self.add_draws(metric, *drawn, n=n, subset=subset)
 
 
-class Result(BaseModel, extra="forbid"):
+class Result(BaseModel, extra="forbid", populate_by_name=True):
     """Hold the measurements and provenance of one run. In JSON the rows are `figures` and the provenance `protocols`.
 
     seconds: of measuring; None where it was done in parts. date: when it ended (ISO 8601, UTC). command: as it was
@@ -160,10 +160,8 @@ class Result(BaseModel, extra="forbid"):
     """
 
     name: str
-    rows: list[Measurement] = Field(validation_alias=AliasChoices("figures", "rows"), serialization_alias="figures")
-    provenance: list[TaskProvenance] = Field(
-        validation_alias=AliasChoices("protocols", "provenance"), serialization_alias="protocols"
-    )
+    rows: list[Measurement] = Field(alias="figures")
+    provenance: list[TaskProvenance] = Field(alias="protocols")
     versions: dict[str, str]
     commit: str | None
     seconds: float | None
@@ -174,18 +172,11 @@ class Result(BaseModel, extra="forbid"):
     @classmethod
     def of(cls, name: str, parts: Iterable[TaskResult], *, seconds: float | None) -> Result:
         """Return the result of this run from what its tasks gave, with date, command, platform, versions and commit."""
-        done = list(parts)
-        return cls(
-            name=name,
-            rows=[row for part in done for row in part.rows],
-            provenance=[part.provenance for part in done],
-            versions=versions(),
-            commit=commit(),
-            seconds=seconds,
-            date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            command=_command(),
-            platform=f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",
-        )
+        done, now = list(parts), datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        found: dict[str, Any] = {"rows": [row for part in done for row in part.rows], "seconds": seconds, "date": now}
+        found |= {"provenance": [part.provenance for part in done], "versions": versions(), "commit": commit()}
+        machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors"
+        return cls(name=name, command=_command(), platform=machine, **found)
 
     def row(self, task: str, metric: str, method: str, *, subset: str = "", lam: float | None = None) -> Measurement:
         """Return the one row with these names; without `lam` the first match. KeyError lists the closest names."""
@@ -282,27 +273,21 @@ class Result(BaseModel, extra="forbid"):
         path = Path(path)
         try:
             found = json.loads(read_bytes(path))
-            if isinstance(found, dict) and isinstance(found.get("figures"), dict):
-                found["figures"] = _rows_beside(path, found["figures"])
+            if isinstance(found, dict) and isinstance(about := found.get("figures"), dict):  # its rows are beside it
+                file = path.parent / Path(str(about.get("file", ""))).name
+                if not file.is_file() or digest(file) != about.get("sha256"):
+                    raise InvalidInputError(f"{path}: expected its rows in {file.name}, unchanged; copy both files")
+                found["figures"] = need("pyarrow.parquet").read_table(file).to_pylist()
+                for row in found["figures"]:
+                    row["n"], row["interval"] = json.loads(row.pop("counts")), (row.pop("low"), row.pop("high"))
+                    moved = row["change"], row.pop("change_low"), row.pop("change_high")
+                    row["change"] = None if moved[0] is None else moved
             return cls.model_validate(found)
         except ValidationError as error:
             problem = f"{'.'.join(map(str, error.errors()[0]['loc'])) or 'the file'}: {error.errors()[0]['msg']}"
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
             problem = str(error)
         raise InvalidInputError(f"{path}: got {problem}; expected a result of `vldebias eval` or `Result.write`")
-
-
-def _rows_beside(path: Path, about: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of a compact result; `about` names their file and its digest."""
-    file = path.parent / Path(str(about.get("file", ""))).name
-    if not file.is_file() or digest(file) != about.get("sha256"):
-        raise InvalidInputError(f"{path}: expected its rows in {file.name} beside it, unchanged; copy both files")
-    rows: list[dict[str, Any]] = need("pyarrow.parquet").read_table(file).to_pylist()
-    for row in rows:
-        row["n"], row["interval"] = json.loads(row.pop("counts")), (row.pop("low"), row.pop("high"))
-        moved = row["change"], row.pop("change_low"), row.pop("change_high")
-        row["change"] = None if moved[0] is None else moved
-    return rows
 
 
 def _command() -> str | None:

@@ -79,8 +79,7 @@ def evaluate(
               attributes and the other fields of `GenerationTask`.
             - of texts: `model` is a model or a pipeline; `method` (one) and lam.
 
-    Raises:
-        InvalidInputError, UnsupportedHostError: what does not fit, by name.
+    What does not fit raises InvalidInputError or UnsupportedHostError, by name.
 
     >>> texts = {prompt: model.encode(prompt) for prompt in prompts_to_embed}  # doctest: +SKIP
     >>> evaluate(texts, features, prompts="gender", labels={"gender": gender}, k=50).to_pandas()  # doctest: +SKIP
@@ -102,17 +101,17 @@ def evaluate(
     given |= {name: {column: given[name]} for name in alone}
     shown = progress if isinstance(progress, Progress) else Progress() if progress else SILENT
     own = Options(Path(), pretrained=pretrained, device=device, data_root=root, unknown=unknown)
-    session, carried = Session(own, f"task {task!r}", shown, given, split), None
-    if compares and not isinstance(model, (str, type(None))):
-        carried = next(filter(None, map(attachment_of, session.texts.exclusive_modules)), None)
+    session = Session(own, f"task {task!r}", shown, given, split)
+    modules = session.texts.exclusive_modules if compares and not isinstance(model, (str, type(None))) else ()
+    carried = next(filter(None, map(attachment_of, modules)), None)
     if carried is not None and methods is not None:
         expected = "expected no methods= (it is measured then), or its edit among them"
         warn(f"model: got one with an attachment, which is not among the methods; {expected}", SuspectInputWarning)
-    if compares and methods is None:
-        methods = {"default": None}
-        if carried is not None:  # what the user has, at the strength that it has
-            methods[f"attached {carried.projections[TEXT].method}"] = carried.projections[TEXT]
-            fields.setdefault("strength", carried.strength)
+    elif carried is not None:  # what the user has, at the strength that it has
+        methods = {"default": None, f"attached {carried.projections[TEXT].method}": carried.projections[TEXT]}
+        fields.setdefault("strength", carried.strength)
+    elif compares and methods is None:
+        methods = "default"
     if methods is not None:
         listed: Any = [methods] if isinstance(methods, (str, Method, Edit)) else methods
         pairs = list(methods.items() if isinstance(methods, Mapping) else ((None, one) for one in listed))
@@ -123,9 +122,6 @@ def evaluate(
         measured = kind.of_given(session, fields)
         parts = measured.measured(session.given | measured.inputs(session))
     return Result.of(task, parts, seconds=round(time.monotonic() - began, 3))
-
-
-# ---- suites --------------------------------------------------------------------------------------------------
 
 
 class Suite(Strict):
@@ -288,9 +284,6 @@ def _mark(value: Any) -> Any:
     if isinstance(value, Host):
         return value.weights or getattr(value, "digest", None)
     return getattr(value, "fingerprint", None)
-
-
-# ---- the files of a run --------------------------------------------------------------------------------------
 
 
 def _digests(folder: Path) -> dict[str, str]:

@@ -200,12 +200,11 @@ class Session:
     @cached_property
     def texts(self) -> Host:
         """Return what embeds prompts, without any attachment: the user's files if given, else the model."""
-        options = self.options
-        source = options.texts or options.embeddings
-        rows = load_texts(options.texts) if options.texts else self._file[1] if source else None
-        if source is None or rows is None:
+        files, name = (self.options.texts, self.options.embeddings), self.options.model
+        rows = load_texts(files[0]) if files[0] else self._file[1] if files[1] else None
+        if rows is None:
             return text_host(self.model.host, self.model.tokenizer)
-        return TextTable(rows, options.model or source.name)
+        return TextTable(rows, name or next(file.name for file in files if file))
 
     @cached_property
     def edits(self) -> dict[str, Edit]:
@@ -259,8 +258,13 @@ class Session:
         if isinstance(given, (str, Path)):
             if Path(given).suffix in (".npz", ".npy") or is_pattern(given):
                 return _of_file(Path(given))[0]
-            if Path(given).is_dir():
-                return _folder(Path(given))
+            if (path := Path(given)).is_dir():  # the folders directly below it are the column "folder"
+                known = set(need("PIL.Image").registered_extensions())
+                files = sorted(file.relative_to(path) for file in path.rglob("*") if file.suffix.lower() in known)
+                if not files:
+                    raise InvalidInputError(f"{path}: got no pictures; expected files such as .png or .jpg")
+                folders = Labels.of([file.parts[0] if len(file.parts) > 1 else "" for file in files])
+                return file_images(path.name, "all", path, [file.as_posix() for file in files], {"folder": folders})
             if str(given) in (names := [*WORLDS, *list_data()]):
                 return open_split(str(given), self.options.data_root, "train" if name == "train" else self.split, {})
             expected = f"a folder, a file of features or one of {', '.join(names)}; {did_you_mean(given, names)}"
@@ -306,17 +310,6 @@ def open_split(name: str, root: Path | str | None, split: str | None, options: M
     if not isinstance(opened, ImageData):
         raise InvalidInputError(f"{name}: got a stream; expected images in any order: open them without streaming")
     return opened
-
-
-def _folder(path: Path) -> ImageData:
-    """Open every picture below a folder; the names of the folders directly below it are the column "folder"."""
-    known = set(need("PIL.Image").registered_extensions())
-    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in known)
-    if not files:
-        raise InvalidInputError(f"{path}: got no pictures; expected files such as .png or .jpg")
-    names = [file.relative_to(path).as_posix() for file in files]
-    folders = Labels.of([name.partition("/")[0] if "/" in name else "" for name in names])
-    return file_images(path.name, "all", path, names, {"folder": folders})
 
 
 def _of_file(path: Path, table: Path | None = None) -> tuple[Embeddings, dict[str, Any] | None]:
@@ -387,9 +380,6 @@ TASKS: Registry[type[Task]] = Registry("task", "vldebias.tasks", named_by(Task, 
 
 
 def register_task(kind: type[T]) -> type[T]:
-    """Register a kind of task by its name, for `vldebias.evaluate` and suites, and return it, as a decorator does.
-
-    An InvalidInputError says that it has no name, or that another task has the name.
-    """
+    """Register a kind of task for `vldebias.evaluate` and suites, as a decorator; refuse one without its own name."""
     TASKS.register(kind)
     return kind

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 COLUMNS, ROWS = 10, 4
 CELL, GAP, LABEL, HEAD = 192, 6, 150, 26  # pixels of a grid
+CHECKED = ["A photo of a doctor.", "A photo of a person in a garden."]  # prompts by which an edit is checked
 
 
 class Variant(Strict):
@@ -261,11 +262,6 @@ def compose(texts: Sequence[str], images: Mapping[str, Sequence[Sequence[Image]]
         for column, image in enumerate(images[name][i]):
             sheet.paste(image.resize(cell, kind), (LABEL + column * across, top))
     return sheet
-
-
-# ---- does an edit work on a given model? -----------------------------------------------------------------------
-
-CHECKED = ["A photo of a doctor.", "A photo of a person in a garden."]
 
 
 class Finding(NamedTuple):

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from vldebias.data import Embeddings, save_embeddings
 from vldebias.data.parallel import Processes
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, VldebiasWarning, warn
 from vldebias.evaluation import run as runner
 from vldebias.evaluation.answers import AnnotationLog
 from vldebias.evaluation.result import Result
@@ -117,6 +117,14 @@ def test_what_is_finished_is_taken_over_unless_it_is_damaged_fresh_or_set_otherw
     run(table, fresh=True)
     run(table, resamples=21)
     assert calls == [1] * 4
+
+
+def test_of_each_kind_of_warning_a_task_issues_one(run: Any, table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure = SharesTask.measured
+    monkeypatch.setattr(SharesTask, "measured", lambda *a: [warn("one"), warn("two"), measure(*a)][2])
+    with pytest.warns(VldebiasWarning) as caught:
+        run(table)
+    assert [str(one.message) for one in caught] == ["one"]
 
 
 def test_the_key_changes_with_whatever_may_change_figures(tmp_path: Path, cache: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -141,7 +141,7 @@ class ShareLine:
         return (count + 0.5) / (len(self.x) + 1)
 
 
-def directions(host: Host, prompts: PromptSet, listed: Sequence[str] | None = None) -> torch.Tensor:
+def directions(host: Host, prompts: PromptSet, listed: Collection[str] | None = None) -> torch.Tensor:
     """Return unit directions (k, d) of the values: the mean text of each less the mean of all; listed: texts to use."""
     own = [text for text in chain(prompts.spurious, *prompts.groups) if listed is None or text in listed]
     by_value = _with_words(prompts).by_value(own)
@@ -193,13 +193,12 @@ def audit(
         raise InvalidInputError("prompts: expected one or more, got none")
     own, loaded = load_prompts(attribute_set), given[0] if isinstance(given[0], Loaded) else Loaded(given[0], "")
     host = resolve(loaded.host, tokenizer=loaded.tokenizer)
-    table, listed = read_shares(calibration, own), None if texts is None else tuple(texts)
-    name = loaded.name or host.model_id or host.name
+    table, name = read_shares(calibration, own), loaded.name or host.model_id or host.name
     # Prompts of a calibration are taken as they are, concepts as `FORM` asks for them.
     whole = [subject(one) != one.casefold() or len(one.split()) > 3 for one in table.index]
     forms = [one if prompt else fill(FORM, concept=one) for one, prompt in zip(table.index, whole, strict=True)]
-    judged = table.set_axis(forms)[[listed is None or text in listed for text in forms]]
-    along = directions(host, own, listed)
+    judged = table.set_axis(forms)[[texts is None or text in texts for text in forms]]
+    along = directions(host, own, texts)
     rows, mine = (host.embed(list(some), host.roles[0]) for some in (asked, judged.index))
     leans, known = (rows @ along.T).numpy().T, (mine @ along.T).numpy().T
     lines = [ShareLine(x, y) for x, y in zip(known, judged.to_numpy().T, strict=True)]

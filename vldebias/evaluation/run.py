@@ -202,9 +202,8 @@ def run_suite(
     if unknown := [name for name in only if name not in there]:
         expected = f"expected one of {', '.join(there)}; {did_you_mean(unknown[0], there)}"
         raise InvalidInputError(f"{suite.name}: got task {unknown[0]!r}; {expected}")
-    rank = os.environ.get("LOCAL_RANK")
-    if options.device == "cuda" and rank is not None:  # each of several processes has a GPU of its own
-        options = replace(options, device=f"cuda:{rank}")
+    if options.device == "cuda" and "LOCAL_RANK" in os.environ:  # each of several processes has a GPU of its own
+        options = replace(options, device=f"cuda:{os.environ['LOCAL_RANK']}")
     if suite.host is not None:  # the suite's own weights where the user names none
         model = options.model or (suite.host if options.embeddings is None else None)
         options = replace(options, model=model, pipeline=options.pipeline or suite.host)

@@ -229,8 +229,7 @@ def grid(
     flat, noise = zip(*[(text, int(seed)) for text in rows for seed in seeds], strict=True)
     images: dict[str, list[list[Image]]] = {}
     for name, method in named.items():
-        fitted = isinstance(method, (Edit, Mapping))
-        given = {"prompts": method} if fitted else {"prompts": prompts, "method": method}
+        given = {"prompts": method} if isinstance(method, (Edit, Mapping)) else {"prompts": prompts, "method": method}
         attach = None if method == NONE else partial(debias, pipe, **given, **options)
         with prepared(pipe, attach, flat, noise, num_inference_steps=steps, guidance_scale=guidance) as (_, generate):
             starts = range(0, len(flat), batch_size)

@@ -213,7 +213,8 @@ def audit(
     persons = balance_prompts(asked, own).reasons if can_balance(own) else [None] * len(asked)
     advised = []
     for i, (text, why) in enumerate(zip(asked, persons, strict=True)):
-        side, stated = table.columns[top[i]], " and ".join(named.values_in(text)) or "the attribute" * bool(words.find(text))
+        side, states = table.columns[top[i]], bool(words.find(text))
+        stated = " and ".join(named.values_in(text)) or "the attribute" * states
         unneeded = (why or "").startswith("no person") and subject(text) not in there
         cases = (
             (stated, NOTHING, f"states {stated}: nothing to predict"),

@@ -189,7 +189,7 @@ def _is_name(text: Text, i: int, inside: bool) -> bool:
     if not own.strip("fliu") or listed(text.bare[i], "famous"):
         return True
     if text.capital[i]:
-        return inside or ("f" in own and text.opens[i + 1]) or not (text.sentence[i] or person(text.bare[i]))
+        return inside or ("f" in own and text.after(i) in ("", "the")) or not (text.sentence[i] or person(text.bare[i]))
     return "f" in own and "u" in own and bool(set(kinds(text.after(i))) & set("li"))
 
 
@@ -204,8 +204,8 @@ def _of_person(text: Text, first: int, stop: int) -> bool:
 
 def _named(text: Text, names: list[tuple[int, int]], i: int) -> bool:
     """Whether one of the names is of the person at word i, or of somebody shown with this person."""
-    if listed(text.before(i), "title") and text.capital[i]:
-        return True  # "Doctor Smith"
+    if (text.before(i) == "the" or listed(text.before(i), "title")) and text.capital[i] and text.words[i].istitle():
+        return True  # "the Joker", "Doctor Smith"
     return any(first <= i < stop or _seen(text, first, stop, i) for first, stop in names)
 
 

@@ -122,8 +122,7 @@ class Text:
         self.low = [word.lower().replace("\u2019", "'") for word in self.words]
         self.bare = [re.sub(r"'s?$", "", word) for word in self.low]
         gaps = _WORD.split(prompt)  # before each word
-        self.opens = [i == 0 or bool(_BREAK.search(gap)) for i, gap in enumerate(gaps)]  # a clause, before word i
-        self.opens[-1] = True
+        self.opens = [i in (0, len(tokens)) or bool(_BREAK.search(gap)) for i, gap in enumerate(gaps)]  # a clause
         self.sentence = [i == 0 or bool(re.search(r"[.!?\n:]", gap)) for i, gap in enumerate(gaps)]
         self.silent = [any(m.start() <= s < m.end() for m in _QUOTED.finditer(prompt)) for s in self.start]
         long = [word for word in self.words if word[0].isalpha() and not listed(word, "preposition", "determiner")]
@@ -220,7 +219,7 @@ def _seen(text: Text, first: int, stop: int, i: int) -> bool:
     if credited or listed(before, "elsewhere"):
         return False
     if first < i:
-        return not after or before == "" or any(listed(text.low[j], *STOPS) for j in range(stop, i))
+        return not after or text.opens[first] or any(listed(text.low[j], *STOPS) for j in range(stop, i))
     if not any(text.opens[i + 1 : first + 1]):  # in the same clause
         return before not in ("of", "by", "wearing") and (listed(after, *STOPS) or "n" not in kinds(after))
     return not before and not after and not any(text.opens[i + 1 : first])
@@ -258,9 +257,10 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
         return not classes(after).startswith("n") and (described or known.find("v") < (known + "n").find("n"))
     if listed(after, "made") and not listed(rest, "determiner"):
         return False  # "a child drawing", "an old master painting"
+    noun = plural or "a" not in kinds(text.low[i])  # not as in "an alien liquid"
     if after.endswith("ing"):
-        return listed(after, "human-verb") or "a" not in kinds(text.low[i]) or not _noun_follows(text, i + 1)
-    return (plural and "v" in classes(after)) or not _noun_follows(text, i)  # "an alien liquid"
+        return listed(after, "human-verb") or noun or not _noun_follows(text, i + 1)
+    return (plural and "v" in classes(after)) or (noun and not _noun_follows(text, i))
 
 
 def _noun_follows(text: Text, i: int) -> bool:

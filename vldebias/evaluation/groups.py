@@ -47,7 +47,6 @@ ABOUT = (
     "Intervals: 95 % percentile bootstrap over images, the worst group picked again in each resample; Wilson's for one "
     "group and where no resample varies; of areas normal draws with DeLong's covariance."
 )
-LABELLED = {"uses_labels": True}
 
 
 class Split(NamedTuple):
@@ -172,7 +171,7 @@ class GroupsTask(ImageTask):
                     train_on, source = BASELINES[name]
                     logits, chosen = train_on(examples)
                     right[name, None] = logits(whole).argmax(1).numpy() == split.target
-                    about[name] = {"source": source, "chosen": chosen, **LABELLED}
+                    about[name] = {"source": source, "chosen": chosen, "uses_labels": True}
         weights, tested = self.group_weights, split.groups.counts
         sizes = {} if learn is None else {name: n for name, n in learn.groups.counts.items() if n}
         if weights is None and sizes and all(tested.get(name) for name in sizes):
@@ -198,10 +197,9 @@ class GroupsTask(ImageTask):
         if not known.any():
             raise InvalidInputError(f"no image has a known value in both columns {self.label!r} and {self.spurious!r}")
         if not classes:
-            raise InvalidInputError(
-                f"{prompts.name}: expected labels that each name one of the classes {list(prompts.class_names)}, "
-                f"got {list(labels.names)}; rename the labels, or use indices of the classes, from 0"
-            )
+            wanted = f"expected labels that each name one of the classes {list(prompts.class_names)}"
+            came = f"got {list(labels.names)}; rename the labels, or use indices of the classes, from 0"
+            raise InvalidInputError(f"{prompts.name}: {wanted}, {came}")
         target = np.array(classes, dtype=np.int64)[labels.codes[known]]
         groups = cross(labels[known], values[known])
         facts = {key: value for key, value in data.about.items() if key not in ("cache", "file")}

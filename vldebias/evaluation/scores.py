@@ -2,9 +2,8 @@
 
 CLIPScore (Hessel et al., 2021) has the biases of its CLIP: one that associates nurses with women scores a man in a
 nurse's uniform lower. Measure with another backbone than the one that was debiased, and read the score beside
-`recognised` and the labels of people. FID (Heusel et al., 2017) is the distance of two sets of features, both taken as
-Gaussians, here of a CLIP (Kynkäänniemi et al., 2023). Few images bias it upwards, and a debiased pipeline should move
-away from images that have the bias, so a larger distance is not by itself a loss.
+`recognised` and the labels of people. FID (Heusel et al., 2017) takes the features of a CLIP (Kynkäänniemi et al.,
+2023). A debiased pipeline should move away from images that have the bias: a larger distance is not by itself a loss.
 """
 
 from __future__ import annotations

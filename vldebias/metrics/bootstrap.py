@@ -74,9 +74,6 @@ class Interval(NamedTuple):
     low: float
     high: float
 
-    def __str__(self) -> str:
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
-
 
 def percentile_interval(draws: Floats, level: float = 0.95) -> tuple[float, float]:
     """Return the ends of the middle `level` of the draws (resamples,); a level outside (0, 1) raises an error."""
@@ -178,8 +175,8 @@ def bootstrap_interval(
     Raises:
         InvalidInputError: arrays, level or resamples that do not fit, or a statistic that gives NaN.
 
-    >>> print(bootstrap_interval([0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0], seed=1))
-    0.625 [0.250, 0.875]
+    >>> bootstrap_interval([0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0], seed=1)
+    Interval(value=0.625, low=0.25, high=0.875)
     """
     if not arrays or resamples < 1:
         raise InvalidInputError(f"expected one or more arrays and resamples, got {len(arrays)} and {resamples}")

@@ -29,7 +29,6 @@ Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Bounds = tuple[float, float]
 Statistic = Callable[[Counts, Counts], Floats]  # of hits and sizes (..., g)
-_MOST = 100  # rows of a subset by default: costs grow with the square in memory and with the cube in time
 
 
 def lowest_accuracy(hits: Counts, size: Counts) -> Floats:
@@ -191,7 +190,7 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
     """
     (points,) = vectors(2, features=features)
     half = len(points) // 2
-    size = min(half, _MOST) if k is None else k
+    size = min(half, 100) if k is None else k  # costs grow with the square in memory and with the cube in time
     if half < 1 or not np.isfinite(points).all():
         raise InvalidInputError(f"features: expected finite (n, d) with n >= 2, got shape {points.shape}")
     if not 1 <= size <= half:

@@ -87,10 +87,8 @@ def _ranking(
         raise InvalidInputError(f"prior: expected 'uniform', 'dataset' or an array of shares, got {prior!r}")
     shares = known[prior] / known[prior].sum() if isinstance(prior, str) else vectors(prior=prior)[0]
     if len(shares) != len(names) or (shares <= 0).any() or abs(shares.sum() - 1) > 1e-6:
-        raise InvalidInputError(
-            f"prior: expected {len(names)} positive shares that sum to 1, for the groups {names.tolist()}, "
-            f"got {shares.tolist()}; leave out groups that cannot occur"
-        )
+        wanted = f"expected {len(names)} positive shares that sum to 1, for the groups {names.tolist()}"
+        raise InvalidInputError(f"prior: {wanted}, got {shares.tolist()}; leave out groups that cannot occur")
     return index[np.argsort(-score.astype(np.float64), kind="stable")][None, :k], shares
 
 
@@ -145,9 +143,6 @@ def ndkls(groups: Groups, prior: Floats) -> Floats:
     total -= (_cells(groups, g, later) * logs).sum(axis=1)
     values = (total - discount @ np.log(places)) / discount.sum()
     return np.maximum(values, 0.0)  # below 0 by rounding alone
-
-
-# ---- rankings ------------------------------------------------------------------------------------------------
 
 
 def leaders(queries: Tensor, items: Any, k: int, place: NDArray[np.int64]) -> Leaders:

@@ -261,12 +261,8 @@ def corrected_squares(prompts: Codes, judged: Codes, people: Codes, values: int,
     seen = of.sum(1) > 0
     means, share = of @ told / np.maximum(of.sum(1), 1e-300)[:, None], said.mean(0) * seen
     predicted = np.where(seen[:, None], means, share @ means / share.sum())[code]
-
-    def centred(of: Floats) -> Floats:
-        """(n, values): 0 in the mean where the values are even; unknown is 0."""
-        return of - of.sum(1, keepdims=True) / values
-
-    guess, error = centred(predicted), centred(told) - centred(predicted)
+    guess, truth = (of - of.sum(1, keepdims=True) / values for of in (predicted, told))  # 0 in the mean where even
+    error = truth - guess
     squares = np.full(int(prompts.max()) + 1, np.nan)
     for p in range(len(squares)):
         every = np.flatnonzero(prompts == p)

@@ -170,6 +170,14 @@ class TestAudit:
         said = vldebias.audit(["A photo of a nurse."], "gender", pipe=pipe).provenance[0].description
         assert "These counts are not of miniature" in said
 
+    def test_shares_that_no_text_explains_are_said_to_be_unpredictable(
+        self, texts: Texts, judged: pd.DataFrame, result: Any
+    ) -> None:
+        order = np.random.default_rng(0).permutation(len(judged))
+        dealt = judged.assign(male=judged.male.to_numpy()[order], female=judged.female.to_numpy()[order])
+        said = [vldebias.audit(ASKED, "gender", texts=texts, calibration=dealt), result]
+        assert ["hardly better" in one.provenance[0].description for one in said] == [True, False]
+
     def test_several_values_sum_to_one(self) -> None:
         values = ("pale", "tan", "dark")
         own = {value: (value,) for value in values}

@@ -213,6 +213,12 @@ def test_of_several_processes_the_first_alone_writes_and_speaks(
     monkeypatch.setattr(runner, "processes", lambda: Processes(1, 2, lambda: None, lambda value: value))
     second, said = run(table, out=tmp_path / "second")
     assert (second.rows, said, (tmp_path / "second").exists()) == (alone.rows, "", False)
+    devices, measure = [], runner._finished
+    monkeypatch.setattr(runner, "_finished", lambda s, *a: [devices.append(s.options.device), measure(s, *a)][1])
+    run(table, device="cuda")
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    run(table, device="cuda")
+    assert devices == ["cuda", "cuda:3"]
 
 
 def test_some_of_the_tasks_are_measured(run: Any, table: Any) -> None:

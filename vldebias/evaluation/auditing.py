@@ -87,8 +87,7 @@ def read_shares(given: str | Path | pd.DataFrame | None, prompts: PromptSet) -> 
             f"calibration{'' if isinstance(given, pandas.DataFrame) else f' {given}'}: got the columns {list(table)}; "
             f"expected `prompt` and `value`, or each `prompt` once with counts from 0 on of each of {values}"
         )
-    shares: pd.DataFrame = counts.div(counts.sum(axis=1), axis=0).dropna()
-    return shares
+    return counts.div(counts.sum(axis=1), axis=0).dropna()
 
 
 class ShareLine:

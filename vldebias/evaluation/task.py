@@ -194,8 +194,7 @@ class Session:
             how: dict[str, Any] = {kind: own, "device": self.options.device, "dtype": self.options.dtype}
             with self.progress.bar(f"loading {own}"):
                 self._opened[key] = load_host(pretrained=pretrained, **how)
-        loaded: Loaded = self._opened[key]
-        return loaded
+        return self._opened[key]
 
     @cached_property
     def texts(self) -> Host:

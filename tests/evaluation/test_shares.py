@@ -131,9 +131,11 @@ def test_texts_that_mean_the_same_are_one_value_and_those_that_may_are_told():
         measure(columns | {"people": people}, people="people")
 
 
-def test_too_few_labels_correct_nothing():
-    with pytest.warns(SuspectInputWarning, match="10 or more"):
-        assert len(measure(table() | {"people": ["male"] * 9 + [""] * 471}, people="people")) == 1
+@pytest.mark.parametrize(("labels", "blocks"), [(9, 1), (10, 2)])
+def test_a_method_with_fewer_than_ten_labels_is_not_corrected(labels, blocks):
+    columns = table() | {"people": ["male"] * labels + [""] * (480 - labels)}
+    with pytest.warns(SuspectInputWarning, match="10 or more.*'mended': 0"):
+        assert len(measure(columns, people="people")) == blocks
 
 
 def test_on_the_command_line(tmp_path, monkeypatch):

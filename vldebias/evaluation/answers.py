@@ -3,8 +3,7 @@
     {"version": 1, "image": "none/a-photo-of-a-doctor/7.png", "annotator": "ada", "attribute": "gender",
      "value": "female", "time": "2024-05-01T12:00:00+00:00", "seconds": 2.4}
 
-`image` is the path below the folder of generated images. `value` is a value of the attribute, "cannot tell" or "no
-person". An annotator who answers again appends another line, and the last one counts.
+`image` is the path below the folder of images. An annotator who answers again appends a line, and the last one counts.
 """
 
 from __future__ import annotations

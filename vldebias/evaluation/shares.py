@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Floats = NDArray[np.float64]
-BY_CHANCE = ("discrepancy", "discrepancy_squared")  # measures beside which stands what even shares give
 ROLES = ("prompt", "value", "method", "weight", "people")  # of columns
 ABOUT_GAP = (
     "Discrepancy is the distance of the shares from uniform (eq. 7.2), averaged over prompts and resampled over "
@@ -89,7 +88,7 @@ def add_shares(
         sizes = first[:, :-1].sum(1).round().astype(int)
         for metric, of in computed("shares"):
             add(metric, {m: of(one) for m, one in known.items()}, n=n, subset=subset)
-            if metric.name in BY_CHANCE and sizes.any():
+            if metric.name in ("discrepancy", "discrepancy_squared") and sizes.any():  # what even shares give
                 rng, even = np.random.default_rng(seed), np.full(values, 1 / values)
                 draws = [of(rng.multinomial(size, even, resamples).astype(float)) for size in sizes[sizes > 0]]
                 mean = np.mean(draws, axis=0)

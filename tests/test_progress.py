@@ -20,11 +20,11 @@ def test_bars_steps_and_lines_are_shown(terminal: bool) -> None:
     with Progress(on) as progress:
         with progress:  # one that runs is handed down and ended by who began it
             pass
-        with progress.bar("drawing [b]", total=4, there=2) as bar:
-            bar.advance()
-            bar.advance(3, "loss [1]")
-        with progress.bar("loading") as bar:
-            bar.note("weights")
+        with progress.bar("drawing [b]", total=4, there=2) as advance:
+            advance()
+            advance(3, "loss [1]")
+        with progress.bar("loading") as advance:
+            advance(0, "weights")
         assert list(progress.track(iter("xyz"), 3, description="c")) == ["x", "y", "z"]
         progress.say("a line with [/b] in it")
     text = file.getvalue()
@@ -37,16 +37,16 @@ def test_bars_steps_and_lines_are_shown(terminal: bool) -> None:
 def test_in_a_log_a_line_is_written_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LINE_EVERY", 0)
     on, file = console(terminal=False)
-    with Progress(on) as progress, progress.bar("training", 3, done=1) as bar:
-        bar.advance(note="loss 0.5")
-        bar.note("saved")
+    with Progress(on) as progress, progress.bar("training", 3, done=1) as advance:
+        advance(note="loss 0.5")
+        advance(0, "saved")
         assert file.getvalue() == "training: loss 0.5: 2 of 3\ntraining: saved: 2 of 3\n"
 
 
 def test_silence_takes_everything_and_keeps_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with SILENT, SILENT.bar("a", 3) as bar:
-        bar.advance()
-        bar.note("y")
+    with SILENT, SILENT.bar("a", 3) as advance:
+        advance()
+        advance(0, "y")
         SILENT.say("z")
     assert not SILENT.tasks
     assert not any(capsys.readouterr())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -74,7 +75,8 @@ def why_unreadable(error: OSError) -> str:
     """Return why an image cannot be read; errors of the system, such as missing permissions, are raised again."""
     if error.errno not in (None, errno.ENOENT):  # no permission, drive gone, no file handles
         raise error
-    return f"{type(error).__name__}: {error.strerror or error}"  # without the path, which differs between machines
+    # Without paths and addresses, which differ between two runs that are otherwise the same.
+    return f"{type(error).__name__}: {error.strerror or re.sub(r' at 0x[0-9a-f]+', '', str(error))}"
 
 
 def write_png(picture: Image | Plot, path: Path, about: Mapping[str, Any], *, small: bool = False) -> Path:

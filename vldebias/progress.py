@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 
@@ -43,38 +43,33 @@ class Progress(progress.Progress):
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
-    def bar(self, title: str, total: int | None = None, *, done: int = 0, there: int = 0) -> Iterator[Bar]:
+    def bar(
+        self, title: str, total: int | None = None, *, done: int = 0, there: int = 0
+    ) -> Iterator[Callable[..., None]]:
         """Show a bar for `total` steps, `done` of which are already done; None: unknown, and it is removed at the end.
+
+        It yields `advance(count=1, note=None)`, which shows that `count` more steps are done, and a note next to the
+        title such as the loss.
 
         there: further steps that an earlier run has done. They are shown, and do not count for the time left.
         """
-        bar = Bar(self, f"{title} ({there} of {there + (total or 0)} there already)" if there else title, total, done)
+        title = f"{title} ({there} of {there + (total or 0)} there already)" if there else title
+        task, written, text = self.add_task(title, total=total, completed=done), time.monotonic(), title
+
+        def advance(count: int = 1, note: str | None = None) -> None:
+            nonlocal done, written, text
+            done, text = done + count, text if note is None else f"{title}: {note}"
+            self.update(task, completed=done, description=text)
+            is_log = not (self.console.is_terminal or self.console.is_jupyter)
+            if is_log and time.monotonic() - written >= _LINE_EVERY:
+                written = time.monotonic()
+                self.say(f"{text}: {done}" + ("" if total is None else f" of {total}"))
+
         try:
-            yield bar
+            yield advance
         finally:
             if total is None or self.disable:
-                self.remove_task(bar.task)
-
-
-class Bar:
-    """Update one line of a `Progress`; made by `Progress.bar`."""
-
-    def __init__(self, shown: Progress, title: str, total: int | None, done: int) -> None:
-        self._shown, self._title, self._note, self.total, self.done = shown, title, "", total, done
-        self.task, self._written = shown.add_task(title, total=total, completed=done), time.monotonic()
-
-    def advance(self, count: int = 1, note: str | None = None) -> None:
-        """Show that `count` more steps are done, and a note next to the title such as the loss; None: as before."""
-        self.done, self._note = self.done + count, self._note if note is None else note
-        text, console = f"{self._title}: {self._note}" if self._note else self._title, self._shown.console
-        self._shown.update(self.task, completed=self.done, description=text)
-        if time.monotonic() - self._written >= _LINE_EVERY and not (console.is_terminal or console.is_jupyter):
-            self._written = time.monotonic()
-            self._shown.say(f"{text}: {self.done}" + ("" if self.total is None else f" of {self.total}"))
-
-    def note(self, text: str) -> None:
-        """Show a note next to the title."""
-        self.advance(0, text)
+                self.remove_task(task)
 
 
 SILENT = Progress(Console(quiet=True))

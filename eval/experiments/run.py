@@ -234,10 +234,10 @@ def run_cells(work: Work, cells: Sequence[Cell], folder: Path, *, processes: int
     made = commit()
     files = [folder / f"{hashlib.sha256(f'{made} {_key(cell)}'.encode()).hexdigest()[:16]}.json" for cell in cells]
     missing = [(cell, file) for cell, file in zip(cells, files, strict=True) if not file.is_file()]
-    with Progress() as progress, progress.bar(title, len(missing), there=len(cells) - len(missing)) as bar:
+    with Progress() as progress, progress.bar(title, len(missing), there=len(cells) - len(missing)) as advance:
         for file, figures in _done(work, missing, processes):
             write_atomically(file, json.dumps(figures, indent=1) + "\n")
-            bar.advance()
+            advance()
     return [json.loads(file.read_text()) for file in files]
 
 

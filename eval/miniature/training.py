@@ -91,7 +91,7 @@ class Stage:
             first = int(kept["metadata"]["step"])
         parameters = list(module.parameters())
         saved = time.monotonic()
-        with self.progress.bar(self.name, self.steps, done=first) as bar:
+        with self.progress.bar(self.name, self.steps, done=first) as advance:
             for step in range(first, self.steps):
                 for group in optimizer.param_groups:
                     group["lr"] = rate(step)
@@ -106,7 +106,7 @@ class Stage:
                     metadata = {"settings": self.settings, "step": step + 1}
                     save_state(self.checkpoint, module, optimizer, metadata=metadata, averages=averages)
                     saved = time.monotonic()
-                bar.advance(note=f"loss {float(value.detach()):.3f}")
+                advance(note=f"loss {float(value.detach()):.3f}")
 
     def finish(self, module: nn.Module) -> None:
         """Writes the weights, then drops the checkpoint, and the folder of checkpoints where it is the last."""

@@ -183,14 +183,14 @@ class _Run:
         progress.say(f"{title}: {len(shards) - len(missing)} of {len(shards)} shards found in {self.folder}")
         missing = missing[group.rank :: group.world]
         total = sum(min(size, len(data) - index * size) for index in missing)
-        with (progress if total else SILENT).bar(title, total) as bar:
+        with (progress if total else SILENT).bar(title, total) as advance:
             if self.runner is not None and missing:
                 away = replace(self, runner=None)
                 for images in self.runner.map(partial(away._shard, data), missing):
-                    bar.advance(images)
+                    advance(images)
             else:
                 for index in missing:
-                    self._shard(data, index, bar.advance)
+                    self._shard(data, index, advance)
         group.wait()
         found = [shard for index in shards if (shard := self.read(index)) is not None]
         if lost := set(shards) - {shard.start // size for shard in found}:

@@ -237,8 +237,8 @@ def check_images(data: ImageData, *, progress: bool = True) -> list[tuple[str, s
         return ""
 
     display, bad = Progress() if progress else SILENT, list[tuple[str, str]]()
-    with display, display.bar("checking images", len(data)) as bar:
+    with display, display.bar("checking images", len(data)) as advance:
         for row, why in enumerate(prefetch(range(len(data)), reason, _READERS, _AHEAD)):
             bad += [(data.ids[row], why)] if why else []
-            bar.advance()
+            advance()
     return bad

@@ -138,7 +138,7 @@ class GroupsTask(ImageTask):
         self.check_images(images, texts, prompts.classes[0])
         doubt_labels(images, (self.label, self.spurious), [prompts])
         others, counts = disjoint(reference, images, self.methods)
-        with progress.bar(self.name) as bar:
+        with progress.bar(self.name) as advance:
             fitted = self.fit(texts, [prompts], reference=others, edits=edits)
             about: dict[str, Mapping[str, Any]] = {method: self.about(edit) for method, edit in fitted.items()}
             every: dict[Key, Edit | None] = {(method, None): edit for method, edit in fitted.items()}
@@ -147,7 +147,7 @@ class GroupsTask(ImageTask):
                 if lam != about[method].get("lam"):  # its own lambda stands among the others
                     of_lam = self.model_copy(update={"methods": (method,), "lam": lam})
                     every[method, lam] = of_lam.fit(texts, [prompts], reference=others)[method]
-            bar.note(f"{len(every)} methods")
+            advance(0, f"{len(every)} methods")
             shared: dict[UnitRows, dict[Key, Tensor]] = {}  # images that several methods share are read once for all
             for key, edit in every.items():
                 shared.setdefault(self.images(split.units, edit), {})[key] = self.rows(texts, prompts.classes, edit)
@@ -167,7 +167,7 @@ class GroupsTask(ImageTask):
                 classes, whole = texts.embed(prompts.classes).float(), split.units[:]
                 examples = Examples(learn.units[:], learn.target, classes, chosen_on, self.seed)
                 for name in self.baselines:
-                    bar.note(name)
+                    advance(0, name)
                     train_on, source = BASELINES[name]
                     logits, chosen = train_on(examples)
                     right[name, None] = logits(whole).argmax(1).numpy() == split.target

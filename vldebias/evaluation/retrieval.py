@@ -206,11 +206,11 @@ class RetrievalTask(ImageTask):
             name, columns = f"{self.name} {attribute}", [column.strip() for column in attribute.split(" x ")]
             labels = cross(*map(images.column, columns))
             doubt_labels(images, columns, sets)
-            with progress.bar(name) as bar:
+            with progress.bar(name) as advance:
                 held = Gallery(labels[labels.known], self.k, self.prior, self.resamples, self.seed)
-                bar.note(f"fitting {len(self.methods) - 1} methods")
+                advance(0, f"fitting {len(self.methods) - 1} methods")
                 fitted = self.fit(texts, sets, neutral=self.queries, reference=others, edits=edits)
-                bar.note(f"ranking {len(held.codes)} images for {len(self.queries)} queries")
+                advance(0, f"ranking {len(held.codes)} images for {len(self.queries)} queries")
                 found = ((c, relevance(of[labels.known], self.queries)) for c, of in images.labels.items())
                 named, relevant = next(((c, of) for c, of in found if of is not None and c not in columns), ("", None))
                 n = {"queries": len(self.queries), "images": len(held.codes)}

@@ -59,7 +59,7 @@ def judge_images(judge: Judge, images: GeneratedImages, progress: Progress = SIL
     known = _stored(path)
     todo = [(image, key) for image, key in zip(images, keys, strict=True) if key not in known]
     bars = progress.bar("judging", len(todo), there=len(keys) - len(todo))
-    with path.open("a", encoding="utf-8") as file, bars as bar:
+    with path.open("a", encoding="utf-8") as file, bars as advance:
         for start in range(0, len(todo), BATCH):
             batch = todo[start : start + BATCH]
             said = predict(judge, [images.read(image) for image, _ in batch])
@@ -67,7 +67,7 @@ def judge_images(judge: Judge, images: GeneratedImages, progress: Progress = SIL
                 known[key] = {attribute: np.round(rows[i], 6).tolist() for attribute, rows in said.items()}
                 file.write("\n" + json.dumps({key: known[key]}))  # the line before may be torn by a kill
             file.flush()
-            bar.advance(len(batch))
+            advance(len(batch))
     return {attribute: np.array([known[key][attribute] for key in keys]) for attribute in judge.names}
 
 

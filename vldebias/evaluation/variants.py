@@ -171,7 +171,7 @@ def generate(
         with suppress(OSError):  # not there, or not whole
             if read_png(made.path(image))[1].items() >= record(image).items():
                 missing.remove(image.path)
-    with progress.bar("generating", len(missing), there=len(made) - len(missing)) as bar:
+    with progress.bar("generating", len(missing), there=len(made) - len(missing)) as advance:
         for name in plan.variants:
             images = [image for image in made if image.variant == name]
             batches = [batch for batch in plan.batches(images) if any(images[i].path in missing for i in batch)]
@@ -194,7 +194,7 @@ def generate(
                         about = {"left_alone": alone, "flagged": flagged, "version": version("vldebias")}
                         about |= {"value": value, "generated prompt": text}
                         write_png(picture, made.path(images[i]), record(images[i]) | about)
-                    bar.advance(len(todo))
+                    advance(len(todo))
     return made
 
 

@@ -84,7 +84,7 @@ def train_model(
 
     def watch(entry: Entry, steps: int) -> None:
         step, loss = int(entry["step"]), f"loss {entry['loss']:.4g}"
-        bar.advance(note=loss)
+        advance(note=loss)
         if settings.track is not None and main:
             accelerator.log({name.replace("->", " to "): value for name, value in entry.items()}, step=step)
         if scored := [entry[name] for name in _SHOWN if math.isfinite(entry.get(name, math.nan))]:
@@ -103,7 +103,7 @@ def train_model(
         )
         progress.say(f"goes on after step {done} of {steps}" if done else f"{steps} steps")
         before = {} if monitor is None else monitor(towers)
-        with progress.bar("training", steps, done=done) as bar:
+        with progress.bar("training", steps, done=done) as advance:
             how: Any = {"accelerator": accelerator, "folder": folder, "identity": identity}
             fit(trainee, batches, settings, monitor=monitor, on_step=watch, **how)
         accelerator.end_training()  # which parts the processes

@@ -31,14 +31,14 @@ def positive_scores(
         raise InvalidInputError(f"{pairs.name}: expected pairs of an image and a caption to score, got none")
     scores, skipped = np.full(pairs.items, np.nan, dtype=np.float32), dict[int, str]()
     how: Any = {"batch_size": batch_size, "workers": workers, "skipped": skipped}
-    with progress.bar(f"{pairs.name}: positive scores", pairs.items) as bar:
+    with progress.bar(f"{pairs.name}: positive scores", pairs.items) as advance:
         for rows, images in pixel_batches(range(pairs.items), pairs.read, towers.prepare, **how):
             own = [pairs.captions[row] for row in rows.tolist()]
             shown = image_features(towers, images)
             texts = text_features(towers, list(chain.from_iterable(own))).split([len(each) for each in own])
             cosines = [(text * one).sum(1).min() for one, text in zip(shown, texts, strict=True)]
             scores[rows.numpy()] = [float(cosine.clamp(-1, 1)) for cosine in cosines]
-            bar.advance(len(rows))
+            advance(len(rows))
     if len(skipped) == pairs.items:
         raise InvalidInputError(f"{pairs.name}: none of {len(skipped)} images can be read")
     if np.isnan(scores).sum() > len(skipped):

@@ -79,20 +79,17 @@ def leace(given: Labelled) -> Affine:
     """Return the map that hides a concept from affine probes with the least change of rows (n, d) in covariance norm.
 
     Belrose et al. (2023), Theorem 4.3: r(x) = x - W^+ P W (x - mean) with W = Sigma_xx^(-1/2), P the orthogonal
-    projection on the columns of W Sigma_xz. For any regular W the covariance of r(x) with the concept is 0, so
-    shrinking Sigma_xx towards the scaled identity, by the share that Ledoit and Wolf (2004, Lemma 3.2 and section 3.3)
-    estimate, keeps the guarantee and only changes the norm in which the change is least.
+    projection on the columns of W Sigma_xz, so W^+ P W = Sigma_xz (Sigma_zx Sigma_xx^+ Sigma_xz)^+ Sigma_zx Sigma_xx^+.
+    For any regular W the covariance of r(x) with the concept is 0, so shrinking Sigma_xx towards the scaled identity,
+    by the share that Ledoit and Wolf (2004, Lemma 3.2 and section 3.3) estimate, keeps the guarantee and only changes
+    the norm in which the change is least.
     """
     x, z = given.one_hot()
-    mean, (n, d) = x.mean(0), x.shape
-    values, vectors = torch.linalg.eigh(torch.from_numpy(need("sklearn.covariance").ledoit_wolf(x.numpy())[0]))
-    kept = values > values[-1] * d * torch.finfo(x.dtype).eps
-    roots, basis = values[kept].sqrt(), vectors[:, kept]
-    whitened = (basis / roots) @ (basis.T @ ((x - mean).T @ (z - z.mean(0)) / n))  # W Sigma_xz
-    u, s, _ = torch.linalg.svd(whitened, full_matrices=False)
-    u = u[:, s > s[0] * 1e-8]
-    left, right = (basis * roots) @ (basis.T @ u), (basis / roots) @ (basis.T @ u)
-    return left, right, left @ (right.T @ mean)
+    shrunk = torch.from_numpy(need("sklearn.covariance").ledoit_wolf(x.numpy())[0])
+    left = (x - x.mean(0)).T @ (z - z.mean(0)) / len(x)  # Sigma_xz
+    right = torch.linalg.pinv(shrunk, hermitian=True) @ left
+    right = right @ torch.linalg.pinv(left.T @ right, hermitian=True, rtol=1e-12)  # its columns sum to 0
+    return left, right, left @ (right.T @ x.mean(0))
 
 
 def sfid(given: Labelled) -> Affine:

@@ -283,7 +283,7 @@ NAN[0, 0, 0] = float("nan")
     ((NAN,), "1 values are NaN"),
     ((S8, A8 / 0.0), "16 values"),
     ((S8, A8[0]), r"spurious: .*\(m, d\).* got \(8,\)"),
-    ((S8, A8[:, :5]), r"got \[5, 8\]"),
+    ((S8, A8[:, :5]), r"got widths \[5, 8\]"),
     ((S8, A8, -1.0), r"lam: .* got -1.0"),
     ((S8, A8, "much"), r"lam: .* got 'much'"),
     ((S8, A8, [1.0, 2.0]), r"\(1\), got \[1.0, 2.0\]"),

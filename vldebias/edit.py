@@ -57,10 +57,8 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
         off = np.abs(mine - others) / np.maximum(np.maximum(mine, others)[:, :1], 1e-3)
         if off.max() > _TOLERANCE_OF_ONE or np.sqrt(np.square(off).mean(0)).max() > _TOLERANCE:
             return False
-        if len(self.texts) != len(other.texts) or not self.same_adapters(other):
-            return True
-        moved = (math.dist(a, b) / max(math.hypot(*a), 1e-6) for a, b in zip(self.texts, other.texts, strict=True))
-        return max(moved, default=0.0) < _TOLERANCE_OF_TEXTS
+        moved = (math.dist(a, b) / max(math.hypot(*a), 1e-6) for a, b in zip(self.texts, other.texts, strict=False))
+        return not self.same_adapters(other) or max(moved, default=0.0) < _TOLERANCE_OF_TEXTS
 
     def same_adapters(self, other: Fingerprint | None) -> bool:
         """Return whether both have the same adapters, or none; True if the other is None."""
@@ -180,13 +178,10 @@ class Edit(ABC):
         sizes: dict[str, int] = {}
         for name, axes in self.axes.items():
             tensor, expected = getattr(self, name), axes.split()
-            shape, fits = tuple(tensor.shape), len(tensor.shape) == len(expected) and self.dtype in (None, tensor.dtype)
+            shape, fits = tuple(tensor.shape), tensor.ndim == len(expected) and self.dtype in (None, tensor.dtype)
             if not fits or any(sizes.setdefault(a, n) != n for a, n in zip(expected, shape, strict=True)):
-                known = "".join(f", {axis} = {size}" for axis, size in sizes.items())
-                kind = "tensor" if self.dtype is None else f"{self.dtype} tensor"
-                raise InvalidInputError(
-                    f"{name}: expected a {kind} ({', '.join(expected)}){known}; got {tensor.dtype} {shape}"
-                )
+                wanted = f"({', '.join(expected)}) of {self.dtype or 'any dtype'}, sizes {sizes}"
+                raise InvalidInputError(f"{name}: expected a tensor {wanted}; got {tensor.dtype} {shape}")
             if bad := int((~tensor.isfinite()).sum()):
                 raise InvalidInputError(
                     f"{type(self).__name__} ({self.method}): {name!r} {shape} holds {bad} NaN or infinite values; "
@@ -216,13 +211,6 @@ class Edit(ABC):
     def settings(self) -> dict[str, Any]:
         """Return the other fields, which are saved with the tensors."""
         return {name: getattr(self, name) for name in _settings_of(type(self)).model_fields}
-
-    def folded(self) -> Any:
-        """Return the projection that `Attachment.merge` merges into weights; raise VldebiasError if there is none."""
-        raise VldebiasError(
-            f"{type(self).__name__} ({self.method}) is not one linear map of an embedding, so it cannot be merged into "
-            "weights; keep it attached, or save it and attach it after loading"
-        )
 
     def stamped(self, **fields: Any) -> Self:
         """Return a copy of the edit with some fields of its provenance replaced."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-import threading
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing import TimeoutError
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -40,32 +41,20 @@ def asked_once(name: str | Path | None = None) -> Iterator[str]:
         return
     from huggingface_hub import constants
 
-    before = constants.HF_HUB_OFFLINE
-    why = "HF_HUB_OFFLINE is set" if before else f"{constants.ENDPOINT} does not answer"
-    if not before and _answers(constants.ENDPOINT):
-        why = ""
+    before, server = constants.HF_HUB_OFFLINE, urlsplit(constants.ENDPOINT)
+    why = "HF_HUB_OFFLINE is set" if before else f"{server.hostname} does not answer"
+    if not before and urllib.request.getproxies().get("https"):
+        why = ""  # a proxy knows names that this machine does not
+    elif not before:  # in a thread, since looking up a name has no time limit of its own
+        address = server.hostname, server.port or (80 if server.scheme == "http" else 443)
+        with ThreadPool(1) as pool, suppress(OSError, TimeoutError):
+            pool.apply_async(socket.create_connection, (address, _PATIENCE)).get(_PATIENCE).close()
+            why = ""
     constants.HF_HUB_OFFLINE = bool(why)  # read at every request
     try:
         yield why
     finally:
         constants.HF_HUB_OFFLINE = before
-
-
-def _answers(endpoint: str) -> bool:
-    server, answered = urlsplit(endpoint), threading.Event()
-    address = server.hostname or "", server.port or (80 if server.scheme == "http" else 443)
-
-    def ask() -> None:
-        with suppress(OSError):
-            socket.create_connection(address, timeout=_PATIENCE).close()
-            answered.set()
-
-    if urllib.request.getproxies().get("https"):  # a proxy knows names that this machine does not
-        return True
-    asking = threading.Thread(target=ask, daemon=True)  # looking up a name has no time limit of its own
-    asking.start()
-    asking.join(_PATIENCE)
-    return answered.is_set()
 
 
 def reason(error: BaseException) -> str:
@@ -126,7 +115,7 @@ def push_to_hub(edits: Edit | Mapping[str, Edit], repo_id: str, *, private: bool
 
 def card(edit: Edit, roles: Sequence[str] = ()) -> str:
     """Return the text of the model card: which model the edit was fitted on, and how to attach it."""
-    origin, load = edit.provenance, "load_edits" if roles else "load_edit"
+    origin = edit.provenance
     return f"""---
 library_name: vldebias
 tags:
@@ -139,7 +128,7 @@ An edit of text embeddings ({origin.method}) that mitigates what its prompt set 
 {__version__}. It mitigates and does not remove bias: measure before and after on your own data.
 
     import vldebias
-    attachment = vldebias.debias(model, vldebias.methods.{load}("this repository or folder"))
+    attachment = vldebias.debias(model, vldebias.load_edit("this repository or folder"))
 
 It is refused for weights other than those it was fitted on. Roles: {", ".join(roles) or "one"}. Prompt set:
 `{origin.prompts}` (hash `{origin.prompts_hash}`). The header of `{WEIGHTS}` has the rest.

@@ -162,12 +162,10 @@ class CalibratedProjection(Edit):
             expected = f"expected finite numbers >= 0, one value or one per attribute ({len(scatters)})"
             raise InvalidInputError(f"lam: {expected}, got {lam!r}")
         given = [*scatters] if spurious is None else [*scatters, spurious]
-        if len(widths := sorted({rows.shape[1] for rows in given})) > 1:
-            raise InvalidInputError(
-                f"pairs and spurious: expected one width d, got {widths}; embed both with one model"
-            )
-        if bad := sum(int((~rows.isfinite()).sum()) for rows in given):
-            raise InvalidInputError(f"pairs and spurious: {bad} values are NaN or infinite; check the embeddings")
+        widths, bad = {rows.shape[1] for rows in given}, sum(int((~rows.isfinite()).sum()) for rows in given)
+        if len(widths) > 1 or bad:
+            said = f"got widths {sorted(widths)}, and {bad} values are NaN or infinite"
+            raise InvalidInputError(f"pairs and spurious: expected finite embeddings of one model; {said}")
         rows = [one * math.sqrt(x) for one, x in zip(scatters, lams, strict=True) if x > 0 and one.any()]
         basis = span_of(spurious) if spurious is not None and spurious.any() else None
         if basis is None and not rows:
@@ -229,10 +227,6 @@ class CalibratedProjection(Edit):
             choice = self.provenance.choice
             return f"no edit ({self.method}{f': {choice.reason}' if choice else ''})"
         return f"CalibratedProjection({self.method}, lam={self.lam}, rank={self.rank}, {self.where()})"
-
-    def folded(self) -> CalibratedProjection:
-        """Return the projection itself, which can be merged into weights as it is."""
-        return self
 
     def at_multiple(self, t: float) -> CalibratedProjection:
         """Return (I + t S)^-1 for a projection (I + S)^-1 without P0: the same method with every lam times t."""

@@ -19,7 +19,7 @@ from training_parts import Stream, take, tiny_towers
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.towers import Towers
 from vldebias.loading import load_host
-from vldebias.methods import load_edits
+from vldebias.methods import load_edit
 from vldebias.miniature import load_clip
 from vldebias.progress import Progress
 from vldebias.training.batches import Batches
@@ -123,7 +123,7 @@ def test_bias_is_watched_and_the_projection_fitted_at_the_end(tmp_path: Path) ->
     assert "zero_shot_worst_group" in outcome["after"]
     assert outcome["after"].keys() == outcome["debiased"].keys()
     assert outcome["debiased"] != outcome["after"]
-    edits = load_edits(tmp_path / "projection")
+    edits = load_edit(tmp_path / "projection")
     assert edits.keys() == {"joint"}
     assert outcome["debiased"] == pytest.approx(monitor(loaded(tmp_path / "model"), edits["joint"]))
 

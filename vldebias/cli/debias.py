@@ -61,20 +61,22 @@ def debias_command(
     from vldebias.data import load_embeddings
     from vldebias.hosts import resolve
     from vldebias.loading import load_host
-    from vldebias.methods import Diagnostics, Reference, get_method, load_edits
+    from vldebias.methods import Diagnostics, Reference, get_method, load_edit
     from vldebias.prompts import load_prompts
 
     sets = [load_prompts(name) for name in prompts]  # a wrong name is refused before a model is loaded
     get_method(method or "default")
     images = None if reference is None else load_embeddings(reference)[0]
-    saved = None if projection is None else load_edits(projection)
+    saved = None if projection is None else load_edit(projection)
     loaded = load_host(**named | {"device": device_of(named.get("device"))})
     if check:
         _check(loaded, prompts[0], as_json)
         return
     host = resolve(loaded.host, tokenizer=loaded.tokenizer)
     fitted_on = None if images is None else Reference(images.features, labels=images.labels)
-    edits = fit_projections(host, prompts, method=method, lam=lam, reference=fitted_on) if saved is None else saved
+    if saved is None:
+        saved = fit_projections(host, prompts, method=method, lam=lam, reference=fitted_on)
+    edits = saved if isinstance(saved, dict) else dict.fromkeys(host.roles, saved)
     roles: dict[str, dict[str, Any]] = {}
     rows = []
     for role, edit in edits.items():

@@ -42,9 +42,8 @@ from vldebias.files import explain
 from vldebias.hosts import Host, TextTable, resolve
 from vldebias.hosts.base import TEXT
 from vldebias.hosts.images import image_encoder
-from vldebias.hub import WEIGHTS
 from vldebias.loading import Loaded, load_host
-from vldebias.methods import load_edit, load_edits
+from vldebias.methods import load_edit
 from vldebias.miniature import open_world
 from vldebias.miniature.words import WORLDS
 from vldebias.options import Options
@@ -210,7 +209,8 @@ class Session:
         """Return the edits that were given from Python, or saved before, by the names of their folders."""
         edits: dict[str, Edit] = dict(self.given.get("edits", {}))
         for path in self.options.projections:
-            by_role = {TEXT: load_edit(path)} if (path / WEIGHTS).is_file() else load_edits(path)
+            saved = load_edit(path)
+            by_role = saved if isinstance(saved, dict) else {TEXT: saved}
             if TEXT not in by_role:
                 raise InvalidInputError(f"{path}: got edits of {sorted(by_role)}; expected one of {TEXT!r}")
             edits[path.resolve().name] = by_role[TEXT]

@@ -27,9 +27,8 @@ from vldebias.files import digest
 from vldebias.hosts import Attachment, Host, attachment_of, resolve
 from vldebias.hosts.diffusers import DiffusersHost
 from vldebias.hosts.images import JointHost
-from vldebias.hub import WEIGHTS
 from vldebias.loading import Loaded
-from vldebias.methods import METHODS, Balanced, Method, get_method, load_edit, load_edits
+from vldebias.methods import METHODS, Balanced, Method, get_method, load_edit
 from vldebias.pictures import INK, read_png, write_png
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import can_balance, load_prompts
@@ -79,15 +78,10 @@ class Variant(Strict):
     def _lam(self) -> float | None:
         return self.lam if get_method(self.method).has_lam else None
 
-    @property
-    def _saved(self) -> Any:
-        folder: Any = self.projection
-        return load_edit(folder) if (folder / WEIGHTS).is_file() else load_edits(folder)
-
     def attach(self, pipe: Any) -> Attachment:
         """Attach the variant to a pipeline."""
         how: dict[str, Any] = {} if self.projection else {"method": self.method, "lam": self._lam}
-        given = self._saved if self.projection else list(self.prompts)
+        given = load_edit(self.projection) if self.projection else list(self.prompts)
         return debias(pipe, given, strength=self.strength, keep_stated=self.keep_stated, **how)
 
     @property
@@ -97,7 +91,7 @@ class Variant(Strict):
         if self.projection is None:
             method = "balanced-prompts" if self.rewrites else self.method
             return told | {"sets": {one.name: one.hash for one in self.prompts}, "method": method, "lam": self._lam}
-        edits = self._saved
+        edits = load_edit(self.projection)
         of = (next(iter(edits.values())) if isinstance(edits, Mapping) else edits).provenance
         lam = of.lam if isinstance(of.lam, float) and (of.method not in METHODS or METHODS[of.method].has_lam) else None
         files = hash_of([digest(file) for file in sorted(self.projection.rglob("*.safetensors"))])
@@ -310,7 +304,7 @@ def check(loaded: Loaded, prompts: str = "gender", **call: Any) -> Iterator[Find
     with tempfile.TemporaryDirectory() as folder:
         for role, edit in edits.items():
             edit.save_pretrained(Path(folder) / role)
-        with debias(model, load_edits(folder), **own):
+        with debias(model, load_edit(folder), **own):
             yield Finding("saved and loaded: the same", as_before(attached))
     # Weights that hold the edit against the attachment, all prompts changed alike: how far apart what is read is.
     attachment = debias(model, edits, keep_stated=False, negative=generates, **own)

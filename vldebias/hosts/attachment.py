@@ -18,6 +18,7 @@ from vldebias.edit import Edit
 from vldebias.errors import AlreadyAttachedError, InvalidInputError, UnsupportedHostError, VldebiasError, warn
 from vldebias.hosts.base import BARE, IMAGE, TOKENIZING, Host, adapters_length, during
 from vldebias.hosts.custom import TextTable
+from vldebias.projection import CalibratedProjection
 from vldebias.prompts import StatedWords
 from vldebias.registry import Registry
 
@@ -230,7 +231,13 @@ class Attachment:
                 f"{self.host.name}: balanced prompts are written before the model reads them, so weights cannot hold "
                 'them; attach method="cali" and merge that'
             )
-        changed = self.host.merge({role: edit.folded() for role, edit in self.projections.items()}, self._strength)
+        for edit in self.projections.values():
+            if not isinstance(edit, CalibratedProjection):
+                raise VldebiasError(
+                    f"{type(edit).__name__} ({edit.method}) is not one linear map of an embedding, so it cannot be "
+                    "merged into weights; keep it attached, or save it and attach it after loading"
+                )
+        changed = self.host.merge(self.projections, self._strength)
         methods = ", ".join(dict.fromkeys(edit.method for edit in self.projections.values()))
         note = f"{self._label or 'a projection'} ({methods}) at strength {self._strength:g}"
         for model in changed or ():

@@ -4,9 +4,9 @@
 """
 
 from pathlib import Path
+from typing import Any
 
 from vldebias.edit import Edit
-from vldebias.errors import InvalidInputError
 from vldebias.hub import WEIGHTS, find_folder
 from vldebias.methods import auto as auto
 from vldebias.methods import baselines as baselines
@@ -28,27 +28,13 @@ from vldebias.methods.target_shares import RankShares as RankShares
 from vldebias.methods.target_shares import TargetShares as TargetShares
 
 
-def load_edit(directory_or_repo: str | Path, *, revision: str | None = None) -> Edit:
-    """Load an edit of any kind that `save_pretrained` or `push_to_hub` wrote, from a folder or a hub repository.
+def load_edit(directory_or_repo: str | Path, *, revision: str | None = None) -> Any:
+    """Load an edit of any kind from a folder or a hub repository; of one folder per role, a mapping role -> edit.
 
     Raises:
         InvalidInputError: no such folder or repository, damaged files, or a kind that no installed package knows.
     """
     list(METHODS)  # those of other packages bring their own kinds
-    edit: Edit = Edit.from_pretrained(directory_or_repo, revision=revision)
-    return edit
-
-
-def load_edits(directory_or_repo: str | Path, *, revision: str | None = None) -> dict[str, Edit]:
-    """Load role -> edit from a folder or hub repository that `vldebias debias --out` wrote, one folder per role.
-
-    Raises:
-        InvalidInputError: no such folders.
-    """
     folder = find_folder(directory_or_repo, revision)
-    edits = {path.parent.name: load_edit(path.parent) for path in sorted(folder.glob(f"*/{WEIGHTS}"))}
-    if not edits:
-        raise InvalidInputError(
-            f"{folder}: expected one folder per role with a {WEIGHTS}, as `vldebias debias --out` writes"
-        )
-    return edits
+    parts = [] if (folder / WEIGHTS).exists() else sorted(path.parent for path in folder.glob(f"*/{WEIGHTS}"))
+    return {part.name: Edit.from_pretrained(part) for part in parts} or Edit.from_pretrained(folder)

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, with_config
 from torch import Tensor
 
 from vldebias import __version__
-from vldebias.errors import InvalidInputError, VldebiasError
+from vldebias.errors import InvalidInputError
 from vldebias.files import add_tensors, write_atomically
 from vldebias.hub import WEIGHTS, card, find_folder, push_to_hub
 

@@ -187,15 +187,11 @@ def read_json(path: str | Path) -> Any:
     Raises:
         InvalidInputError: the file cannot be read, is too large, or is not JSON; the message names file and place.
     """
-    return parse_json(read_bytes(path), str(path))
-
-
-def parse_json(text: str | bytes, where: str) -> Any:
-    """Return the content of a JSON text, under the rules of `read_json`; messages name its origin `where`."""
+    text = read_bytes(path)
     try:
         return json.loads(text, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"{where}: got {error}; expected JSON in UTF-8") from None
+        raise InvalidInputError(f"{path}: got {error}; expected JSON in UTF-8") from None
 
 
 def _finite(text: str) -> float:

@@ -84,7 +84,7 @@ def find_folder(name: str | Path, revision: str | None) -> Path:
             return Path(snapshot_download(str(name), revision=revision, allow_patterns=[f"*{WEIGHTS}"]))
     except (OSError, ValueError) as error:  # every error of the hub is one of the two
         raise InvalidInputError(
-            f"{str(name)[:200]}: neither a folder nor a repository that can be read ({reason(error)[:300]}); expected "
+            f"{str(name)[:200]}: neither a folder nor a repository that can be read ({reason(error)}); expected "
             "a folder written by save_pretrained or the name of a hub repository"
         ) from error
 

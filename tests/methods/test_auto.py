@@ -126,6 +126,10 @@ def test_where_pairs_help_auto_takes_what_helps_and_is_right(shown: int) -> None
     choice = edit.provenance.choice
     assert choice.method != "none"
     assert choice.evidence.keys() == ({"texts", "images"} if shown else {"texts"})
+    if shown:  # many images say more than five folds of texts, by the errors that remain of both
+        shares = [(c["gap"], c["gaps"]["texts"], c["gaps"]["images"]) for c in choice.candidates]
+        of_texts = [(gap - images) / (texts - images) for gap, texts, images in shares]
+        assert of_texts == pytest.approx([0.2**2 / (0.2**2 + 0.3**2)] * len(shares), abs=0.02)
     after = skew(*made, edit)
     assert after < 0.6 * skew(*made, None)
     fixed = [skew(*made, fitted(*made, method, bound=MAX_LOSS)) for method in ("cali", "difference")]
@@ -246,6 +250,23 @@ def test_a_reference_has_to_earn_what_it_changes() -> None:
         assert fitted(*made, reference=images(16, seed=seed)[0]).method == alone.method
     assert "equalise" in many.method
     assert skew(*made, many) < skew(*made, alone) - 0.03
+
+
+@pytest.mark.parametrize(("on_photographs", "chosen"), [(1.11, 1), (1.2, 2)])
+def test_what_texts_alone_choose_stays_unless_another_is_clearly_better(on_photographs: float, chosen: int) -> None:
+    gaps = [0.02 * normal(2, 201, seed=i) for i in range(3)]
+    for gap, values in zip(gaps, ((1.0, 1.0), (0.5, on_photographs), (0.9, 0.7)), strict=True):
+        gap[:, 0] = torch.tensor(values)
+    assert auto.choose(gaps, (False, False, False), torch.full((2,), 0.5, dtype=torch.float64)) == chosen
+
+
+def test_a_method_without_its_prompts_is_no_candidate_and_without_class_prompts_there_is_no_choice() -> None:
+    texts, prompts = world(*HELPED)
+    bare = replace(prompts, spurious=())
+    assert "orth-cali" in {c["method"].split(",")[0] for c in taken(*HELPED).provenance.choice.candidates}
+    assert {c["method"] for c in chosen(texts, bare).candidates} == {"cali", "difference"}
+    with pytest.warns(AutoDeclinedWarning, match="no class prompts"):
+        assert fitted(texts, replace(prompts, classes=(), class_names=())).rank == 0
 
 
 @pytest.mark.parametrize(

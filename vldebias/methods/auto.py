@@ -103,7 +103,7 @@ class PredictedGap:
     ) -> None:
         label = torch.zeros_like(values) if classes is None else classes.unique(return_inverse=True)[1]
         a, c = (int(codes.max()) + 1 if len(rows) else 0 for codes in (values, label))
-        cell, i, j = label * a + values, *torch.combinations(torch.arange(a)).T
+        cell, (i, j) = label * a + values, torch.combinations(torch.arange(a)).T
         seen = cell.bincount(minlength=c * a).view(c, a)
         if not ((seen > 0).sum(1) > 1).any():
             raise UnusableReferenceError(f"expected images of two attribute values, got the counts {seen.tolist()}")
@@ -115,8 +115,7 @@ class PredictedGap:
             n_i, n_j = counts[..., i], counts[..., j]  # (b, c, p)
             precision = n_i * n_j / (n_i + n_j).clamp(min=1)
             share = precision / precision.sum(1, keepdim=True).clamp(min=0.5)  # a class with both has at least 1/2
-            of_i, of_j = (share / own.clamp(min=1) for own in (n_i, n_j))
-            weights = of_i[..., None] * one[i] - of_j[..., None] * one[j]  # (b, c, p, a)
+            weights = share[..., None] * (one[i] - one[j]) / counts[:, :, None].clamp(min=1)  # (b, c, p, a)
             differences.append(weights.transpose(1, 2).flatten(2)[:, :, cell] * some[:, None] @ rows)
         self.differences, self.centred = torch.cat(differences), rows - rows.mean(0)  # (1 + b, p, d), (n, d)
 

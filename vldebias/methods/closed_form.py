@@ -1,10 +1,8 @@
 """Fit closed-form projections as sums of terms; a term gives differences to shrink, or directions to project out.
 
-The paper's methods (Chuang et al., 2023, chapter 7 of the thesis) are P0 of the spurious prompts ("orth"), the
-calibration by prompt pairs without it ("cali", Lemma 7.2) and both ("orth-cali", Lemma 7.1). The difference of value
-means takes the place of the spurious prompts in "difference", and the means of unlabelled images that of the prompt
-pairs in "equalise". "+" sums terms: `METHODS["cali"] + METHODS["equalise"]`. With the prompt pairs S, and differences D
-of image means with the weights w of `vldebias.methods.equalise`,
+"+" sums terms: `METHODS["cali"] + METHODS["equalise"]`. With the projection P0 of the spurious prompts or of the
+differences of value means, the prompt pairs S, and differences D of image means with the weights w of
+`vldebias.methods.equalise`,
 
     P* = P0 (I + lam/|S| sum_S (z_i - z_j)(z_i - z_j)^T + lam P0 (sum_D w D D^T) P0)^-1
 

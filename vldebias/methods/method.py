@@ -173,8 +173,8 @@ class Problem:
 
     def zero_shot(self, prompt_set: PromptSet, role: str) -> Tensor:
         """Return zero-shot classifier weights (a, d): the mean text of each value of an attribute, at length 1."""
-        texts = prompt_set.by_value().values()
-        return torch.stack([normalize(self.host.embed(prompts, role).mean(0), dim=0) for prompts in texts])
+        means = [self.host.embed(texts, role).mean(0) for texts in prompt_set.by_value().values()]
+        return normalize(torch.stack(means), dim=1)
 
     def fit(self, method: str | Method, role: str) -> Edit:
         """Fit the edit of `method` for `role` within the bound, and record its provenance.

@@ -82,10 +82,8 @@ def skew(texts: TextTable, prompts: PromptSet, projection: CalibratedProjection 
 
 
 def fitted(texts: TextTable, prompts: Any, method: Any = "auto", lam: Any = None, **how: Any) -> Edit:
-    edit: Edit = vldebias.fit_projection(
-        texts, prompts, method=method, lam=lam, reference=how.get("reference"), max_loss=how.get("bound")
-    )
-    return edit
+    given = {"reference": how.get("reference"), "max_loss": how.get("bound")}
+    return vldebias.fit_projection(texts, prompts, method=method, lam=lam, **given)
 
 
 def chosen(*given: Any, **how: Any) -> Choice:
@@ -272,9 +270,7 @@ def test_a_method_without_its_prompts_is_no_candidate_and_without_class_prompts_
 @pytest.mark.parametrize(
     ("values", "on_images", "chosen"),
     [
-        ((1.0, 0.5, 0.8), (False, False, False), 1),
         ((1.0, 0.8, 0.5), (False, False, False), 2),
-        ((1.0, 0.2, 0.5), (False, True, False), 1),
         ((1.0, 0.5, 0.499), (False, False, True), 1),  # a method that is fitted to images has to be clearly better
         ((1.0, 0.5, 0.2), (False, False, True), 2),
         ((1.0, 0.999, 1.2), (False, False, True), 0),  # no edit is better beyond its interval

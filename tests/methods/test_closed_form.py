@@ -120,13 +120,3 @@ def test_prompts_alone_are_solved_in_the_papers_order(problem: Problem) -> None:
     spurious = problem.host.embed(problem.sets[0].spurious, "joint")
     paper = CalibratedProjection.solve([pairs], spurious, problem.lam)
     assert torch.equal(method.fit(problem, "joint").matrix(), paper.matrix())
-
-
-def test_without_the_order_the_law_would_not_hold() -> None:
-    """Why image rows are taken inside P0: taken whole, the gap stays, whatever lam."""
-    D, A = torch.tensor([[1.0, 1.0, 0.0]]).double(), torch.tensor([[1.0, 0.0, 0.0]]).double()
-    for lam in (1e3, 1e9):
-        whole = CalibratedProjection.solve([D], A, lam).matrix()
-        inside = CalibratedProjection.solve([D * torch.tensor([0.0, 1, 1])], A, lam).matrix()
-        assert (D @ whole).norm() > 0.5
-        assert (D @ inside).norm() < 1 / lam**0.5

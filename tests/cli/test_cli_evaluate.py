@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import call
-from vldebias.errors import VldebiasError
+from vldebias.errors import InvalidInputError, VldebiasError
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance
 from vldebias.files import packaged
+from vldebias.options import Options
 
 SUITE = """
 title: Small
@@ -40,6 +41,24 @@ def test_list() -> None:
     assert listed[0]["tasks"]
     text = run("list")
     assert all(name in text for name in packaged("suites"))
+
+
+def test_every_option_reaches_the_suite_in_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Options] = []
+
+    def measure(suite: object, options: Options, **given: object) -> Result:
+        seen.append(options)
+        raise InvalidInputError("enough")
+
+    monkeypatch.setattr("vldebias.evaluation.run.run_suite", measure)
+    given = "--seed 1 --seed 2 --projection a --projection b --methods cali,orth --lam 3 --limit 9 --unknown -1 --fresh"
+    with pytest.raises(InvalidInputError, match="enough"):
+        run("miniature", *given.split(), "--resamples", "20", "--images", "4", "--judge", "j", "--labels", "x")
+    (options,) = seen
+    assert (options.seeds, options.projections) == ((1, 2), (Path("a"), Path("b")))
+    assert (options.methods, options.lam, options.limit, options.unknown) == (("cali", "orth"), 3.0, 9, ("-1",))
+    assert (options.fresh, options.resamples, options.images, options.judge) == (True, 20, 4, "j")
+    assert (options.labels, options.out.name) == ((Path("x"),), "vldebias-miniature")
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")

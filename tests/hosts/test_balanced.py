@@ -11,6 +11,7 @@ from test_pipelines import modular
 from vldebias.api import debias, fit_projection
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasWarning
 from vldebias.hosts import attachment_of
+from vldebias.hosts.pipelines import rewrite_call
 
 SET, PROMPTS = "professions-gender", ["A photo of a nurse.", "a red car", "A photo of a doctor."]
 pytestmark = pytest.mark.filterwarnings("ignore:.*trust_remote_code.*", "ignore:.*LoraLoaderMixin.*:FutureWarning")
@@ -98,6 +99,13 @@ def test_one_prompt_as_a_text_and_its_second_wording_get_the_same_value():
     tiny.draw(pipe, "A photo of a nurse.", prompt_2="a drawing of a doctor")
     (value,) = attachment.sampled
     assert read == [(f"A photo of a {value} nurse.", f"a drawing of a {value} doctor")]
+
+
+def test_a_call_that_names_its_batch_size_gets_that_of_the_images():
+    call = {"prompt": ["a nurse", "a doctor"], "negative_prompt": "blurry", "num_images_per_prompt": 2, "batch_size": 2}
+    rewrite_call(call, lambda prompts: [f"{text}!" for text in prompts])
+    assert call["prompt"] == ["a nurse!"] * 2 + ["a doctor!"] * 2
+    assert (call["negative_prompt"], call["num_images_per_prompt"], call["batch_size"]) == (["blurry"] * 4, 1, 4)
 
 
 def test_stated_prompts_and_those_without_a_person_stay_bit_for_bit():

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import pytest
 from typer.testing import CliRunner
 
 from vldebias.cli import app
-
-Run = Callable[..., str]
 
 
 def call(*arguments: str, code: int = 0, heard: bool = False) -> str:
@@ -17,8 +12,3 @@ def call(*arguments: str, code: int = 0, heard: bool = False) -> str:
     done = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
     assert done.exit_code == code, done.output
     return done.stdout + done.stderr if heard else done.stdout
-
-
-@pytest.fixture
-def run() -> Run:
-    return call

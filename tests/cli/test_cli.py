@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -14,12 +13,11 @@ from typer.testing import CliRunner
 
 import vldebias
 import vldebias.cli as cli
+from tests.cli.conftest import call as run
 from tests.refusals import refused
 from vldebias.cli import app, common
 from vldebias.errors import VldebiasError, warn
 from vldebias.prompts import list_prompts, load_prompts
-
-Run = Callable[..., str]
 
 
 def commands(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
@@ -55,7 +53,7 @@ for arguments in {asked}:
     assert [line for line in done.stdout.splitlines() if line.startswith("[")] == ["[]"] * len(asked)
 
 
-def test_methods_are_those_of_the_registry(run: Run, tmp_path: Path) -> None:
+def test_methods_are_those_of_the_registry(tmp_path: Path) -> None:
     from vldebias.methods import METHODS, Method, register_method
     from vldebias.projection import CalibratedProjection
 
@@ -76,9 +74,7 @@ def test_methods_are_those_of_the_registry(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [80, 40])
 @pytest.mark.parametrize("command", [("methods",), ("prompts", "list")], ids=" ".join)
-def test_a_list_never_cuts_a_name(
-    run: Run, command: tuple[str, ...], width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_never_cuts_a_name(command: tuple[str, ...], width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common, "out", Console(width=width, force_terminal=True, color_system=None))
     lines = run(*command).splitlines()
     assert max(map(len, lines)) <= width
@@ -86,13 +82,13 @@ def test_a_list_never_cuts_a_name(
 
 
 @pytest.mark.parametrize("command", ["methods", "prompts list", "eval list", "eval data birds --option n=40"])
-def test_a_pipe_gets_tabs_and_nothing_else(run: Run, command: str) -> None:
+def test_a_pipe_gets_tabs_and_nothing_else(command: str) -> None:
     head, *rows = (line.split("\t") for line in run(*command.split()).splitlines())
     assert rows
     assert {len(row) for row in rows} == {len(head)}
 
 
-def test_version_and_prompts(run: Run, tmp_path: Path) -> None:
+def test_version_and_prompts(tmp_path: Path) -> None:
     assert run("--version").strip() == vldebias.__version__
     listed = json.loads(run("prompts", "list", "--json"))
     assert [s["name"] for s in listed] == list_prompts()
@@ -102,7 +98,7 @@ def test_version_and_prompts(run: Run, tmp_path: Path) -> None:
     assert load_prompts(path).hash == load_prompts("waterbirds").hash
 
 
-def test_prompts_new_writes_a_set_that_loads(run: Run, tmp_path: Path) -> None:
+def test_prompts_new_writes_a_set_that_loads(tmp_path: Path) -> None:
     path = tmp_path / "glasses.yaml"
     words = ("--attribute", "with=bespectacled", "--attribute", "without=clear-eyed", "--concept", "doctor,nurse")
     run("prompts", "new", str(path), *words)
@@ -129,7 +125,7 @@ def test_prompts_new_writes_a_set_that_loads(run: Run, tmp_path: Path) -> None:
     (("debias", "gender", "--model", "miniature", "--reference", "nowhere.npz"), r"nowhere\.npz"),
     error=VldebiasError,
 )
-def test_bad_input(run: Run, arguments: tuple[str, ...]) -> None:
+def test_bad_input(arguments: tuple[str, ...]) -> None:
     run(*arguments)
 
 
@@ -142,7 +138,7 @@ def test_bad_input(run: Run, arguments: tuple[str, ...]) -> None:
     error=VldebiasError,
 )
 def test_a_wrong_name_is_told_before_a_model_is_loaded(
-    run: Run, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr("vldebias.loading.load_host", lambda *_, **__: pytest.fail("a model was loaded"))
     run("debias", *arguments, "--model", "huge/model")
@@ -179,7 +175,7 @@ def test_errors_leave_the_process_with_one_message_and_code_2(
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
-def test_debias_saves_what_attaches_and_is_inspected_again(run: Run, tmp_path: Path) -> None:
+def test_debias_saves_what_attaches_and_is_inspected_again(tmp_path: Path) -> None:
     from vldebias.miniature import load_clip
 
     options = ("waterbirds", "--model", "miniature")
@@ -201,7 +197,7 @@ def test_debias_saves_what_attaches_and_is_inspected_again(run: Run, tmp_path: P
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
-def test_reference_gives_what_the_function_gives(run: Run, tmp_path: Path) -> None:
+def test_reference_gives_what_the_function_gives(tmp_path: Path) -> None:
     import numpy as np
     import torch
 
@@ -225,7 +221,7 @@ def test_reference_gives_what_the_function_gives(run: Run, tmp_path: Path) -> No
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
-def test_merge_writes_a_checkpoint_that_runs_alone(run: Run, tmp_path: Path) -> None:
+def test_merge_writes_a_checkpoint_that_runs_alone(tmp_path: Path) -> None:
     import torch
     from safetensors.torch import load_file
 

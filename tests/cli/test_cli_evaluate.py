@@ -2,14 +2,15 @@
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from tests.cli.conftest import call
+from tests.refusals import refused
 from vldebias.errors import InvalidInputError, VldebiasError
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance
 from vldebias.files import packaged
-from vldebias.options import Options
 
 SUITE = """
 title: Small
@@ -44,17 +45,12 @@ def test_list() -> None:
 
 
 def test_every_option_reaches_the_suite_in_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Options] = []
-
-    def measure(suite: object, options: Options, **given: object) -> Result:
-        seen.append(options)
-        raise InvalidInputError("enough")
-
+    measure = Mock(side_effect=InvalidInputError("enough"))
     monkeypatch.setattr("vldebias.evaluation.run.run_suite", measure)
     given = "--seed 1 --seed 2 --projection a --projection b --methods cali,orth --lam 3 --limit 9 --unknown -1 --fresh"
     with pytest.raises(InvalidInputError, match="enough"):
         run("miniature", *given.split(), "--resamples", "20", "--images", "4", "--judge", "j", "--labels", "x")
-    (options,) = seen
+    options = measure.call_args.args[1]
     assert (options.seeds, options.projections) == ((1, 2), (Path("a"), Path("b")))
     assert (options.methods, options.lam, options.limit, options.unknown) == (("cali", "orth"), 3.0, 9, ("-1",))
     assert (options.fresh, options.resamples, options.images, options.judge) == (True, 20, 4, "j")
@@ -79,24 +75,23 @@ def test_a_suite_runs_by_path_and_is_reported_again(tmp_path: Path) -> None:
     assert (out / "result.html").read_text() == first.replace("index.csv", "result.csv")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("watrbirds",), r"got the suite 'watrbirds'; expected one of .*'waterbirds'"),
-        (("miniature", "--only", "nests"), "got task 'nests'; expected one of birds"),
-        (("waterbirds",), "this suite needs --data-root"),
-        (("waterbirds", "--data-root", "nowhere"), "--data-root nowhere: no such folder"),
-        (("show", "nothing"), "got the suite 'nothing'"),
-        (("data", "cats"), "unknown data set 'cats'"),
-        (("data", "waterbirds"), "waterbirds: got no root"),
-        (("data", "birds", "--option", "n"), "expected name=value"),
-    ],
+@refused(
+    (("watrbirds",), r"got the suite 'watrbirds'; expected one of .*'waterbirds'"),
+    (("miniature", "--only", "nests"), "got task 'nests'; expected one of birds"),
+    (("waterbirds",), "this suite needs --data-root"),
+    (("waterbirds", "--data-root", "nowhere"), "--data-root nowhere: no such folder"),
+    (("show", "nothing"), "got the suite 'nothing'"),
+    (("data", "cats"), "unknown data set 'cats'"),
+    (("data", "waterbirds"), "waterbirds: got no root"),
+    (("data", "birds", "--option", "n"), "expected name=value"),
+    error=VldebiasError,
 )
-def test_bad_input(arguments: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(VldebiasError, match=message):
+    try:
         run(*arguments)
-    assert list(tmp_path.iterdir()) == []
+    finally:
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_compare(tmp_path: Path) -> None:

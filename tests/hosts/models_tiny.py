@@ -130,15 +130,6 @@ def tokenizer_for(model: nn.Module) -> Any:
 # ---- every host behind one face --------------------------------------------------------------------------------------
 
 
-def state_of(parts: dict[str, Any]) -> Any:
-    """Everything that could be left behind on modules: dictionaries by their items, all else by identity."""
-
-    def contents(value: object) -> object:
-        return {key: id(item) for key, item in value.items()} if isinstance(value, dict) else id(value)
-
-    return {name: {k: contents(v) for k, v in vars(part).items()} for name, part in parts.items()}
-
-
 class Subject:
     """A model or pipeline with texts whose embeddings can be read on several paths.
 
@@ -165,9 +156,14 @@ class Subject:
         return resolve(self.host, tokenizer=self.tokenizer)
 
     def state(self) -> Any:
-        """What an attachment could leave a trace on."""
-        inside = [one.named_modules() for one in self.modules()]
-        return state_of({"host": self.host} | {f"{i}.{n}": m for i, named in enumerate(inside) for n, m in named})
+        """Everything that could be left behind on modules: dictionaries by their items, all else by identity."""
+
+        def contents(value: object) -> object:
+            return {key: id(item) for key, item in value.items()} if isinstance(value, dict) else id(value)
+
+        parts = {f"{i}.{n}": m for i, part in enumerate(self.modules()) for n, m in part.named_modules()}
+        parts |= {"host": self.host}
+        return {name: {k: contents(v) for k, v in vars(part).items()} for name, part in parts.items()}
 
 
 class OpenClip(Subject):

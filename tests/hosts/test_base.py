@@ -118,10 +118,6 @@ def test_threads_never_meet_in_a_tokenizer(kind: str) -> None:
         torch.testing.assert_close(row, expected[0])
 
 
-def take() -> None:
-    sys.exit(0 if TOKENIZING.acquire(timeout=5) else 1)
-
-
 def test_a_worker_that_is_forked_while_a_thread_tokenises_can_tokenise() -> None:
     held, done = threading.Event(), threading.Event()
 
@@ -133,7 +129,8 @@ def test_a_worker_that_is_forked_while_a_thread_tokenises_can_tokenise() -> None
     with ThreadPoolExecutor(1) as pool:
         pool.submit(hold)
         assert held.wait(10)
-        worker = multiprocessing.get_context("fork").Process(target=take)
+        fork = multiprocessing.get_context("fork")
+        worker = fork.Process(target=lambda: sys.exit(not TOKENIZING.acquire(timeout=5)))
         worker.start()
         worker.join(15)
         done.set()

@@ -57,8 +57,11 @@ def debias_command(
     check_out(save)
     if merge is not None and merge.exists() and any(merge.iterdir()):
         raise InvalidInputError(f"--merge {merge}: the folder is not empty; name another")
+    from pydantic import TypeAdapter
+
     from vldebias.api import fit_projections
     from vldebias.data import load_embeddings
+    from vldebias.edit import Provenance
     from vldebias.hosts import resolve
     from vldebias.loading import load_host
     from vldebias.methods import Diagnostics, Reference, get_method, load_edit
@@ -86,9 +89,9 @@ def debias_command(
         folder = None if save is None else str(edit.save_pretrained(save / role))
         shown = () if hasattr(edit, "wordings") else sets  # several wordings of a prompt have no diagnostics
         said = {s.name: asdict(Diagnostics.of(host, role, edit, s)) for s in shown}
-        roles[role] = {"folder": folder, "projection": repr(edit), "diagnostics": said}
+        origin = TypeAdapter(Provenance).dump_python(edit.provenance, mode="json", exclude_defaults=True)
+        roles[role] = {"folder": folder, "projection": repr(edit), "diagnostics": said, "provenance": origin}
         if edit.provenance.choice is not None:
-            roles[role]["choice"] = edit.provenance.choice.model_dump(mode="json")
             say(edit.provenance.choice)
         say(f"{role}: {edit!r}" + (f" -> {folder}" if folder else ""))
         for name, measures in said.items():

@@ -22,8 +22,8 @@ from vldebias.data import open_data
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.judges import ClassifierJudge, Judge
 from vldebias.evaluation.task import Session
+from vldebias.hosts.loading import load_host
 from vldebias.hub import asked_once
-from vldebias.loading import load_host
 from vldebias.methods import load_edit
 from vldebias.miniature import load_pipeline
 from vldebias.options import Options

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from vldebias.api import debias, fit_projection, fit_projections, fit_shares, inspect
     from vldebias.evaluation import audit, compare, diagnose, evaluate, grid
     from vldebias.hosts import Attachment, attachment_of
+    from vldebias.hosts.loading import load_host
     from vldebias.hub import push_to_hub
-    from vldebias.loading import load_host
     from vldebias.methods import Reference, load_edit
     from vldebias.projection import CalibratedProjection
     from vldebias.prompts import PromptSet, list_prompts, load_prompts, make_prompt_set
@@ -26,7 +26,7 @@ _HOMES = {
     **dict.fromkeys(("PromptSet", "list_prompts", "load_prompts", "make_prompt_set"), "prompts"),
     **dict.fromkeys(("BalancedPrompts", "balance_prompts"), "prompts"),
 }
-_HOMES |= {"push_to_hub": "hub", "CalibratedProjection": "projection", "load_host": "loading"}
+_HOMES |= {"push_to_hub": "hub", "CalibratedProjection": "projection", "load_host": "hosts.loading"}
 __all__ = ["losses", "methods", "metrics"]
 __all__ += ["debias", "fit_projection", "fit_projections", "fit_shares", "inspect", "load_host", "push_to_hub"]
 __all__ += ["audit", "compare", "diagnose", "evaluate", "grid"]

@@ -21,7 +21,7 @@ def flag(panel: str, value: str | None, text: str, *name: str, least: int | None
 class Options:
     """Hold the inputs that a user gives to a suite; None leaves the choice to the suite.
 
-    model, pretrained, pipeline, device and dtype are those of `vldebias.loading.load_host`.
+    model, pretrained, pipeline, device and dtype are those of `vldebias.hosts.loading.load_host`.
     """
 
     out: Annotated[Path, flag("Run", "DIR", "For results. Default: vldebias-SUITE.")]

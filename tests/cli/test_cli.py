@@ -140,7 +140,7 @@ def test_bad_input(arguments: tuple[str, ...]) -> None:
 def test_a_wrong_name_is_told_before_a_model_is_loaded(
     monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("vldebias.loading.load_host", lambda *_, **__: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("vldebias.hosts.loading.load_host", lambda *_, **__: pytest.fail("a model was loaded"))
     run("debias", *arguments, "--model", "huge/model")
 
 

@@ -15,7 +15,7 @@ from vldebias.evaluation.plan import GeneratedImages
 from vldebias.evaluation.scores import scored
 from vldebias.hosts import resolve
 from vldebias.hosts.images import image_encoder
-from vldebias.loading import Loaded
+from vldebias.hosts.loading import Loaded
 from vldebias.miniature import load_clip
 from vldebias.pictures import write_png
 from vldebias.prompts import make_prompt_set

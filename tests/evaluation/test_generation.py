@@ -16,7 +16,7 @@ from vldebias.evaluation.judges import Judge, MiniatureJudge
 from vldebias.evaluation.plan import OTHERS, GeneratedImages
 from vldebias.evaluation.result import Result, TaskResult
 from vldebias.evaluation.variants import CELL, GAP, HEAD, LABEL
-from vldebias.loading import Loaded
+from vldebias.hosts.loading import Loaded
 from vldebias.metrics import discrepancy
 from vldebias.miniature import load_clip, load_pipeline
 from vldebias.options import Options

@@ -36,7 +36,7 @@ from vldebias.evaluation.judges import (
 from vldebias.evaluation.plan import GeneratedImages
 from vldebias.evaluation.scores import judge_images, last_judgements
 from vldebias.evaluation.task import Session
-from vldebias.loading import Loaded
+from vldebias.hosts.loading import Loaded
 from vldebias.miniature import load_clip, load_judge, open_world
 from vldebias.options import Options
 

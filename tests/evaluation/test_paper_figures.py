@@ -12,7 +12,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.evaluation.paper import Run, compared, estimate, paper, plan
 from vldebias.evaluation.retrieval import RetrievalTask
 from vldebias.evaluation.run import Suite, load_suite
-from vldebias.loading import Loaded
+from vldebias.hosts.loading import Loaded
 from vldebias.options import Options
 from vldebias.progress import SILENT
 

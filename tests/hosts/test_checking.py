@@ -11,7 +11,7 @@ from tests.fewer import few
 from vldebias.cli import app
 from vldebias.evaluation.variants import Finding, check
 from vldebias.hosts import Attachment
-from vldebias.loading import Loaded
+from vldebias.hosts.loading import Loaded
 from vldebias.prompts import load_prompts
 
 PROMPTS = few(load_prompts("professions-gender"), 10)

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 import vldebias
 from eval.miniature.twin import load_transformers_clip
 from vldebias.errors import InvalidInputError
+from vldebias.hosts.loading import load_host
 from vldebias.hosts.towers import Towers
-from vldebias.loading import load_host
 from vldebias.miniature import load_clip, weights_dir
 from vldebias.miniature.tokenizer import open_clip_tokenizer, transformers_tokenizer
 from vldebias.training import model as module

@@ -17,8 +17,8 @@ from torch import Tensor
 from training_parts import Stream, take, tiny_towers
 
 from vldebias.errors import InvalidInputError
+from vldebias.hosts.loading import load_host
 from vldebias.hosts.towers import Towers
-from vldebias.loading import load_host
 from vldebias.methods import load_edit
 from vldebias.miniature import load_clip
 from vldebias.progress import Progress

@@ -50,7 +50,7 @@ def audit_command(
     from vldebias.data.embeddings import load_texts
     from vldebias.evaluation import audit
     from vldebias.files import write_atomically
-    from vldebias.loading import load_host
+    from vldebias.hosts.loading import load_host
 
     if texts is not None:
         host: dict[str, Any] = {"texts": load_texts(texts)}

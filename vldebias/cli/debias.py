@@ -15,7 +15,7 @@ from vldebias.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from vldebias.edit import Edit
-    from vldebias.loading import Loaded
+    from vldebias.hosts.loading import Loaded
 
 
 @with_flags(flags_of_options(*HOST))
@@ -63,7 +63,7 @@ def debias_command(
     from vldebias.data import load_embeddings
     from vldebias.edit import Provenance
     from vldebias.hosts import resolve
-    from vldebias.loading import load_host
+    from vldebias.hosts.loading import load_host
     from vldebias.methods import Diagnostics, Reference, get_method, load_edit
     from vldebias.prompts import load_prompts
 

@@ -23,7 +23,7 @@ from vldebias.data.tables import read_table
 from vldebias.errors import InvalidInputError, need
 from vldebias.evaluation.result import NONE, Result, TaskProvenance, TaskResult
 from vldebias.hosts import Host, resolve
-from vldebias.loading import Loaded
+from vldebias.hosts.loading import Loaded
 from vldebias.prompts import PromptSet, StatedWords, balance_prompts, can_balance, fill, load_prompts
 
 if TYPE_CHECKING:

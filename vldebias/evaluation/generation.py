@@ -23,7 +23,7 @@ from vldebias.evaluation.task import Count, Name, Prompts, Session, Share, Task,
 from vldebias.evaluation.variants import COLUMNS, ROWS, Variant, compose, generate
 from vldebias.hosts import resolve
 from vldebias.hosts.images import image_encoder
-from vldebias.loading import Loaded
+from vldebias.hosts.loading import Loaded
 from vldebias.methods import get_method
 from vldebias.options import Options
 from vldebias.progress import SILENT, Progress

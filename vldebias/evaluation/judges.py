@@ -23,8 +23,8 @@ from vldebias.evaluation.plan import hash_of
 from vldebias.evaluation.task import Count, OneOrMore, Session, Strict, named_by, text_host
 from vldebias.hosts.base import weights_fingerprint
 from vldebias.hosts.images import image_encoder
+from vldebias.hosts.loading import Loaded
 from vldebias.hub import NO_CODE, asked_once, reason
-from vldebias.loading import Loaded
 from vldebias.registry import Registry
 
 if TYPE_CHECKING:

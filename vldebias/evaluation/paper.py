@@ -21,7 +21,7 @@ from vldebias.evaluation.retrieval import RetrievalTask
 from vldebias.evaluation.run import Suite, load_suite, run_suite
 from vldebias.evaluation.task import Data, Task, file_slug, open_split
 from vldebias.files import write_atomically
-from vldebias.loading import Loaded, load_host
+from vldebias.hosts.loading import Loaded, load_host
 from vldebias.options import Options
 from vldebias.progress import SILENT, Progress
 

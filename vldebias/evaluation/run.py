@@ -26,7 +26,7 @@ from vldebias.evaluation.task import TASKS, Name, Session, Strict, Task, file_sl
 from vldebias.files import LOCK, digest, explain, only_writer, packaged, read_json, read_yaml, write_atomically
 from vldebias.hosts import Host, TextTable, attachment_of, resolve
 from vldebias.hosts.base import TEXT
-from vldebias.loading import Loaded
+from vldebias.hosts.loading import Loaded
 from vldebias.methods import Method, get_method
 from vldebias.options import Options
 from vldebias.pictures import write_png

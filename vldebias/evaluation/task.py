@@ -42,7 +42,7 @@ from vldebias.files import explain
 from vldebias.hosts import Host, TextTable, resolve
 from vldebias.hosts.base import TEXT
 from vldebias.hosts.images import image_encoder
-from vldebias.loading import Loaded, load_host
+from vldebias.hosts.loading import Loaded, load_host
 from vldebias.methods import load_edit
 from vldebias.miniature import open_world
 from vldebias.miniature.words import WORLDS

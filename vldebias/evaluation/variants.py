@@ -27,7 +27,7 @@ from vldebias.files import digest
 from vldebias.hosts import Attachment, Host, attachment_of, resolve
 from vldebias.hosts.diffusers import DiffusersHost
 from vldebias.hosts.images import JointHost
-from vldebias.loading import Loaded
+from vldebias.hosts.loading import Loaded
 from vldebias.methods import METHODS, Balanced, Method, get_method, load_edit
 from vldebias.pictures import INK, read_png, write_png
 from vldebias.progress import SILENT, Progress

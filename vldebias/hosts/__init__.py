@@ -8,18 +8,8 @@ from vldebias.hosts.modular import ModularHost
 from vldebias.hosts.open_clip import OpenClipHost
 from vldebias.hosts.transformers import TransformersHost
 
-__all__ = [
-    "HOSTS",
-    "Attachment",
-    "CustomHost",
-    "Host",
-    "TextTable",
-    "attachment_of",
-    "custom",
-    "refuse_second",
-    "register_host",
-    "resolve",
-]
+__all__ = ["HOSTS", "Attachment", "CustomHost", "Host", "TextTable"]
+__all__ += ["attachment_of", "custom", "refuse_second", "register_host", "resolve"]
 
 for _kind in (OpenClipHost, TransformersHost, DiffusersHost, ModularHost):
     register_host(_kind)

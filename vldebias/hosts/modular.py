@@ -122,9 +122,8 @@ class ModularHost(DiffusersHost):
             # Where the block reports which tokens are of an image: those up to the last of them.
             masks = [one for name, one in result.items() if re.search("image.*mask", name) and one is not None]
             shown = up_to_last(masks[0]) if masks else None
-            for name, now in zip(
-                result, self.project(attachment, tuple(result.values()), call, shown=shown), strict=True
-            ):
+            edited = self.project(attachment, tuple(result.values()), call, shown=shown)
+            for name, now in zip(result, edited, strict=True):
                 if now is not result[name]:
                     state.set(name, now)
         return components, state

@@ -75,11 +75,6 @@ class Towers:
         self.bias = None if bias is None else float(bias.detach())
         self._cuts_warned = False
 
-    @property
-    def device(self) -> Any:
-        """Return the device of the weights."""
-        return next(self.model.parameters()).device
-
     def prepare(self, image: Image.Image) -> Tensor:
         """Convert an image to pixels (3, h, w), as in evaluation of the model."""
         return self._encoder.prepare(image)["pixel_values"][0]
@@ -178,9 +173,10 @@ class Towers:
                 f"preprocess: the pixels of a picture differ by up to {difference:.2f} from those of the mean, std and "
                 "resizing that open_clip stores; expected the second transform of open_clip.create_model_and_transforms"
             )
+        device = next(self.model.parameters()).device
         with reading(self.model, twin):
-            images = self.image(pixels[None].to(self.device)), twin.encode_image(pixels[None])
-            texts = self.text({"text": ids.to(self.device)}), twin.encode_text(ids)
+            images = self.image(pixels[None].to(device)), twin.encode_image(pixels[None])
+            texts = self.text({"text": ids.to(device)}), twin.encode_text(ids)
         for side, (one, other) in {"images": images, "texts": texts}.items():
             difference = float((one.cpu().float() - other).norm() / other.norm())
             if not difference < (1e-2 if one.dtype in (torch.float32, torch.float64) else 0.1):

@@ -161,7 +161,7 @@ def _reached(towers: Towers, parameters: Sequence[Weight]) -> list[Weight]:
 
 def _one_pair(towers: Towers) -> tuple[Tensor, Tensor]:
     """Return features (1, d) of an empty image and of a short caption."""
-    device = towers.device
+    device = next(towers.model.parameters()).device
     tokens = {name: tensor.to(device) for name, tensor in towers.tokenize(["a photo"]).items()}
     return towers.image(torch.zeros(1, 3, *towers.size, device=device)), towers.text(tokens)
 
@@ -184,7 +184,7 @@ def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
     """Write the model into `folder`, whole or not at all, and replace a model saved there before.
 
     Its own library reads it (open_clip as "local-dir:FOLDER"). Adapters are merged, and vldebias.json records `scope`,
-    the trained part, and `name`, by which the model was loaded (see `vldebias.loading.load_host`).
+    the trained part, and `name`, by which the model was loaded (see `vldebias.hosts.loading.load_host`).
     """
     from safetensors.torch import save_file
 

@@ -136,7 +136,7 @@ LOPSIDED, PLAIN = crowd(1000, seed=0, shares=(0.9, 0.1))[0], crowd(100, seed=0)[
     (LOPSIDED, (0.2, 0.8), {"top": 0.3}, r"too few images of \['g1'\]"),
     *((PLAIN, shares, {}, "positive numbers with sum 1") for shares in ((1.0, 0.0), (0.5, 0.4))),
     (PLAIN, (1.0,), {}, r"one for each of \['g0', 'g1'\], got \{'g0'"),
-    (PLAIN, (0.5, 0.5), {"lam": 0.0}, "lam above 0"),
+    *((PLAIN, (0.5, 0.5), {"lam": lam}, "one lam above 0") for lam in (0.0, [10.0, 10.0])),
     (PLAIN[(PLAIN @ EYE[:2].T).argmax(1) == 1], (0.5, 0.5), {}, r"at least 10 images of every group, got \{'g0': 0"),
     (torch.ones(3, DIM + 1).double(), (0.5, 0.5), {}, "width 13, texts 12"),
 )

@@ -94,10 +94,10 @@ class RankShares(Method):
         Raises:
             InvalidInputError: values out of range, too few images of a group, or shares that cannot be reached.
         """
-        lam = problem.lam if isinstance(problem.lam, (int, float)) else LAM_OF_MODELS
-        if not 0 < self.top < 1 or lam <= 0:
+        lam = LAM_OF_MODELS if problem.lam is None else problem.lam
+        if not 0 < self.top < 1 or isinstance(lam, tuple) or lam <= 0:
             raise InvalidInputError(
-                f"expected top, the fraction k / n of the images, in (0, 1), and lam above 0, got {self.top} and {lam}"
+                f"expected top, the fraction k / n of the images, in (0, 1), and one lam above 0, got {self.top}, {lam}"
             )
         rows, group = torch.cat([*problem.reference.batches()]), torch.zeros(1, dtype=torch.long)
         for prompts in problem.attributes:

@@ -207,7 +207,7 @@ class CalibratedProjection(Edit):
         if isinstance(z, np.ndarray):
             return z if strength == 0 else self(torch.from_numpy(z.copy()), strength).numpy()
         self.check_input(z, strength)
-        if strength == 0 or not self.rank:
+        if strength == 0 or not self.left.numel():
             return z
         wide = z.to(torch.promote_types(z.dtype, torch.float32))
         key = (wide.device, wide.dtype)

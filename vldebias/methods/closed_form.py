@@ -74,7 +74,7 @@ class ClosedForm(Method):
         if span is None and not any(lams):
             return CalibratedProjection.identity(problem.host.dim(role), self.name)  # (I + 0 M)^-1 = I
         solved = CalibratedProjection.solve(scatters, span, lams or 0.0)
-        return solved.stamped(method=self.name, uses_images=self.uses_images)
+        return solved.stamped(method=self.name, uses_images=Need.IMAGES in self.needs)
 
     def with_images(self) -> ClosedForm:
         """Return the method with the means of the images as a further term."""

@@ -85,7 +85,7 @@ class Method(ABC):
             )
         for prompts in problem.attributes if Need.VALUES in self.needs else ():
             prompts.by_value()
-        if self.uses_images and problem.reference is None:
+        if self.needs & {Need.IMAGES, Need.LABELS} and problem.reference is None:
             labels = ", with labels= or the model's own zero-shot labels" if Need.LABELS in self.needs else ""
             raise InvalidInputError(
                 f"method {self.name!r} needs images: pass reference=, image features (n, d) of this model{labels}"
@@ -209,7 +209,7 @@ class Problem:
             stated_words=self.stated_words,
             **origin,
         )
-        if not isinstance(edit, CalibratedProjection) or not edit.rank:
+        if not isinstance(edit, CalibratedProjection) or not edit.left.numel():
             return edit
         for prompts in (one for one in self.sets if len(one.classes) > 1):
             kept, cosine = class_signal(host.embed(prompts.classes, role), edit)

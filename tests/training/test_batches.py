@@ -172,6 +172,8 @@ def test_two_views_of_a_stream_need_no_captions_and_others_are_passed_over() -> 
     assert not torch.equal(batch.images, batch.views)
     (batch,) = take(streamed(Stream(N, without_caption=(1, 4, 7)), batch_size=20), 0, 1)
     assert sorted(batch.index.tolist()) == [i for i in range(N) if i not in (1, 4, 7)]
+    with pytest.raises(ValueError, match=f"lower batch_size {N + 1}"):
+        take(streamed(Stream(N), batch_size=N + 1), 0, 1)
 
 
 def test_an_image_with_several_captions_has_another_one_in_each_epoch() -> None:
@@ -189,9 +191,6 @@ def test_an_image_with_several_captions_has_another_one_in_each_epoch() -> None:
         assert sorted(turns[:count]) == list(range(count)), "each once in as many epochs"
         assert turns == (turns[:count] * 6)[:6]
     assert len({turns[0] for row, turns in said.items() if row % 3 == 2}) > 1, "not all begin with the first"
-
-
-# ---- images that cannot be read
 
 
 @quiet

@@ -22,12 +22,12 @@ from torch.nn.functional import normalize
 
 from eval.experiments.embeddings import Gallery, celeba, file
 from eval.tables import parser, read, run
-from vldebias.evaluation.auditing import FORM, LEVEL, SURE, ShareLine, directions, read_shares
+from vldebias.evaluation.auditing import LEVEL, SURE, ShareLine, directions, read_shares
 from vldebias.evaluation.result import NONE, TaskProvenance, TaskResult
 from vldebias.hosts import resolve
 from vldebias.metrics import Metric
 from vldebias.metrics.bootstrap import bootstrap_interval, percentile_interval, wilson_interval
-from vldebias.prompts import fill, load_prompts
+from vldebias.prompts import load_prompts
 
 WIDTH = Metric("interval_width", "mean width of the intervals", "fact", "lower", (0.0, 1.0))
 SAID_RIGHT = Metric("said_right", "sides that are said and right", "fact", "higher", (0.0, 1.0))
@@ -66,8 +66,8 @@ def add_line(out: TaskResult, line: ShareLine, subset: str = "") -> None:
 
 def published(gallery: Gallery) -> TaskResult:
     """Measure lines of B/32's texts and what Stable Diffusion 1.5 generated."""
-    host, table = gallery.texts, read_shares(None, gallery.prompts).rename(lambda one: fill(FORM, concept=one))
-    table = table[table.index.isin(gallery.queries)]
+    host, asked = gallery.texts, {query.removeprefix("A photo of "): query for query in gallery.queries}
+    table = read_shares(None, gallery.prompts).rename(asked).loc[lambda one: one.index.isin(gallery.queries)]
     rows = host.embed(list(table.index), host.roles[0])
     along = directions(host, gallery.prompts, [text for group in gallery.prompts.groups for text in group])
     line = ShareLine((rows @ along[0]).numpy(), table.to_numpy()[:, 0])

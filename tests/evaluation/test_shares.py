@@ -76,12 +76,12 @@ def test_weights_count_as_rows_that_are_repeated():
 
 def test_people_correct_the_judge():
     raw, mended = measure(table(1, 20, 200), people="people")
-    assert raw.provenance.task == "shares"
     rows = by_name(mended)
     said, right = rows["share", "mended", "male"], rows["corrected_share", "mended", "male"]
-    assert not said.interval[0] <= 0.5 <= said.interval[1]
-    assert right.interval[0] <= 0.5 <= right.interval[1]
-    assert rows["corrected_discrepancy", "mended", ""].interval[0] == 0 < rows["discrepancy", "mended", ""].interval[0]
+    assert [one.interval[0] <= 0.5 <= one.interval[1] for one in (said, right)] == [False, True]
+    gap, bare = (rows["corrected_discrepancy", method, ""] for method in ("mended", "none"))
+    assert gap.change[0] == pytest.approx(gap.value - bare.value)
+    assert gap.interval[0] == 0 < rows["discrepancy", "mended", ""].interval[0]
     assert {"discrepancy_squared", "max_skew"} <= {metric.removeprefix("corrected_") for metric, _, _ in rows}
     assert mended.provenance.settings["labelled images"] == {"none": 800, "mended": 800}
     found = lines(told(Result.of("shares", [raw, mended], seconds=1.0)))

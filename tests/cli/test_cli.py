@@ -231,9 +231,9 @@ def test_merge_writes_a_checkpoint_that_runs_alone(tmp_path: Path) -> None:
 
     from vldebias.miniature import load_clip
 
-    run("debias", "gender", "--model", "miniature", "--method", "cali", "--merge", str(tmp_path / "merged"))
+    run("debias", "gender", "--model", "miniature", "--method", "cali", "--merge", str(tmp_path / "new" / "in"))
     merged, _, tokenizer = load_clip()
-    merged.load_state_dict(load_file(tmp_path / "merged" / "open_clip_model.safetensors"))
+    merged.load_state_dict(load_file(tmp_path / "new" / "in" / "open_clip_model.safetensors"))
     attached, _, _ = load_clip()
     ids = tokenizer(["A photo of a doctor."])
     with vldebias.debias(attached, "gender", method="cali", tokenizer=tokenizer), torch.no_grad():

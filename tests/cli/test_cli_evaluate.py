@@ -39,7 +39,7 @@ def write_result(path: Path, value: float, model: str = "A") -> Path:
 def test_list() -> None:
     listed = json.loads(run("list", "--json"))
     assert [s["name"] for s in listed] == list(packaged("suites"))
-    assert listed[0]["tasks"]
+    assert run("show", "miniature") == packaged("suites")["miniature"].read_text()
     assert all(name in run("list") for name in packaged("suites"))
 
 

@@ -38,7 +38,7 @@ def test_values_come_back_counted_picked_and_taken_for_unknown(
 ) -> None:
     labels, named = Labels.of(rows), Labels.of(rows, NAMES)
     assert back(labels) == back(named) == [row or None for row in rows]
-    assert labels.names == tuple(sorted({row for row in rows if row}))
+    assert Labels(labels.codes, [*labels.names]).names == tuple(sorted({row for row in rows if row}))
     assert named.counts == {name: rows.count(name) for name in NAMES}
     assert named.known.sum() == len(rows) - rows.count(None) - rows.count("")
     picked = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=20)) if rows else []

@@ -141,7 +141,7 @@ def test_weighted_estimates_have_no_bias_and_are_narrower_and_unweighted_ones_ar
         weights = np.array([chosen.get(f"{i}.png", 0.0) for i in range(len(truth))])
         asked = weights > 0
         one = corrected_shares(said, np.where(asked, truth, -1), 2, weights=weights)
-        held = one.interval(1).low <= 0.6 <= one.interval(1).high
+        held = one.figures(2)[1].low <= 0.6 <= one.figures(2)[1].high
         plain = corrected_shares(said, np.where(rng.permutation(len(truth)) < 100, truth, -1), 2).shares[1]
         rows.append((one.shares[1], plain, truth[asked].mean(), held))
     corrected, plain, unweighted, held = np.array(rows).T

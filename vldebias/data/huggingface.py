@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vldebias.data.dataset import (
-    ImageData,
-    LazyText,
-    Record,
-    fingerprint_files,
-    fingerprint_of,
-    refuse_outside,
-)
+from vldebias.data.dataset import ImageData, LazyText, Record, fingerprint_files, fingerprint_of, refuse_outside
 from vldebias.data.rows import files_of, is_pattern
 from vldebias.data.tables import ColumnNames, Labels, captions_in, mapped_columns, one_row_per_image
 from vldebias.errors import InvalidInputError, need

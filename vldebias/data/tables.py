@@ -99,7 +99,9 @@ class Labels:
         if array.ndim != 1:
             raise InvalidInputError(f"labels: expected strings or integers (n,), got {array.shape} of {array.dtype}")
         if array.dtype.kind in "SU":
-            return cls.of(array.tolist(), names)
+            texts = sorted({text for some in np.array_split(array, 1 + len(array) // 65536) for text in some.tolist()})
+            different = cls.of(texts, names)
+            return cls(different.codes[np.searchsorted(np.array(texts, array.dtype), array)], different.names)
         column = pd.Series(array).convert_dtypes()  # whole numbers with gaps between them come as floats or objects
         if column.dtype.kind == "O":
             return cls.of(array.tolist(), names)
@@ -135,7 +137,7 @@ class Labels:
     @staticmethod
     def text_of(value: Any) -> str:
         """Return a value as the name of a label, "" where it is empty."""
-        if pd.isna(value) is True:
+        if not isinstance(value, str) and pd.isna(value) is True:  # importing pandas takes a second
             return ""
         if isinstance(value, (float, np.floating)) and float(value).is_integer():
             value = int(value)

@@ -148,19 +148,8 @@ class GroupsTask(ImageTask):
                     of_lam = self.model_copy(update={"methods": (method,), "lam": lam})
                     every[method, lam] = of_lam.fit(texts, [prompts], reference=others)[method]
             advance(0, f"{len(every)} methods")
-            shared: dict[UnitRows, dict[Key, Tensor]] = {}  # images that several methods share are read once for all
-            for key, edit in every.items():
-                shared.setdefault(self.images(split.units, edit), {})[key] = self.rows(texts, prompts.classes, edit)
-            scores = {key: of.numpy() for seen, rows in shared.items() for key, of in seen.products(rows).items()}
-            right: dict[Key, Mask] = {key: scores[key].argmax(1) == split.target for key in every}
-            doubt_space(split.units, texts, prompts.texts)
-            bare = scores[BARE].argmax(1)
-            doubt_chance(bare, split.target, prompts.class_names, f"{prompts.name}: the class prompts")
-            two = len(prompts.classes) == 2
-            margins = {method: np.diff(scores[method, None])[:, 0] for method in fitted} if two else {}
-            if two:
-                median = (margins[NONE] > np.median(margins[NONE])) == (split.target == 1)
-                right = {BARE: right[BARE], (MEDIAN, None): median} | right
+            right, margins = self._classified(split, texts, every)
+            if margins:
                 about[MEDIAN] = {"assumes": ABOUT_MEDIAN}
             if learn is not None and select is not None and self.baselines:
                 chosen_on = select.units[:], select.target, select.groups.codes
@@ -206,6 +195,23 @@ class GroupsTask(ImageTask):
         facts |= {"images": len(target), "unknown": int((~known).sum()), "images per group": groups.counts}
         units = data.unit if known.all() else data.unit.some(known)
         return Split(units, target, groups, values[known], facts)
+
+    def _classified(
+        self, split: Split, texts: Host, every: Mapping[Key, Any]
+    ) -> tuple[dict[Key, Mask], dict[str, Any]]:
+        """Return which of the n images are right, and of two classes how much the second leads under each method."""
+        prompts, shared = self.prompts, dict[UnitRows, dict[Key, Tensor]]()
+        for key, edit in every.items():  # images that several methods share are read once for all
+            shared.setdefault(self.images(split.units, edit), {})[key] = self.rows(texts, prompts.classes, edit)
+        scores = {key: of.numpy() for seen, rows in shared.items() for key, of in seen.products(rows).items()}
+        right: dict[Key, Mask] = {key: scores[key].argmax(1) == split.target for key in every}
+        doubt_space(split.units, texts, prompts.texts)
+        doubt_chance(scores[BARE].argmax(1), split.target, prompts.class_names, f"{prompts.name}: the class prompts")
+        if len(prompts.classes) != 2:
+            return right, {}
+        margins = {method: np.diff(scores[method, lam])[:, 0] for method, lam in every if lam is None}
+        median = (margins[NONE] > np.median(margins[NONE])) == (split.target == 1)
+        return {BARE: right[BARE], (MEDIAN, None): median} | right, margins
 
     def _add_accuracies(
         self, result: TaskResult, right: Mapping[Key, Mask], groups: Labels, weights: Mapping[str, float] | None

@@ -200,7 +200,8 @@ def disjoint(
     """
     if reference is None:
         return None, {}
-    new = ~np.isin(_hashes(reference.unit), _hashes(images.unit))
+    theirs, ours = np.sort(_hashes(images.unit)), _hashes(reference.unit)
+    new = theirs[np.searchsorted(theirs, ours) % len(theirs)] != ours  # np.isin makes ten arrays of both
     left, held = int(new.sum()), int((~new).sum())
     if left:
         kept = reference.picked(new) if held else reference
@@ -255,7 +256,7 @@ def doubt_space(images: UnitRows, texts: Host, prompts: Sequence[str]) -> None:
     mean is no nearer to the mean of the texts than a random direction is. A few queries may differ in directions that
     images do not vary in; the means of one model still share a direction (cosines around .3 in CLIP).
     """
-    read = _in_memory(texts, dict.fromkeys(prompts))
+    read = [prompt for prompt in dict.fromkeys(prompts) if (TEXT, prompt) in texts.memory]  # embedded already
     if len(read) < 2 or len(images) < 2 * ENOUGH:
         return
     seen, rows = images[_spaced(len(images))].double(), texts.embed(read)
@@ -264,11 +265,6 @@ def doubt_space(images: UnitRows, texts: Host, prompts: Sequence[str]) -> None:
     if spread and deviations < FOREIGN and shared < FOREIGN / sqrt(seen.shape[1]):
         said = f"image and text features look unaligned (variance ratio {spread:.2g}, cosine of means {shared:.2f})"
         warn(f"{said}; are both of the same model? Embed both with one", SuspectInputWarning)
-
-
-def _in_memory(texts: Host, prompts: Iterable[str]) -> list[str]:
-    """Return the prompts that are embedded already."""
-    return [prompt for prompt in prompts if (TEXT, prompt) in texts.memory]
 
 
 def doubt_chance(nearest: NDArray[np.integer], own: NDArray[np.integer], values: Sequence[str], what: str) -> None:
@@ -303,7 +299,7 @@ def doubt_values(images: Embeddings, column: str, texts: Host, prompts: PromptSe
     if not labels.names or None in places or prompts.parts or len(prompts.attributes) < 2:
         return
     for some in (prompts.spurious, chain(*prompts.groups)):
-        by_value = prompts.by_value(_in_memory(texts, some))
+        by_value = prompts.by_value([prompt for prompt in some if (TEXT, prompt) in texts.memory])
         if all(by_value.values()):
             rows = np.flatnonzero(labels.known)
             rows = rows[_spaced(len(rows))]

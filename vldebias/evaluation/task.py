@@ -363,9 +363,7 @@ class Task(Strict, ABC):
 
     def with_options(self, options: Options) -> Self:
         """Return the task with the user's choices in place of its own, where they have the name of a field."""
-        names = {"resamples", "methods", "lam", "images", "steps", "seeds", "prompts_file"} & set(
-            type(self).model_fields
-        )
+        names = {"resamples", "methods", "lam", "images", "steps", "seeds", "prompts_file"} & {*type(self).model_fields}
         chosen = {name: one for name in names if (one := getattr(options, name)) not in (None, ())}
         return type(self).build({**dict(self), **chosen})
 

@@ -137,14 +137,14 @@ def worst_areas(
 
     margins: method -> (n,), high for positive rows. positive: (n,) whether a row is of that class. groups: (n,) codes.
     """
-    m, order = len(margins), np.lexsort((next(iter(margins.values())), positive, groups))  # in any order of the rows
-    kinds, ordered, rng = positive[order], groups[order], np.random.default_rng(seed)
+    m, first, rng = len(margins), next(iter(margins.values())), np.random.default_rng(seed)
     areas, draws, images = list[Floats](), list[Floats](), 0
-    for here in (ordered == code for code in range(ordered.max() + 1)):
-        own = kinds[here]
+    for here in (np.flatnonzero(groups == code) for code in range(groups.max() + 1)):
+        here = here[np.lexsort((first[here], positive[here]))]  # in any order of the rows
+        own = positive[here]
         if own.all() or not own.any():
             continue
-        scores = [one[order[here]] for one in margins.values()]
+        scores = [one[here] for one in margins.values()]
         high = np.stack([share_below(one[own], one[~own]) for one in scores])
         low = np.stack([1 - share_below(one[~own], one[own]) for one in scores])
         areas.append(high.mean(axis=1))
@@ -154,7 +154,7 @@ def worst_areas(
         same = [next(i for i, other in enumerate(scores) if np.array_equal(one, other)) for one in scores]
         # draws of methods that score alike are the same to the last bit
         draws.append((areas[-1] + rng.standard_normal((resamples, m)) @ root)[:, same])
-        images += int(here.sum())
+        images += len(here)
     if not areas:
         return {}, {}, {}
     lowest, drawn = np.min(areas, axis=0).tolist(), np.min(draws, axis=0).T

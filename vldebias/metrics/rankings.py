@@ -24,7 +24,7 @@ Rows = NDArray[np.intp]
 Groups = NDArray[np.integer]
 Leaders = tuple[Floats, NDArray[np.int64]]  # exact scores (q, m) of the first items, best first, and their places
 _SCORES = 1 << 24  # scores that are held at once
-_READ = 1 << 14  # items that are read at once
+_READ = 1 << 12  # items that are read at once
 _ROUND = 12  # decimals of an exact score: far below its meaning, so that equal images tie whatever the order of sums
 
 

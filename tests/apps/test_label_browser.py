@@ -65,10 +65,11 @@ def shown(page: Any) -> str:
     return str(page.locator("#picture img").get_attribute("src"))
 
 
-@pytest.mark.parametrize(("width", "scheme", "ink"), [(WIDE, "light", None), (NARROW, "dark", "rgb(238, 241, 244)")])
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+@pytest.mark.parametrize(("scheme", "ink"), [("light", None), ("dark", "rgb(238, 241, 244)")])
 def test_a_whole_session_by_keys(shared: tuple[str, Path], browser: Any, width: int, scheme: str, ink: Any) -> None:
     """Every screen, and what axe-core finds of contrast: a name, a name that is wrong, questions, answers, the end."""
-    (address, out), name = shared, f"Ada {width}"
+    (address, out), name = shared, f"Ada {scheme} {width}"
     with opened(browser, address, width, color_scheme=scheme) as page:
         page.get_by_role("heading", name="Label images").wait_for()
         assert ink in (None, page.evaluate("getComputedStyle(document.querySelector('.intro h1')).color"))
@@ -76,9 +77,9 @@ def test_a_whole_session_by_keys(shared: tuple[str, Path], browser: Any, width: 
         page.get_by_role("button", name="Start").click()
         page.get_by_role("alert").wait_for()
         page.get_by_label("Your name").fill("")
-        looked_at(page, f"label-start-{width}")
+        looked_at(page, f"label-start-{scheme}-{width}")
         begin(page, name)
-        looked_at(page, f"label-question-{width}")
+        looked_at(page, f"label-question-{scheme}-{width}")
         first = shown(page)
         press(page, "2")
         assert answers(out, name)[-1].value == "female"
@@ -87,7 +88,7 @@ def test_a_whole_session_by_keys(shared: tuple[str, Path], browser: Any, width: 
         press(page, "ArrowLeft")
         assert page.get_by_text("you said: female").is_visible()
         assert page.get_by_role("button", name="2 female ✓").is_visible()
-        looked_at(page, f"label-back-{width}")
+        looked_at(page, f"label-back-{scheme}-{width}")
         press(page, "1")
         assert answers(out, name)[-1].value == "male"
         press(page, "1")
@@ -96,9 +97,8 @@ def test_a_whole_session_by_keys(shared: tuple[str, Path], browser: Any, width: 
         for _ in range(11):
             press(page, "4")  # no person: no second question
         page.get_by_role("heading", name=f"Thank you, {name}.").wait_for()
-        looked_at(page, f"label-thanks-{width}")
+        looked_at(page, f"label-thanks-{scheme}-{width}")
         last = {a.key: a.value for a in answers(out, name)}
-        assert len(last) == 24
         assert sorted(last.values()) == sorted(["male", "young", *[NO_PERSON] * 22])
 
 

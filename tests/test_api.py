@@ -11,7 +11,7 @@ from torch import Tensor
 import vldebias
 from tests.refusals import refused
 from vldebias.edit import Fingerprint
-from vldebias.errors import AlreadyAttachedError, ClassSignalWarning, InvalidInputError, UnsupportedHostError
+from vldebias.errors import AlreadyAttachedError, InvalidInputError, SuspectInputWarning, UnsupportedHostError
 from vldebias.hosts import Host, custom
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import load_prompts, make_prompt_set
@@ -110,6 +110,9 @@ def test_a_fitted_projection_attaches_with_its_gate() -> None:
         assert attachment.stated(["a male cook", "a cook"]) == [True, False]
     with vldebias.debias(host, {"joint": projection}, keep_stated=False) as attachment:
         assert attachment.stated(["a male cook"]) == [False]
+    own = CalibratedProjection().fit(pairs(host, GENDER))  # without a model
+    with pytest.warns(SuspectInputWarning, match="does not say which model"), vldebias.debias(host, own) as attachment:
+        assert attachment.projections == {"joint": own}
 
 
 def test_a_missing_role_is_named() -> None:
@@ -133,9 +136,8 @@ def test_inspect_measures_unseen_pairs() -> None:
 def test_lost_class_signal_is_said_with_its_numbers() -> None:
     same = {"m": "A male doctor.", "f": "A female doctor."}
     set_ = replace(GENDER, classes=tuple(same.values()), class_names=tuple(same))
-    with pytest.warns(
-        ClassSignalWarning, match=r"g: cali keeps \d+% of the distance between the classes and a cosine of"
-    ):
+    told = r"g: cali keeps \d+% of the distance between the classes and a cosine of .* or use a smaller lam"
+    with pytest.warns(vldebias.errors.ClassSignalWarning, match=told):
         vldebias.fit_projection(Words(), set_, method="cali", lam=1e6)
 
 

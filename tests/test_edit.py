@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import huggingface_hub
 import pytest
@@ -146,12 +147,12 @@ def test_which_fingerprints_are_of_the_same_weights(change: dict[str, Any], same
     other = PRINT.model_copy(update=change)
     assert (PRINT.matches(other), other.matches(PRINT)) == (same, same)
     assert PRINT.same_adapters(other) == (other.adapters == 2.0)
+    assert len({PRINT, other}) == 1 + bool(change)
     assert PRINT.matches(None)
     assert PRINT.same_adapters(None)
     assert Fingerprint.model_validate_json(json.dumps(other.to_dict())) == other
-
-
-# ---- the hub, as a folder
+    bare = other.model_copy(update={"adapters": 0.0, "texts": ()})
+    assert bare.to_dict().keys() == {"structure", "tensors"}
 
 
 @pytest.fixture
@@ -192,9 +193,17 @@ def test_push_and_pull(hub: tuple[Path, list[dict[str, Any]]]) -> None:
 
 
 @pytest.mark.usefixtures("hub")
-def test_edits_by_role_go_together() -> None:
+def test_an_upload_that_is_denied_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for error, told in ((OSError("no access.\n\n(Request ID: 7)"), "no access; "), (OSError(), "OSError: ; ")):
+        monkeypatch.setattr(huggingface_hub, "create_repo", Mock(side_effect=error))
+        with pytest.raises(InvalidInputError, match=f"someone/gender: not uploaded: {told}"):
+            fitted().push_to_hub("someone/gender")
+
+
+def test_edits_by_role_go_together(hub: tuple[Path, list[dict[str, Any]]]) -> None:
     edits = {"sequence": fitted(1.0), "pooled": fitted(2.0)}
     vldebias.push_to_hub(edits, "user/both")
+    assert "Roles: sequence, pooled." in (hub[0] / "user/both/README.md").read_text()
     back = load_edit("user/both")
     assert {role: edit.provenance for role, edit in back.items()} == {r: edit.provenance for r, edit in edits.items()}
 
@@ -205,9 +214,6 @@ def test_offline_and_unknown_repositories(tmp_path: Path, monkeypatch: pytest.Mo
     for name in ("no-one/nothing", "not a name", "/nowhere/at/all", "./nothing", "a/b/c", "x" * 5000):
         with pytest.raises(InvalidInputError, match=f"{name[:200]}: neither a folder nor a repository"):
             CalibratedProjection.from_pretrained(name)
-
-
-# ---- damaged folders
 
 
 def tamper(folder: Path, change: dict[str, Any], tensors: dict[str, Any], *, signed: bool) -> None:
@@ -224,7 +230,7 @@ def tamper(folder: Path, change: dict[str, Any], tensors: dict[str, Any], *, sig
 
 
 @refused(
-    ({"provenance": {"lam": -1.0}}, {}, True, "lam"),
+    *(({"provenance": {"lam": lam}}, {}, True, "lam") for lam in (-1.0, math.inf)),
     ({"provenance": {"extra": 1}}, {}, True, "extra"),
     ({"provenance": {"fingerprint": {"structure": "a", "tensors": []}}}, {}, True, "fingerprint"),
     ({"format": 3}, {}, True, "format"),
@@ -233,10 +239,9 @@ def tamper(folder: Path, change: dict[str, Any], tensors: dict[str, Any], *, sig
     ({}, {"bias": torch.zeros(1)}, True, "left, right, got .*bias"),
     ({}, {"bias": torch.zeros(1)}, False, "damaged"),
     ({}, {"left": torch.ones(12, 11).double()}, False, "damaged"),
+    ({}, {"left": fitted().left.reshape(-1, 12)}, False, "damaged"),
 )
-def test_what_is_no_saved_projection(
-    folder: Path, change: dict[str, Any], tensors: dict[str, torch.Tensor], signed: bool
-) -> None:
+def test_no_projection(folder: Path, change: dict[str, Any], tensors: dict[str, torch.Tensor], signed: bool) -> None:
     tamper(folder, change, tensors, signed=signed)
     CalibratedProjection.from_pretrained(folder)
 

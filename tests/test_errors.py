@@ -1,20 +1,35 @@
 """Errors say what came, what was expected and what to do; warnings point at the line of the user."""
 
 import inspect
+import json
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from vldebias import errors
-from vldebias.errors import VldebiasWarning, did_you_mean, warn
+from vldebias.errors import Lazily, VldebiasWarning, did_you_mean, need, shortened, warn
 
 
 def test_close_names_are_offered() -> None:
     assert did_you_mean("ag", ["age", "aged"]) == "did you mean 'age' or 'aged'?"
     assert did_you_mean(7, (), "take it out") == "take it out"
+    assert [shortened("abcde", most) for most in (5, 4)] == ["abcde", "a..."]
+
+
+def test_a_missing_package_is_told_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "half_there.py").write_text("import no_such_name\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "peft", None)
+    installs = {"peft.no_such": r"peft is .*'vldebias\[lora\]'", "no_such_name": "pip install no_such_name$"}
+    for module, told in (installs | {"half_there": "^No module named 'no_such_name'"}).items():
+        with pytest.raises(ModuleNotFoundError, match=told):
+            need(module)
+    assert Lazily("json").dumps is json.dumps
 
 
 def place_of_warning(call: Callable[[], Any]) -> tuple[str, int]:

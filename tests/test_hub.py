@@ -164,9 +164,7 @@ def test_damaged_weights_and_folders_without_any_are_refused_in_a_sentence(folde
 
 
 @pytest.mark.parametrize("load", [load_host, classifier])
-def test_no_code_of_a_folder_runs_and_nobody_is_asked_to_agree(
-    load: Callable[[str], Any], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_code_of_a_folder_runs(load: Callable[[str], Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     classes = ("AutoConfig", "AutoModel", "AutoModelForImageClassification", "AutoImageProcessor")
     theirs = {"auto_map": dict.fromkeys(classes, "theirs.Theirs")}
     own = {"model_type": "theirs", "image_processor_type": "Theirs"}

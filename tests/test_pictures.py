@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import re
 import struct
+import sys
 import tracemalloc
 import warnings
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +22,7 @@ from hypothesis import strategies as st
 from PIL import EpsImagePlugin, Image, ImageCms
 
 import vldebias
-from vldebias.pictures import FORMATS, decode, for_matplotlib, read_png, write_png
+from vldebias.pictures import FORMATS, decode, for_matplotlib, read_png, subplots, why_unreadable, write_png
 
 
 def picture(seed: int = 0, size: tuple[int, int] = (8, 6)) -> Image.Image:
@@ -129,13 +132,32 @@ def test_what_is_cut_off_or_no_picture_is_an_error(tmp_path: Path) -> None:
 def test_few_colours_make_a_small_file_and_many_are_kept(tmp_path: Path) -> None:
     flat = Image.new("RGB", (64, 64), "red")
     flat.paste("blue", (8, 8, 40, 40))
-    files = [write_png(flat, tmp_path / f"{small}.png", {"é": 1}, small=small) for small in (True, False)]
+    files = [write_png(flat, tmp_path / f"{len(how)}.png", {"é": 1}, **how) for how in ({"small": True}, {})]
     assert files[0].stat().st_size < files[1].stat().st_size
     for file in files:
         image, about = read_png(file)
         assert (image.tobytes(), about) == (flat.tobytes(), {"é": 1})
     many = picture(2, (80, 80))
     assert read_png(write_png(many, tmp_path / "many.png", {}, small=True))[0].tobytes() == many.tobytes()
+
+
+def test_plots_need_no_display_and_a_notebook_shows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[object] = []
+    tools = SimpleNamespace(select_figure_formats=lambda *given: shown.append(given))
+    for shell, selected in ((None, []), ("a notebook", [("a notebook", {"png"})])):
+        monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda s=shell: s, version_info=(9,)))
+        monkeypatch.setitem(sys.modules, "IPython.core.pylabtools", tools)
+        plot, axes = subplots(1, 1, (2.0, 1.0))
+        assert (len(axes), shown) == (1, selected)
+    image, about = read_png(write_png(plot, tmp_path / "plot.png", {"a": 1}))
+    assert (image.size, about) == ((240, 120), {"a": 1})
+
+
+def test_why_a_picture_cannot_be_read_is_told_without_places_and_the_systems_errors_are_raised() -> None:
+    assert why_unreadable(OSError("no picture <a at 0x7f>")) == "OSError: no picture <a>"
+    assert why_unreadable(FileNotFoundError(errno.ENOENT, "No such file", "a")) == "FileNotFoundError: No such file"
+    with pytest.raises(PermissionError):
+        why_unreadable(PermissionError(errno.EACCES, "Permission denied"))
 
 
 def test_a_text_of_a_plot_is_one_line_without_formulas() -> None:

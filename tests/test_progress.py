@@ -49,4 +49,5 @@ def test_silence_takes_everything_and_keeps_nothing(capsys: pytest.CaptureFixtur
         advance(0, "y")
         SILENT.say("z")
     assert not SILENT.tasks
+    assert (Progress().console.stderr, Progress().console.is_jupyter) == (True, False)
     assert not any(capsys.readouterr())

@@ -48,9 +48,7 @@ def test_a_name_is_found_without_entry_points_and_is_never_replaced(letters: Reg
 
 
 @pytest.mark.parametrize("find", [list, len, lambda all_: "z" in all_, lambda all_: all_["z"], dict])
-def test_entry_points_are_loaded_once_and_what_is_wrong_with_one_is_a_warning(
-    letters: Registry[Letter], find: Any
-) -> None:
+def test_entry_points_are_loaded_once_and_broken_ones_told(letters: Registry[Letter], find: Any) -> None:
     letters.register(A)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

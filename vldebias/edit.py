@@ -57,8 +57,9 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
         off = np.abs(mine - others) / np.maximum(np.maximum(mine, others)[:, :1], 1e-3)
         if off.max() > _TOLERANCE_OF_ONE or np.sqrt(np.square(off).mean(0)).max() > _TOLERANCE:
             return False
-        moved = (math.dist(a, b) / max(math.hypot(*a), 1e-6) for a, b in zip(self.texts, other.texts, strict=False))
-        return not self.same_adapters(other) or max(moved, default=0.0) < _TOLERANCE_OF_TEXTS
+        both = zip(self.texts, other.texts, strict=False)
+        near = all(math.dist(a, b) <= _TOLERANCE_OF_TEXTS * math.hypot(*a) for a, b in both)
+        return near or not self.same_adapters(other)
 
     def same_adapters(self, other: Fingerprint | None) -> bool:
         """Return whether both have the same adapters, or none; True if the other is None."""
@@ -164,8 +165,7 @@ class Edit(ABC):
     model_id: Any = property(attrgetter("provenance.model_id"))
     stated_words: Any = property(attrgetter("provenance.stated_words"))
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
+    def __init_subclass__(cls) -> None:
         if "kind" in vars(cls):
             Edit.kinds[cls.kind] = cls
 

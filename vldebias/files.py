@@ -53,7 +53,7 @@ def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], o
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name[:200]}.{secrets.token_hex(6)}.partial")
     try:
-        partial.touch(exist_ok=False)  # its mode is that of the umask
+        partial.touch()  # its mode is that of the umask
         mode = (path if path.exists() else partial).stat().st_mode
         if callable(content):
             content(partial)
@@ -137,8 +137,8 @@ def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iter
 
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
-            who = path.read_text(errors="replace")[:300].strip() or "another process"
-            raise InvalidInputError(f"{folder}: {who} writes there; {expected}") from None
+            who = path.read_text(errors="replace").strip() or "another process"
+            raise InvalidInputError(f"{folder}: {who:.300} writes there; {expected}") from None
         except (ImportError, OSError) as error:
             say(f"{folder}: cannot be locked ({error}); do not start a second run there before this one has ended")
         file.truncate(0)

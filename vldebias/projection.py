@@ -98,7 +98,7 @@ class CalibratedProjection(Edit):
     left: Tensor
     right: Tensor
     provenance: Provenance
-    spurious_rank: int = 0
+    spurious_rank: int
 
     def __init__(
         self, lam: Weights = 1000.0, left: Any = None, right: Any = None, provenance: Any = None, spurious_rank: int = 0

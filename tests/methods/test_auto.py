@@ -137,6 +137,7 @@ def test_where_pairs_help_auto_takes_what_helps_and_is_right(shown: int) -> None
 def test_it_is_the_best_by_mean_prediction_of_those_beyond_their_interval_fitted_on_everything() -> None:
     edit = taken(*HELPED)
     choice = edit.provenance.choice
+    assert str(choice).splitlines()[1].index("gap ") == 32
     best = min((c for c in choice.candidates if not c["refused"]), key=lambda c: c["gap"])
     assert (choice.method, choice.lam) == (best["method"], best["lam"])
     for c in choice.candidates:
@@ -209,8 +210,8 @@ def test_no_fold_is_one_concept_alone(groups: int, folds: int) -> None:
 
 def test_held_out_groups_are_predicted_where_there_are_enough() -> None:
     texts, prompts = world(0.0, 0.3)
-    split = replace(prompts, groups=prompts.groups[:12], held_out_groups=prompts.groups[12:])
-    assert chosen(texts, split).evidence["texts"] == {"neutral texts": CONCEPTS, "folds": 1, "rows": 16}
+    split = replace(prompts, groups=prompts.groups[:-FEWEST], held_out_groups=prompts.groups[-FEWEST:])
+    assert chosen(texts, split).evidence["texts"] == {"neutral texts": CONCEPTS, "folds": 1, "rows": 2 * FEWEST}
 
 
 def test_with_too_few_groups_images_judge_and_without_them_it_declines() -> None:

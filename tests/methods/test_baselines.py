@@ -60,9 +60,6 @@ def probe(rows: Tensor, codes: Tensor) -> float:
     return float(((inputs @ weights).argmax(1) == codes).double().mean())
 
 
-# --- LEACE
-
-
 @pytest.fixture
 def unshrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """The covariance of the theorem itself."""
@@ -112,9 +109,6 @@ def test_leace_is_that_of_its_authors() -> None:
     torch.testing.assert_close(rows - (rows @ right) @ left.T + shift, theirs(rows))
 
 
-# --- labels
-
-
 def test_labels_are_those_given_and_else_the_zero_shot_ones() -> None:
     (given, images, gender), (blind, _, _) = problem(), problem(labels=False)
     one, other = given.fit("leace", "joint"), blind.fit("leace", "joint")
@@ -124,6 +118,12 @@ def test_labels_are_those_given_and_else_the_zero_shot_ones() -> None:
     words = {"job": ["cook"] * len(gender), "sex": [("Male", "Female")[code] for code in gender.tolist()]}
     renamed = replace(given, reference=replace(given.reference, labels=words))  # a column is found by its values
     torch.testing.assert_close(renamed.fit("leace", "joint").image(images), one.image(images))
+
+
+def test_zero_shot_labels_of_one_value_are_refused() -> None:
+    blind, images, _ = problem(labels=False)
+    with pytest.raises(InvalidInputError, match=r"two or more of the values \['male', 'female'\] of g"):
+        replace(blind, reference=Reference(images[:1].repeat(9, 1))).fit("leace", "joint")
 
 
 @refused(
@@ -184,9 +184,6 @@ def test_sfid_replaces_a_hundred_dimensions_of_clip() -> None:
     texts = dict(zip((*GENDER.classes, *sum(GENDER.groups, ())), normal(99, 512), strict=False))
     reference = Reference(unit(80, 512), labels={"gender": ["male", "female"] * 40})
     assert Problem(texts, GENDER, reference=reference).fit("sfid", "joint").left.shape[1] == 100
-
-
-# --- RoboShot
 
 
 def test_roboshot_is_its_algorithm_vector_by_vector() -> None:
@@ -253,9 +250,6 @@ def test_the_sides_of_lian_and_its_span_is_that_of_the_difference() -> None:
     assert given.fit("difference", "joint")(both.basis.T).abs().max() < 1e-12
 
 
-# --- BendVLM
-
-
 def test_the_second_step_of_bend_is_that_of_its_authors() -> None:
     data = PUBLISHED["bend_vlm"]
     texts, images, query = (torch.tensor(data[key], dtype=torch.float64) for key in ("texts", "images", "query"))
@@ -284,9 +278,6 @@ def test_a_bent_query_is_the_closest_that_is_as_near_to_all_values() -> None:
     two = edit(torch.cat([query, 3 * pilot]))
     torch.testing.assert_close(two[0], bent)  # each on its own
     assert two[1].norm() == pytest.approx(3.0)
-
-
-# --- FairImagen
 
 
 @pytest.mark.parametrize("keep", ["4", "6"])

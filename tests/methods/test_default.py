@@ -36,9 +36,6 @@ OUTSIDE = ["A photo of a person.", "A photo of a good person.", "A photo of a cr
 quiet = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
 
-# --- models
-
-
 def test_where_help_is_expected_it_is_the_difference() -> None:
     texts, prompts = world(*HELPED)
     with warnings.catch_warnings():
@@ -62,6 +59,8 @@ def test_where_no_help_is_expected_no_edit_is_attached_and_it_says_so() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert vldebias.fit_projection(texts, prompts, method="difference").rank == 1
+    with pytest.raises(InvalidInputError, match="'orth-cali' needs spurious prompts"):
+        vldebias.fit_projection(texts, replace(prompts, spurious=()), method="paper")
 
 
 @pytest.mark.parametrize("lacks", ["groups", "classes"])
@@ -125,12 +124,10 @@ def test_what_evaluate_measures_is_what_debias_attaches(method: str, images: boo
 def test_a_lam_belongs_to_a_method_that_has_one(method: str | None) -> None:
     """It never selects a method, and is never ignored: the message names those that have one."""
     table = TextTable({text: torch.ones(2) for text in load_prompts("gender").texts})
+    why = "no method is named" if method is None else f"method '{method}' takes no lam"
     for lam in (50.0, [50.0]):
-        with pytest.raises(InvalidInputError, match=r"lam=.*orth-cali, cali, equalise, cali\+equalise"):
+        with pytest.raises(InvalidInputError, match=rf"lam=.*: {why}; .*orth-cali, cali, equalise, cali\+equalise"):
             vldebias.fit_projection(table, "gender", method=method, lam=lam)
-
-
-# --- pipelines
 
 
 @pytest.fixture(scope="module")
@@ -221,3 +218,5 @@ def test_an_edit_is_fitted_in_the_place_of_balanced_prompts_and_it_says_so_once(
         assert attachment.projections
     with pytest.raises(InvalidInputError, match="not an edit"):
         fit_projections(pipe, FIVE, method="balanced-prompts")
+    with pytest.raises(InvalidInputError, match="rewrites no negative prompts"):
+        debias(pipe, FIVE, negative=True)

@@ -203,8 +203,6 @@ def test_pseudo_classes_are_read_with_calibrated_texts() -> None:
     assert found.counts[0].tolist() == [int(((attribute == k) & place).sum()) for k in (0, 1)]
 
 
-# --- on a model
-
 GENDER, PROFESSIONS = few(load_prompts("gender")), few(load_prompts("professions-gender"))
 
 

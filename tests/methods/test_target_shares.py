@@ -14,6 +14,7 @@ from tests.methods.made import normal
 from tests.refusals import refused
 from vldebias.api import fit_shares
 from vldebias.hosts import Host, TextTable, resolve
+from vldebias.methods.method import LAM_OF_MODELS
 from vldebias.methods.target_shares import TargetShares
 from vldebias.prompts import PromptSet, load_prompts
 
@@ -37,12 +38,10 @@ def fit(images: Any, shares: Any = None, groups: int = 2, **how: Any) -> TargetS
     return fit_shares(table, prompts, given, reference=images, **{"top": 0.1} | how)
 
 
-# --- the closed form with a target
-
-
 def test_covariances_are_those_of_the_pseudo_groups() -> None:
     images, _ = crowd(300, seed=0, noise=0.5)
     found, value = fit(list(images.split(7))), (images @ EYE[:2].T).argmax(1)
+    assert found.lam == LAM_OF_MODELS
     for g in (0, 1):
         torch.testing.assert_close(found.covariances[g], torch.cov(images[value == g].T, correction=0))
 
@@ -70,9 +69,6 @@ def test_a_query_minimises_its_move_plus_the_weighted_misses(seed: int, groups: 
         left += weight * torch.outer(difference, difference)
         right += weight * (wanted[i] - wanted[j]) * difference
     torch.testing.assert_close(moved, torch.linalg.solve(left, right), atol=1e-4, rtol=1e-3)
-
-
-# --- shares among the first results
 
 
 def shares_at(queries: Tensor, images: Tensor, group: Tensor, top: float, groups: int = 2) -> Tensor:
@@ -118,7 +114,7 @@ def test_the_shares_of_all_images_are_plain_equalising() -> None:
 def test_lengths_pass_through_and_shape_and_dtype_are_kept(dtype: torch.dtype) -> None:
     found = fit(crowd(400, seed=9)[0], (0.3, 0.7))
     moved, given = found(QUERIES), QUERIES.to(dtype)
-    for factor in (0.1, 30.0):  # the ranking does not depend on the length of a query
+    for factor in (0.01, 30.0):  # the ranking does not depend on the length of a query
         torch.testing.assert_close(found(factor * QUERIES), factor * moved)
     torch.testing.assert_close(found(QUERIES[0]), moved[0])
     torch.testing.assert_close(found(QUERIES.reshape(2, 3, DIM)), moved.reshape(2, 3, DIM))
@@ -132,7 +128,7 @@ LOPSIDED, PLAIN = crowd(1000, seed=0, shares=(0.9, 0.1))[0], crowd(100, seed=0)[
 
 
 @refused(
-    *((PLAIN, (0.5, 0.5), {"top": top}, "top") for top in (0.0, 1.0, -0.1)),
+    *((PLAIN, (0.5, 0.5), {"top": top}, r"in \(0, 1\)") for top in (0.0, 1.0, -0.1)),
     (LOPSIDED, (0.2, 0.8), {"top": 0.3}, r"too few images of \['g1'\]"),
     *((PLAIN, shares, {}, "positive numbers with sum 1") for shares in ((1.0, 0.0), (0.5, 0.4))),
     (PLAIN, (1.0,), {}, r"one for each of \['g0', 'g1'\], got \{'g0'"),
@@ -143,8 +139,6 @@ LOPSIDED, PLAIN = crowd(1000, seed=0, shares=(0.9, 0.1))[0], crowd(100, seed=0)[
 def test_shares_that_cannot_be_had_are_refused(images: Tensor, shares: tuple[float, ...], how: dict[str, Any]) -> None:
     fit(images, shares, **how)
 
-
-# --- from a prompt set, on a model
 
 GENDER = few(load_prompts("gender"))
 SEARCHED = ["A photo of a firefighter.", "A photo of a nurse.", "A photo of a pilot.", "A photo of a clerk."]

@@ -59,6 +59,10 @@ def test_wordings_are_averaged_and_embeddings_alone_are_refused() -> None:
     assert edit(z, 0.0) is z
     with pytest.raises(InvalidInputError, match="attach it with vldebias"):
         edit(z[:, 0])
+    with pytest.raises(InvalidInputError, match=r"\(\.\.\., 2\)"):
+        edit(torch.ones(3))
+    with pytest.raises(InvalidInputError, match="expected one attribute, got 2"):
+        Problem(host, [SET, load_prompts("skin-tone")]).fit("each-value", "joint")
     with pytest.raises(InvalidInputError, match="rewrites prompts"):
         Diagnostics.of(host, "joint", edit, SET)
 
@@ -83,9 +87,6 @@ def test_an_attached_model_reads_the_wordings_itself() -> None:
         with debias(model, SET, method="each-value", tokenizer=tokenizer):
             changed = normalize(model.encode_text(tokenizer([NURSE, "A photo of a pilot."])), dim=1)
     torch.testing.assert_close(changed, normalize(rows, dim=1), atol=1e-5, rtol=0)
-
-
-# --- pipelines
 
 
 def drawn(pipe: Any, prompt: str) -> Tensor:

@@ -44,7 +44,7 @@ def texts() -> Texts:
         if text in JOBS:
             row[0] = 0.4 * lean_of(text)
         rows[text] = torch.from_numpy(row)
-    return rows | {CASTLE: torch.from_numpy(np.eye(16)[7])}
+    return rows | {CASTLE: torch.from_numpy(np.eye(16)[2] + 0.3 * np.eye(16)[0] + 0.45 * np.eye(16)[7])}
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def result(texts: Texts, judged: pd.DataFrame) -> vldebias.evaluation.Result:
 class TestShareLine:
     def test_left_out_is_what_refitting_without_it_gives(self) -> None:
         rng = np.random.default_rng(0)
-        x, y = rng.standard_normal(12), rng.uniform(size=12)
+        x, y = 0.01 * rng.standard_normal(12), rng.uniform(size=12)
         line, fits = ShareLine(x, y), [np.polyfit(np.delete(x, i), np.delete(y, i), 1) for i in range(12)]
         left = [np.clip(np.polyval(fit, one), 0, 1) for fit, one in zip(fits, x, strict=True)]
         assert line.left_out == pytest.approx(left)
@@ -104,10 +104,11 @@ class TestShareLine:
         assert 0.2 < middle < 0.8
 
     def test_few_prompts_say_nothing_and_fewer_are_refused(self) -> None:
-        x = np.arange(10.0)
-        low, high = ShareLine(x, x / 10).interval(np.array([3.0]))
-        assert (low[0], high[0]) == (0, 1)
-        for few, alike in ((x[:7], x[:7]), (np.zeros(10), x / 10)):
+        x = np.arange(19) / 1000
+        for n, ends in ((8, (0, 1)), (18, (0, 1)), (19, (pytest.approx(0.003), pytest.approx(0.003)))):
+            low, high = ShareLine(x[:n], x[:n]).interval(x[3:4])
+            assert (low[0], high[0]) == ends
+        for few, alike in ((x[:7], x[:7]), (np.zeros(10), x[:10])):
             with pytest.raises(InvalidInputError, match="calibration"):
                 ShareLine(few, alike)
 
@@ -162,7 +163,13 @@ class TestAudit:
         starts |= {CASTLE: "not covered", STATED: "states female", CHAIR: "no person found"}
         assert all(advice[text].startswith(start) for text, start in starts.items())
         assert set(list(advice)[-2:]) == {STATED, CHAIR}
-        assert list(dict.fromkeys(one.split()[0] for one in advice.values()))[:3] == ["leans", "not", "perhaps"]
+        kinds = [one.split()[0] for one in advice.values()][:-2]
+        assert kinds == sorted(kinds), "those that lean, what is not covered, and perhaps"
+        said = result.provenance[0].description
+        assert "not covered 3" in said
+        assert f"by {len(JOBS[::2])} judged prompts (given labels)" in said
+        assert said.count("Look first at") == 1
+        assert f"Look first at “{next(iter(advice))}”: {0.5 + sure[0]:.0%} " in said
         assert not any(STATED in name or CHAIR in name for name in rows), "no share where no image is needed"
 
     def test_a_pipeline_that_was_not_judged_is_told(self) -> None:
@@ -175,8 +182,11 @@ class TestAudit:
     ) -> None:
         order = np.random.default_rng(0).permutation(len(judged))
         dealt = judged.assign(male=judged.male.to_numpy()[order], female=judged.female.to_numpy()[order])
-        said = [vldebias.audit(ASKED, "gender", texts=texts, calibration=dealt), result]
-        assert ["hardly better" in one.provenance[0].description for one in said] == [True, False]
+        shares = {kind: 0.4 * judged[kind] + 0.6 * dealt[kind] for kind in ("male", "female")}
+        faint = vldebias.audit(ASKED, "gender", texts=texts, calibration=judged.assign(**shares))
+        assert 0.1 < faint.row("audit", "lean_r2", "none").value < 0.25
+        said = [vldebias.audit(ASKED, "gender", texts=texts, calibration=dealt), faint, result]
+        assert ["hardly better" in one.provenance[0].description for one in said] == [True, False, False]
 
     def test_several_values_sum_to_one(self) -> None:
         values = ("pale", "tan", "dark")
@@ -187,13 +197,16 @@ class TestAudit:
         rows = {text: torch.from_numpy(np.eye(8)[i % 3]) for i, text in enumerate((*values, *group))}
         for i in range(30):
             share = rng.dirichlet((1, 1, 1))
-            rows[f"A photo of a thing{i}."] = torch.from_numpy(np.concatenate([share, 0.1 * rng.standard_normal(5)]))
-            counts.append({"prompt": f"thing{i}", **dict(zip(values, 100 * share, strict=True))})
-        asked = ["A photo of a thing0.", "A photo of a thing1."]
+            concept, text = (f"thing{i} of stone", "A photo of a {}.") if i % 2 else (f"thing{i} with four words", "{}")
+            row = np.concatenate([share, 0.1 * rng.standard_normal(5)])
+            rows[text.format(concept)] = torch.from_numpy(row)  # a concept of four words or more is a prompt
+            counts.append({"prompt": concept, **dict(zip(values, 100 * share, strict=True))})
+        asked = ["thing0 with four words", "A photo of a thing1 of stone."]
         found = vldebias.audit(asked, prompts, texts=rows, calibration=pd.DataFrame(counts))
         shares = [row.value for row in found.rows if row.metric == "predicted_share"]
         assert len(shares) == 6
         assert sum(shares) == pytest.approx(2)
+        assert found.provenance[0].n["calibration prompts"] == 30
 
     def test_what_cannot_be_asked_is_refused(self, texts: Texts, judged: pd.DataFrame, tmp_path: Path) -> None:
         (tmp_path / "p.txt").write_bytes(b"\x89PNG\r\n\x1a\n\x00")
@@ -202,6 +215,11 @@ class TestAudit:
             ([JOBS[0]], {}, "model=, pipe= and texts="),
             (["A photo of a stranger."], {"texts": texts}, "stranger"),
             ([], {"texts": texts}, "one or more"),
+            (
+                [JOBS[0]],
+                {"texts": {one: of for one, of in texts.items() if "wom" not in one and "fem" not in one}},
+                r"\['female'\]",
+            ),
             *((tmp_path / f"{name}.txt", {"texts": texts}, rf"{name}\.txt") for name in ("no such", "p", "q")),
         ):
             with pytest.raises(InvalidInputError, match=said):

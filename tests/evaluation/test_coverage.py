@@ -49,3 +49,12 @@ def test_the_committed_simulation_holds_what_the_documentation_says() -> None:
     assert covered("fourteen groups tied", "worst_group") < 0.05
     assert covered("a worst group of 10 images", "change of worst_group") < 0.92
     assert covered("worst accuracy 0.04, of 50 images", "change of worst_group") < 0.8
+
+
+def test_committed_intervals_of_shares_cover() -> None:
+    """All but MaxSkew of a gallery of 100 of which five are of the rarer group, where resamples repeat those five."""
+    result = Result.read(COMMITTED.with_name("coverage_shares.json"))
+    rows = {(row.task, row.method, row.subset): row.value for row in result.rows if row.metric == "coverage"}
+    assert len(rows) == 4 * (3 * 2 * 3 + 2)  # truths; 30, 100, 300 labels, counted or corrected: share, gap, MaxSkew
+    assert rows.pop(("2 values, skewed", "gallery of 100", "MaxSkew")) > 0.85
+    assert min(rows.values()) >= 0.92

@@ -21,7 +21,7 @@ from vldebias.evaluation.report import grids, lines, render, told
 from vldebias.evaluation.result import Result, TaskResult
 from vldebias.evaluation.retrieval import Gallery
 from vldebias.evaluation.shares import add_shares
-from vldebias.metrics import METRICS, Metric, register_metric
+from vldebias.metrics import METRICS
 from vldebias.metrics.metric import get_metric
 from vldebias.registry import Registry
 
@@ -140,23 +140,10 @@ def test_one_of_shares_and_one_of_rankings_are_measured_too(package: Path) -> No
     assert get_metric("first_group@2").title == "first place goes to the first group@2"
 
 
-def test_a_name_means_one_metric_and_an_unknown_one_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match=r"metric 'gap': .*taken"):
-        register_metric(Metric("gap", "another gap"))
-    with pytest.raises(InvalidInputError, match="kind: expected one of"):
-        Metric("mine", "mine", kind="nonsense")
-    with pytest.raises(InvalidInputError, match="'gap'"):
-        register_metric("gap")  # type: ignore[arg-type]
+def test_none_chance_and_facts_have_no_change_and_intervals_end_at_the_bounds() -> None:
     part = TaskResult(protocol())
     with pytest.raises(InvalidInputError, match=r"metric: expected one of worst_group, .*did you mean 'accuracy'"):
         part.add("acuracy", "none", 0.5, n={})
-    assert get_metric("of_another_package@5", strict=False) == Metric(
-        "of_another_package@5", "of another package@5", "bias"
-    )
-
-
-def test_none_chance_and_facts_have_no_change_and_intervals_end_at_the_bounds() -> None:
-    part = TaskResult(protocol())
     values = {"none": 0.1, "random": 0.2, "cali": 0.3}
     draws = dict.fromkeys(values, np.linspace(-1, 1, 9))
     part.add_draws("gap", values, draws, n={"images": 9})

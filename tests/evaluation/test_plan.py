@@ -1,5 +1,6 @@
 """Plans: pixels are the pipeline's own, an image depends on prompt and seed, runs go on where they stopped."""
 
+import copy
 import json
 import shutil
 import sys
@@ -22,17 +23,19 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
 
-from diffusers import DDIMScheduler
-from diffusers_tiny import own, sd
+from diffusers import DDIMScheduler, StableDiffusionImg2ImgPipeline
+from diffusers_tiny import own, sd, sd3
 
 from vldebias import debias, fit_projection
 from vldebias.edit import Fingerprint
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.plan import GeneratedImages, Plan, PlannedImage, identity
-from vldebias.evaluation.variants import Variant, generate, prepared
-from vldebias.hosts.attachment import attachment_of
+from vldebias.evaluation.variants import Variant, check, generate, prepared
+from vldebias.hosts.attachment import Attachment, attachment_of
+from vldebias.hosts.loading import Loaded
 from vldebias.methods import METHODS, Need
+from vldebias.miniature import load_clip
 from vldebias.pictures import write_png
 from vldebias.prompts import PromptSet, balance_prompts, load_prompts, make_prompt_set
 
@@ -373,3 +376,29 @@ def test_balanced_prompts_are_generated_as_if_written_by_hand_and_others_stay(tm
     expected = sd()(texts, generator=noise, num_inference_steps=2, guidance_scale=3.0, output_type="pil", **SIZE).images
     for one, picture in zip(batch, expected, strict=True):
         assert np.array_equal(np.asarray(picture), pixels(made, one))
+
+
+# ---- checks ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore")  # tiny models are narrow, and merging moves the empty prompt
+def test_a_check_is_right_of_a_sound_host_and_says_what_it_cannot_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _, tokenizer = load_clip()
+
+    def told(host: Any, tokenizer: Any = None) -> dict[str, bool | None]:
+        call = {} if tokenizer else {"num_inference_steps": 2, **SIZE}
+        found = {one.name: one.right for one in check(Loaded(host, "tiny", tokenizer), PEOPLE, **call)}
+        assert attachment_of(host) is None, "an edit is merged or removed"
+        return found
+
+    right = told(copy.deepcopy(model), tokenizer)
+    assert set(right.values()) == {True}
+    assert told(own(sd())) == right
+    unsure = {"merged: as attached": None}
+    assert told(sd3()) == right | unsure
+    assert told(own(sd(StableDiffusionImg2ImgPipeline))) == {"drawn": None} | right | unsure
+    with pytest.raises(InvalidInputError, match="tokenizer"):
+        next(check(Loaded(model, "tiny", str), PEOPLE))
+    monkeypatch.setattr(Attachment, "remove", lambda self: None)
+    steps = check(Loaded(copy.deepcopy(model), "tiny", tokenizer), PEOPLE)
+    assert [next(steps).right for _ in right][5:6] == [False], "a trace that is left"

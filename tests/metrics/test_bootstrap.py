@@ -9,24 +9,15 @@ from scipy import stats
 
 from tests.refusals import refused
 from vldebias.metrics import bootstrap, bootstrap_interval, worst_group_accuracy
-from vldebias.metrics.bootstrap import (
-    percentile_interval,
-    recentred_interval,
-    resampled_counts,
-    resampled_values,
-    resampled_weights,
-    wilson_interval,
-)
+from vldebias.metrics.bootstrap import percentile_interval, recentred_interval, resampled_values, wilson_interval
 
-
-def correlation(a: np.ndarray, b: np.ndarray) -> float:
-    return float(np.corrcoef(a, b)[0, 1])
+counts_of, weights_of = bootstrap.resampled_counts, bootstrap.resampled_weights
 
 
 def test_agrees_with_scipy() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=200)
-    y = x + rng.normal(size=200)
+    y, correlation = x + rng.normal(size=200), lambda a, b: np.corrcoef(a, b)[0, 1]
     for level in (0.95, 0.5):
         how = {"paired": True, "vectorized": False, "method": "percentile", "n_resamples": 3000, "rng": rng}
         theirs = stats.bootstrap((x, y), correlation, confidence_level=level, **how).confidence_interval
@@ -65,26 +56,27 @@ def test_resampled_values_are_those_of_each_alone_on_the_same_resamples() -> Non
 def test_tensors_seeds_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(7).normal(size=(50, 3))
     whole = bootstrap_interval(values)
+    assert whole == bootstrap_interval(values, level=0.95, resamples=2000, seed=0)
     assert whole == bootstrap_interval(torch.tensor(values)) != bootstrap_interval(values, seed=2)
     monkeypatch.setattr(bootstrap, "_BLOCK", 1000)
     assert bootstrap_interval(values) == whole
 
 
 def test_weights_and_counts_are_those_of_drawing_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    (weights,) = resampled_weights(40, 4000, 3, 40)
-    (counts,) = resampled_counts(np.ones((2, 20), int), 4000, seed=3)
+    (weights,) = weights_of(40, 4000, 3, 40)
+    (counts,) = counts_of(np.ones((2, 20), int), 4000, seed=3)
     for drawn in (weights, counts.reshape(4000, 40)):
         assert (drawn.sum(1) == 40).all()
         assert drawn.mean(0) == pytest.approx(1, abs=0.1)
         assert drawn.var() == pytest.approx(1 - 1 / 40, abs=0.02)  # binomial with 40 draws at 1/40
-    (some,) = resampled_weights(40, 4000, 6, 9)  # of some rows those that they have among all
+    (some,) = weights_of(40, 4000, 6, 9)  # of some rows those that they have among all
     for law in (np.sum, np.max, lambda weights, axis: weights[:, 0]):
         assert stats.ks_2samp(law(weights[:, :9], axis=1), law(some, axis=1)).pvalue > 1e-3
-    (fewer,) = resampled_counts(np.array([2, 2]), 20_000, 0, size=3)  # a mean has the variance that a sample's has
+    (fewer,) = counts_of(np.array([2, 2]), 20_000, 0, size=3)  # a mean has the variance that a sample's has
     assert (fewer[:, 0] / 3).var() == pytest.approx(np.array([1, 1, 0, 0]).var(ddof=1) / 4, rel=0.05)
     for name in ("_WEIGHTS", "_BLOCK"):
         monkeypatch.setattr(bootstrap, name, 40 * 7)
-    parts = [*resampled_weights(40, 4000, 3, 40)], [*resampled_counts(np.ones((2, 20), int), 4000, seed=3)]
+    parts = [*weights_of(40, 4000, 3, 40)], [*counts_of(np.ones((2, 20), int), 4000, seed=3)]
     for blocks, whole in zip(parts, (weights, counts), strict=True):
         assert len(blocks) == 572
         assert np.array_equal(np.concatenate(blocks), whole)  # memory does not change the numbers

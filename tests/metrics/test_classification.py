@@ -1,5 +1,6 @@
 """Accuracy by group, AUROC, k-variance and agreement of annotators against other libraries and definitions."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from itertools import permutations
@@ -15,7 +16,10 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, roc_auc_score
 
 from tests.refusals import refused
-from vldebias.metrics import agreement, auroc, group_accuracy, k_variance, worst_group_accuracy
+from vldebias.metrics import METRICS, Metric, agreement, auroc, group_accuracy, k_variance, worst_group_accuracy
+from vldebias.metrics.bootstrap import resampled_counts, wilson_interval
+from vldebias.metrics.classification import Reweighted, accuracy_gap, interval_of, lowest_accuracy, mean_accuracy
+from vldebias.metrics.metric import get_metric, register_metric
 
 NAN = float("nan")
 
@@ -33,6 +37,38 @@ def test_group_accuracy_is_fairlearns_for_any_kind_of_array() -> None:
     assert group_accuracy(torch.tensor(predictions), labels.tolist(), column) == found
 
 
+def test_statistics_of_groups_and_wilsons_interval_where_nothing_varies() -> None:
+    some = [[[6, 2], [4, 8]], [[10, 20], [30, 40]]]  # of each group wrong and right without, by these with a method
+    (low, _), (least, most) = wilson_interval(9, 9), wilson_interval(60, 100)
+    off, on = math.hypot(0.25 * (1 - low), 0.75 * (0.6 - least)), 0.75 * (most - 0.6)
+    for of, cells, value, before, ends in (
+        (lowest_accuracy, [[[0, 0], [9, 0]], [[0, 40], [0, 60]]], 0, 0.6, wilson_interval(0, 9)),
+        (lowest_accuracy, [[[0, 0], [0, 0]], [[0, 40], [0, 60]]], 1, 0.6, wilson_interval(100, 100)),
+        (mean_accuracy, [[[0, 10], [0, 10]], [[0, 0], [0, 20]]], 1, 0.75, wilson_interval(40, 40)),
+        (Reweighted(np.array([0.2, 0.0])), [[[0, 0], [0, 9]], [[3, 0], [0, 6]]], 1, 1, wilson_interval(9, 9)),
+        (Reweighted(np.array([1, 3])), [[[0, 9], [0, 0]], [[40, 0], [0, 60]]], 0.7, 0.45, (0.7 - off, 0.7 + on)),
+        (accuracy_gap, some, 70 / 120 - 0.5, 82 / 120 - 0.6, None),
+        (Reweighted(np.array([1, 0])), [[[0, 1], [1, 0]], [[90, 0], [0, 210]]], 0.5, 0.5, None),  # in some resamples
+    ):
+        (drawn,) = resampled_counts(np.array(cells), 2000, 0)
+        found, interval, change = interval_of(of, np.array(cells), drawn)
+        with np.errstate(invalid="ignore"):
+            after, without = (of(hits, drawn.sum((-1, -2))) for hits in (drawn[..., 1].sum(-1), drawn[:, :, 1].sum(-1)))
+        moved, own = np.nanquantile([after - without, after], [0.025, 0.975], axis=1).T
+        assert (found, *change) == pytest.approx((value, value - before, *moved))
+        assert interval == pytest.approx(ends or tuple(own))
+    hits, sizes = np.array([[1, 0], [1, 0], [1, 0]]), np.array([[2, 0], [2, 1], [1, 0]])
+    assert lowest_accuracy(hits, sizes).tolist() == [0.5, 0, 1]
+    assert Reweighted(np.array([1.0, 3.0]))(hits, sizes).tolist() == [0.5, 0.125, 1]
+
+
+def test_a_metric_is_known_by_its_name_with_its_bounds() -> None:
+    assert (get_metric("max_skew@10").title, get_metric(METRICS["gap"])) == ("MaxSkew@10", get_metric("gap"))
+    assert get_metric("of_another@5", strict=False) == Metric("of_another@5", "of another@5", "bias")
+    bounds = {"share": (0, 1), "fid": (0, math.inf), "lean_r": (-1, 1), "min_skew": (-math.inf, 0)}
+    assert {name: METRICS[name].bounds for name in bounds} == bounds
+
+
 @pytest.mark.parametrize("decimals", [0, 9])
 def test_auroc_is_scikit_learns_and_its_interval_that_of_resampling_each_kind(decimals: int) -> None:
     rng = np.random.default_rng(3)
@@ -46,30 +82,18 @@ def test_auroc_is_scikit_learns_and_its_interval_that_of_resampling_each_kind(de
     assert (found.low, found.high) == pytest.approx(tuple(expected), abs=0.015)
 
 
-RNG = np.random.default_rng(0)
-
-
-def subsets(n: int, k: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Rows of the subsets, by the definition: shuffled once, and dealt."""
-    order = np.random.default_rng(seed).permutation(n).tolist()
-    return [(order[i : i + k], order[i + k : i + 2 * k]) for i in range(0, 2 * k * (n // (2 * k)), 2 * k)]
-
-
 @pytest.mark.parametrize("k", [1, 2, 4, 6])
 def test_k_variance_is_the_cheapest_of_all_matchings(k: int) -> None:
-    points = RNG.normal(size=(13, 3))
-
-    def cheapest(one: np.ndarray, other: np.ndarray) -> float:
-        return min(np.linalg.norm(one - other[list(to)], axis=1).mean() for to in permutations(range(k)))
-
-    expected = np.mean([cheapest(points[a], points[b]) for a, b in subsets(13, k, 5)])
+    points, orders = np.random.default_rng(0).normal(size=(13, 3)), [*map(list, permutations(range(k)))]
+    dealt = points[np.random.default_rng(5).permutation(13)]  # shuffled once, and dealt
+    pairs = [(dealt[i : i + k], dealt[i + k : i + 2 * k]) for i in range(0, 2 * k * (13 // (2 * k)), 2 * k)]
+    expected = np.mean([min(np.linalg.norm(a - b[to], axis=1).mean() for to in orders) for a, b in pairs])
     assert k_variance(points, k=k, seed=5) == pytest.approx(expected, rel=1e-12)
     assert k_variance(points + 2.0**20, k=k, seed=5) == pytest.approx(expected, rel=1e-8)  # far from the origin
-    assert k_variance(points) == k_variance(points, k=6)
+    assert k_variance(points) == k_variance(points, k=6, seed=0)
 
 
-def alpha_of(labels: np.ndarray) -> float:
-    return krippendorff.alpha(labels, level_of_measurement="nominal")
+alpha_of = partial(krippendorff.alpha, level_of_measurement="nominal")
 
 
 @given(st.integers(0, 10_000), st.integers(2, 5), st.integers(1, 9))
@@ -88,7 +112,7 @@ def test_its_interval_is_that_of_drawing_units_one_by_one() -> None:
     labels = rng.integers(0, 2, (3, 40)).astype(float)
     labels[2, rng.random(40) < 0.3] = NAN
     drawn = [alpha_of(labels[:, rng.integers(0, 40, 40)]) for _ in range(1000)]
-    found = agreement(labels).alpha
+    found = agreement(labels, resamples=2000, seed=0).alpha
     assert agreement(torch.tensor(np.nan_to_num(labels, nan=-1)).long()).alpha == found  # a negative code is no answer
     assert (found.low, found.high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])), abs=0.03)
 
@@ -99,6 +123,10 @@ def test_resamples_without_a_second_value_are_left_out() -> None:
 
 
 @refused(
+    *((partial(Metric, "mine", "mine", **{name: of}), (), name) for name, of in (("kind", "x"), ("bounds", (1, 1)))),
+    (partial(Metric, "mine", "mine", of="texts", compute=max), (), "compute"),
+    (register_metric, (Metric("gap", "another"),), "taken"),
+    (get_metric, ("acuracy",), "'accuracy'"),
     (group_accuracy, ([0, 1], [0], [0, 1]), "'labels': 1"),
     (group_accuracy, ([NAN], [0], [0]), "predictions"),
     (group_accuracy, (["0"], [0], [0]), "predictions and labels"),

@@ -139,7 +139,6 @@ def test_a_file_as_people_write_it(tmp_path: Path) -> None:
 
 def test_texts_are_read_of_a_file_that_has_no_images(tmp_path: Path) -> None:
     texts = load_texts(write(tmp_path, text=np.eye(2, 4), prompts=np.array(["a", "b"])))
-    assert texts is not None
     assert (list(texts), texts["b"].tolist()) == (["a", "b"], [0, 1, 0, 0])
     assert load_texts(write(tmp_path, **arrays())) is None
 

@@ -33,7 +33,6 @@ def own(**draws: Any) -> Augmentation:
 
 
 def pixels(image: Tensor) -> Tensor:
-    """Undoes the normalisation."""
     return image * torch.tensor(STD)[:, None, None] + torch.tensor(MEAN)[:, None, None]
 
 

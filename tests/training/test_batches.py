@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import functools
+import multiprocessing
+import os
+import signal
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -22,7 +27,6 @@ from vldebias.training.sampling import Sampler, numpy_generator, torch_generator
 N, PER_EPOCH = 23, 5
 SIZES = st.tuples(st.integers(1, 60), st.integers(1, 7), st.integers(1, 4)).filter(lambda s: s[0] >= s[1] * s[2])
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on a machine with fewer cores
-quiet = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
 
 def mapped(broken: tuple[int, ...] = (), **options: Any) -> MapBatches:
@@ -82,16 +86,16 @@ def test_every_row_of_a_stream_is_read_once_a_pass_by_one_process(
 ) -> None:
     shards = max(min(shards, n), world)
     n = max(n, shards)
-    found = []
+    found, places = [], set[int]()
     for rank in range(world):
         stream = Stream(n, shards=shards)
-        own = sum(
-            n - (shards - 1) * (n // shards) if k == shards - 1 else n // shards for k in range(rank, shards, world)
-        )
+        own = sum(([n // shards] * (shards - 1) + [n - (shards - 1) * (n // shards)])[rank::world])
         source = streamed(stream, batch_size=1, buffer=buffer, seed=seed, rank=rank, world=world, augment=plain)
-        found += numbers(take(source, 0, own))
+        found += numbers(batches := take(source, 0, own))
+        places |= {int(batch.index) for batch in batches}
         assert stream.passed == len(stream.decoded) == own, "no row of another process's shards is looked at"
     assert sorted(found) == list(range(n))
+    assert len(places) == n, "every row has a number of its own"
 
 
 def numbers(found: list[Any]) -> list[int]:
@@ -101,8 +105,10 @@ def numbers(found: list[Any]) -> list[int]:
 
 def test_fewer_shards_than_processes_are_shared_row_by_row() -> None:
     streams = [Stream(N, shards=2) for _ in range(3)]
+    make = functools.partial(streamed, batch_size=1, augment=plain, world=3)
     with pytest.warns(VldebiasWarning, match="2 shards for 3 processes"):
-        sources = [streamed(s, batch_size=1, augment=plain, rank=rank, world=3) for rank, s in enumerate(streams)]
+        sources = [make(streams[0], rank=0)]
+    sources += [make(streams[rank], rank=rank) for rank in (1, 2)]  # one process says it
     own = [[n for shard in (range(11), range(11, N)) for n in shard if (n - shard[0]) % 3 == rank] for rank in range(3)]
     for source, rows in zip(sources, own, strict=True):
         assert sorted(numbers(take(source, 0, len(rows)))) == rows
@@ -122,10 +128,10 @@ def test_a_stream_shuffles_its_blocks_evenly_and_its_shards_anew_in_every_pass()
 
 @pytest.mark.parametrize("kind", BOTH)
 def test_a_batch_is_rows_of_the_data(kind: str) -> None:
-    source = BOTH[kind](augment=plain)
+    source = BOTH[kind](augment=lambda image, generator: torch.cat([plain(image)[:2], jittered(image, generator)[2:]]))
     assert (source.items, source.per_epoch) == ((N, PER_EPOCH) if kind == "pairs" else (None, None))
     epochs = []
-    for first in (0, PER_EPOCH):
+    for epoch, first in enumerate((0, PER_EPOCH)):
         seen = []
         for batch in take(source, first, PER_EPOCH):
             rows = batch.index.tolist()
@@ -133,6 +139,8 @@ def test_a_batch_is_rows_of_the_data(kind: str) -> None:
             assert batch.texts["input_ids"].tolist() == [[row, len(caption(row))] for row in rows]
             assert batch.labels.tolist() == [row % 3 for row in rows]
             assert batch.views is None
+            draws = [torch.rand(3, generator=torch_generator("augmentation", 1, epoch, row, 0))[2] for row in rows]
+            assert (batch.images[:, 2, 0, 0] - 7 / 255).tolist() == pytest.approx([float(draw) for draw in draws])
             seen += rows
         assert len(set(seen)) == 20
         epochs.append(seen)
@@ -152,9 +160,18 @@ def test_batches_are_functions_of_their_number_whatever_the_workers(kind: str, t
 
 
 def test_going_on_decodes_nothing_that_is_passed_over() -> None:
-    stream = Stream(N)
-    take(streamed(stream), 3 * PER_EPOCH + 2, 1)
-    assert len(stream.decoded) == 4
+    stream, looks = Stream(N), list[int]()
+    take(streamed(stream, augment=lambda image, _: looks.append(1) or plain(image)), 3 * PER_EPOCH + 2, 1)
+    assert len(stream.decoded) == len(looks) == 4
+
+
+def test_readers_outlast_the_signals_of_a_scheduler() -> None:
+    with closing(mapped(workers=1).starting(0)) as coming:
+        found = [next(coming)]
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(multiprocessing.active_children()[0].pid or 0, number)
+        found += islice(coming, PER_EPOCH)
+    assert all(same(one, other) for one, other in zip(found, take(mapped(), 0, PER_EPOCH + 1), strict=True))
 
 
 def test_an_image_is_augmented_anew_in_every_epoch_and_view() -> None:
@@ -193,14 +210,15 @@ def test_an_image_with_several_captions_has_another_one_in_each_epoch() -> None:
     assert len({turns[0] for row, turns in said.items() if row % 3 == 2}) > 1, "not all begin with the first"
 
 
-@quiet
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_another_row_takes_the_place_of_a_broken_one(kind: str, workers: int) -> None:
     broken, make = (2, 5, 11), BOTH[kind]
     given: Any = {"broken": broken} if kind == "pairs" else {"stream": Stream(N, broken=broken)}
     source = make(**given, augment=plain, workers=workers)
-    found, replaced = take(source, 0, 4 * PER_EPOCH), 0
+    with pytest.warns(VldebiasWarning, match=r"is replaced \(1 so far\)") as told:
+        found, replaced = take(source, 0, 4 * PER_EPOCH), 0
+    assert len(told) == 1, "then the tenth, and the hundredth"
     assert source.unreadable == {f"id{i}": f"broken {i}" for i in broken}
     for batch, original in zip(found, take(make(augment=plain), 0, 4 * PER_EPOCH), strict=True):
         rows = batch.index.tolist()

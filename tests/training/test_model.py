@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import vldebias
 from eval.miniature.twin import load_transformers_clip
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts.loading import load_host
 from vldebias.hosts.towers import Towers
 from vldebias.miniature import load_clip, weights_dir
@@ -132,13 +132,7 @@ def step(found: Towers) -> dict[str, Tensor]:
     return before
 
 
-SIDES = {
-    "all": (True, True),
-    "text": (False, True),
-    "image": (True, False),
-    "heads": (True, True),
-    "lora": (True, True),
-}
+SIDES = dict.fromkeys(("all", "heads", "lora"), (True, True)) | {"text": (False, True), "image": (True, False)}
 
 
 @pytest.mark.parametrize("scope", SIDES)
@@ -169,6 +163,8 @@ def test_all_is_both_towers_without_what_reaches_no_feature() -> None:
     assert every == text | image
     assert not text & image
     assert heads == {"visual.proj", "text.text_projection"}
+    with pytest.raises(InvalidInputError, match="use scope 'text'"):
+        tune(make("headless"), "heads")
     assert {name for name, _ in make("custom").model.named_parameters()} - every == {"logit_scale"}
     coca = make("coca")
     assert not any(name.startswith("text_decoder.") for name in tune(coca, "all"))
@@ -191,10 +187,12 @@ def test_only_the_last_blocks_learn_and_what_comes_after_them(name: str, blocks:
         assert set(tune(found, "all", last={side: last})) == everything - (own - some)
     with pytest.raises(InvalidInputError, match=f"{side}_blocks: the {side} tower has {blocks} blocks"):
         tune(found, "all", last={side: blocks + 1})
+    found.model.peft_config = {}
+    with pytest.raises(UnsupportedHostError, match="merge them first"):
+        tune(found, "all")
 
 
 def adapted(name: str, **more: Any) -> Towers:
-    """With adapters that do something."""
     found = make(name)
     tune(found, "lora", **more)
     torch.manual_seed(3)
@@ -359,18 +357,16 @@ def test_a_folder_with_other_things_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "thesis.txt").read_text() == "all of it"
 
 
-def unsavable() -> Iterator[tuple[Towers, str, str]]:
+def test_what_could_not_be_saved_is_refused() -> None:
     found, twin = make("small-one"), make("twin")
     other = open_clip.image_transform(32, is_train=False, mean=(0.1, 0.2, 0.3))
-    yield found, "somewhere", "'somewhere' is no open_clip architecture"
-    yield found, "small-wide", "another architecture"
-    yield found, "small-last", "features of texts differ"
-    yield Towers(found.model, found.tokenizer, other), "small-one", "preprocess: .* pixels"
-    yield make("clip"), "small-one", "vocabulary of its own"
-    yield Towers(twin.model, twin.tokenizer, other), "twin", "preprocess: Compose cannot be saved"
-
-
-def test_what_could_not_be_saved_is_refused() -> None:
-    for found, name, said in unsavable():
+    for towers, name, said in (
+        (found, "somewhere", "'somewhere' is no open_clip architecture"),
+        (found, "small-wide", "another architecture"),
+        (found, "small-last", "features of texts differ"),
+        (Towers(found.model, found.tokenizer, other), "small-one", "preprocess: .* pixels"),
+        (make("clip"), "small-one", "vocabulary of its own"),
+        (Towers(twin.model, twin.tokenizer, other), "twin", "preprocess: Compose cannot be saved"),
+    ):
         with pytest.raises(InvalidInputError, match=said):
-            check_savable(found, name=name)
+            check_savable(towers, name=name)

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.functional import normalize as unit
 from training_parts import image_data, letters_of, plain, reader, tiny_image, tiny_towers
 
 from vldebias.data import Labels
@@ -21,10 +22,6 @@ from vldebias.projection import CalibratedProjection
 from vldebias.training.monitor import Monitor
 
 WORDS = ("cat", "dog", "owl", "emu")
-
-
-def unit(features: Tensor) -> Tensor:
-    return features / features.norm(dim=-1, keepdim=True)
 
 
 def naive(towers: Any, images: Tensor, captions: Sequence[str], labels: Sequence[int], texts: Any) -> dict[str, float]:
@@ -119,11 +116,11 @@ def test_rows_without_a_caption_are_left_out_of_retrieval() -> None:
     assert found["positive_score"].nan_to_num(9).tolist() == [1, 9, 1, 9]
 
 
-@pytest.mark.parametrize("broken", ["image", "text"])
-def test_features_that_are_not_finite_give_nan_and_no_hits(broken: str) -> None:
+@pytest.mark.parametrize(("broken", "row", "captions"), [("image", 2, "0123"), ("text", 2, "0123"), ("text", 1, "")])
+def test_features_that_are_not_finite_give_nan_and_no_hits(broken: str, row: int, captions: str) -> None:
     tables = {"image": torch.eye(4), "text": torch.eye(4)}
-    tables[broken][2] = torch.nan
-    monitor = Monitor(places(4), captions="0123", labels=torch.tensor([0, 1, 0, 1]), class_texts="01")
+    tables[broken][row] = torch.nan
+    monitor = Monitor(places(4), captions=captions, labels=torch.tensor([0, 1, 0, 1]), class_texts="01")
     assert all(math.isnan(value) for value in monitor(table(tables["image"], tables["text"])).values())
 
 

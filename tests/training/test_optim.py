@@ -1,4 +1,4 @@
-"""What moves the weights: sharp gradients, averages, the learning rate."""
+"""What moves the weights: sharp gradients and averages."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from contextlib import suppress
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from vldebias.losses import GlobalContrastiveLoss
 from vldebias.training.optim import Average, climbed, still
-from vldebias.training.settings import LoopSettings
 
 methods = pytest.mark.parametrize("method", ["sam", "asam"])
 
@@ -200,14 +197,3 @@ def test_a_mean_of_half_precision_still_moves() -> None:
     assert average.means["weight"].item() == pytest.approx(2 - 0.999**10, rel=1e-5)
     with average.applied():
         assert weight.dtype == torch.bfloat16
-
-
-@given(steps=st.integers(1, 400), warmup=st.floats(0, 0.9))
-def test_it_rises_then_falls_to_the_end(steps: int, warmup: float) -> None:
-    chosen = LoopSettings(steps=steps, lr=1.0, warmup=warmup)
-    rates = [chosen.rate(step, steps) for step in range(steps)]
-    top = rates.index(max(rates))
-    assert rates[: top + 1] == sorted(rates[: top + 1])
-    assert all(a >= b - 1e-12 for a, b in zip(rates[top:], rates[top + 1 :], strict=False))
-    assert all(0 <= rate <= 1 + 1e-12 for rate in rates)
-    assert rates[0] > 0

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from tests.refusals import refused
 from vldebias.errors import InvalidInputError
@@ -21,6 +22,7 @@ def test_every_setting_has_one_group_and_a_description() -> None:
 
 def test_a_file_and_flags_mean_the_same_and_flags_come_first(tmp_path: Path) -> None:
     given: dict[str, Any] = {"loss": "rince", "q": 0.3, "steps": 7, "flip": True, "lr": 1e-4}
+    assert yaml.safe_load(load_settings(**given).as_yaml()) == given
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump(given))
     assert load_settings(path) == load_settings(**given)
@@ -28,6 +30,41 @@ def test_a_file_and_flags_mean_the_same_and_flags_come_first(tmp_path: Path) -> 
     both = load_settings(path, q=0.7, steps=5)
     assert (both.q, both.steps, both.epochs) == (0.7, 5, None), "one length replaces the other"
     assert load_settings(path, q=0.7).epochs == 3
+    unsaid = load_settings()
+    assert (unsaid.epochs, unsaid.steps, unsaid.flip, unsaid.score_pairs) == (10, None, False, True)
+    heads, lora, scratch = (load_settings(preset=name) for name in ("heads", "lora", "scratch"))
+    assert (heads.tune, heads.lr, heads.epochs, lora.tune, lora.lr, lora.epochs) == ("heads", 1e-4, 2, "lora", 1e-4, 1)
+    assert (scratch.temperature, scratch.weight_decay, scratch.epochs) == (0.1, 0.05, 30)
+    other = load_settings(preset="scratch", loss="rince", steps=3)
+    assert (scratch.learn_temperature, other.learn_temperature, other.lr, other.epochs) == (True, False, 1e-3, None)
+
+
+RANGES = {
+    "[1, inf)": "lora_rank shuffle_buffer items val_items chunk_size steps accumulation eval_every",
+    "[0, inf)": "image_blocks text_blocks beta weight_decay save_every workers seed",
+    "(0, inf)": "temperature popularity_lr group_dro_step epochs lr clip_norm rho",
+    "[0, 1]": "jitter caption_noise spread_alpha gce_q fourier",
+    "(0, 1]": "crop_scale keep q q_start lam wise_ft",
+    "[0, 1)": "tau_plus smoothing warmup",
+    "(0, 1)": "ema",
+    "[2, inf)": "batch_size",
+}
+
+
+@pytest.mark.parametrize("interval", RANGES)
+def test_every_number_has_its_range(interval: str) -> None:
+    def fits(name: str, value: float) -> bool:
+        try:
+            next(group for group in GROUPS.values() if name in group.model_fields)(**{name: value})
+        except ValidationError as error:
+            return all(one["loc"] != (name,) for one in error.errors())
+        return True
+
+    low, high = (float(end) for end in interval[1:-1].split(","))
+    for name in RANGES[interval].split():
+        assert (fits(name, low - 1), fits(name, low)) == (False, interval[0] == "[")
+        assert interval[0] == "[" or fits(name, 0.5)
+        assert high > 1 or (fits(name, 1.0), fits(name, 1.5)) == (interval[-1] == "]", False)
 
 
 def test_the_identity_of_a_run_is_all_but_what_changes_no_weight() -> None:
@@ -54,11 +91,20 @@ def test_the_precision_is_that_of_the_launch_unless_it_is_set(name: str, monkeyp
     ({"q": 1.5}, "q: .*less than or equal to 1.* got 1.5"),
     ({"steps": 1, "epochs": 1.0}, "expected either epochs or steps"),
     ({"loss": "rince", "learn_temperature": True}, "learn_temperature"),
-    ({"loss": "spread", "spread_alpha": 1.5}, "spread_alpha: .*less than or equal to 1"),
     ({"lr": float("nan")}, "lr: .*finite"),
     ({"streaming": True}, "streaming True goes with data of your own"),
     ({"data": "folder", "items": 3}, "items 3 goes with data: birds or portraits"),
     ({"caption_noise": 0.2, "views": "two"}, "caption_noise 0.2 goes with captions"),
+    ({"lora_rank": 4}, "lora_rank 4 goes with tune: lora"),
+    ({"tune": "text", "image_blocks": 1}, "image_blocks 1 goes with tune: all or image"),
+    ({"tune": "image", "text_blocks": 1}, "text_blocks 1 goes with tune: all or text"),
+    ({"pretrained": "openai"}, "pretrained 'openai' goes with an open_clip architecture as model"),
+    ({"data": "x", "label": "y", "caption": "c", "caption_template": "{}"}, "caption 'c' goes with captions of data"),
+    ({"caption_template": "a {}"}, "caption_template 'a {}' goes with label"),
+    ({"keep": 0.5, "score_pairs": False}, "keep 0.5 goes with score_pairs"),
+    ({"group_dro_step": 0.5}, "group_dro_step 0.5 goes with group_dro"),
+    ({"rho": 0.5}, "rho 0.5 goes with sharpness"),
+    ({"preset": "warm"}, "preset: expected heads, lora, scratch, got 'warm'"),
     ({"negatives": "step"}, "negatives 'step' goes with accumulation"),
     ({"data": "folder", "group": "place"}, "group 'place' goes with held-out data"),
     ({"data": "folder", "split": "a", "val_split": "a"}, "val_split 'a' is the split that is learned from"),

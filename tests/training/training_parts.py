@@ -123,9 +123,6 @@ class Stream:
     without_caption: Sequence[int] = ()
     names: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"kind": NAMES})
     name: str = "stream"
-    split: str = "train"
-    fingerprint: str = "x"
-    about: Mapping[str, Any] = field(default_factory=dict)
     decoded: list[int] = field(default_factory=list)
     passed: int = 0
     shards: int = 1

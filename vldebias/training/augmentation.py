@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vldebias.errors import InvalidInputError, need
+from vldebias.errors import need
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -63,12 +63,12 @@ class Augmentation:
             area = height * width * _uniform(self.crop, 1, generator)
             ratio = math.exp(_uniform(math.log(RATIO[0]), math.log(RATIO[1]), generator))
             w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-            if 0 < w <= width and 0 < h <= height:
+            if w and h and w <= width and h <= height:
                 top, left = (int(torch.randint(last + 1, (), generator=generator)) for last in (height - h, width - w))
                 return top, left, h, w
         w = min(width, round(height * RATIO[1]))
         h = min(height, round(width / RATIO[0]))
-        return (height - h) // 2, (width - w) // 2, max(h, 1), max(w, 1)
+        return (height - h) // 2, (width - w) // 2, h, w
 
 
 def _uniform(low: float, high: float, generator: torch.Generator) -> float:
@@ -86,8 +86,6 @@ def most_similar(features: Tensor, source: Tensor | None = None) -> Tensor:
         cosines = (rows @ rows.T).fill_diagonal_(-torch.inf)
         if source is not None:
             cosines[source[:, None] == source] = -torch.inf
-        if bool((cosines == -torch.inf).all()):
-            raise InvalidInputError(f"expected rows of two images or more to mix, got {len(features)} of one")
         return cosines.argmax(dim=1)
 
 
@@ -100,10 +98,8 @@ def mix_amplitudes(images: Tensor, partner: Tensor, weight: Tensor) -> Tensor:
 
     images: (b, c, h, w). partner: (b,) integers, which image each is mixed with. weight: (b,) w in [0, 1].
     """
-    with torch.autocast(images.device.type, enabled=False):
-        spectrum = torch.fft.rfft2(images.to(torch.promote_types(images.dtype, torch.float32)))
-        amplitude = spectrum.abs()
-        w = weight.to(amplitude)[:, None, None, None]
-        mixed = torch.lerp(amplitude, amplitude[partner], w)
-        phase = torch.where(amplitude > 0, spectrum / amplitude, 1.0)
-        return torch.fft.irfft2(mixed * phase, s=images.shape[-2:]).to(images.dtype)
+    spectrum = torch.fft.rfft2(images.to(torch.promote_types(images.dtype, torch.float32)))
+    amplitude = spectrum.abs()
+    mixed = torch.lerp(amplitude, amplitude[partner], weight.to(amplitude)[:, None, None, None])
+    phase = torch.where(amplitude > 0, spectrum / amplitude, 1.0)
+    return torch.fft.irfft2(mixed * phase, s=images.shape[-2:]).to(images.dtype)

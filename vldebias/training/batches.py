@@ -165,8 +165,6 @@ class MapBatches(Batches, Dataset[dict[str, Any]]):
 
     def __init__(self, pairs: Pairs, augment: Augment, **options: Any) -> None:
         super().__init__(pairs.name, augment, **options)
-        if self.tokenize is not None and not pairs.captions:
-            raise InvalidInputError(f"{pairs.name}: has no captions; expected some, or two views (tokenize=None)")
         self.pairs = pairs
         self.sampler = Sampler(pairs.items, self.batch_size, self.seed, self.rank, self.world)
         self.items, self.per_epoch = pairs.items, self.sampler.per_epoch
@@ -238,7 +236,7 @@ class StreamBatches(Batches):
     """
 
     def __init__(
-        self, stream: ImageStream, augment: Augment, *, label: str | None = None, buffer: int = 1000, **options: Any
+        self, stream: ImageStream, augment: Augment, *, label: str | None = None, buffer: int, **options: Any
     ) -> None:
         super().__init__(stream.name, augment, **options)
         if label is not None and label not in stream.names:
@@ -273,13 +271,13 @@ class StreamBatches(Batches):
         """Yield the epoch and the undecoded rows of every micro-batch."""
         epoch = 0
         while True:
-            held, made = list[_Row](), 0
+            held, made = list[_Row](), False
             for shard in numpy_generator("shards", self.seed, epoch).permutation(self.shards).tolist():
                 for block in self._blocks(epoch, shard):
                     held += block
                     while len(held) >= self.batch_size:
                         yield epoch, held[: self.batch_size]
-                        held, made = held[self.batch_size :], made + 1
+                        held, made = held[self.batch_size :], True
             if not made:
                 remedy = f"lower batch_size {self.batch_size}" if held else CAPTIONS_WANTED
                 raise InvalidInputError(f"{self.name}: {len(held)} rows with captions make no batch; {remedy}")

@@ -103,7 +103,7 @@ def fit(
             for step in range(first, steps):
                 begun = time.monotonic()
                 loss = run.update(step, [next(micro) for _ in range(settings.accumulation)])
-                entry: Entry = {"step": step, "loss": loss, "lr": run.optimizer.param_groups[0]["lr"]}
+                entry: Entry = {"step": step, "loss": loss, "lr": settings.rate(step, steps)}
                 entry |= {"temperature": trainee.objective.temperature, "seconds": time.monotonic() - begun}
                 every = settings.eval_every or math.ceil(steps / 10)
                 if monitor is not None and ((step + 1) % every == 0 or step + 1 == steps):
@@ -226,7 +226,7 @@ class Run:
         own = [parameter for parameter in objective.parameters() if parameter.requires_grad]
         with self._autocast():
             loss = objective(**every, batch=Batch.joined(micro))
-        slopes = torch.autograd.grad(loss, [*every.values(), *own], materialize_grads=True)
+        slopes = torch.autograd.grad(loss, [*every.values(), *own])
         wanted = zip(*(slope.split(sizes) for slope in slopes[: len(every)]), strict=True)
         for number, (batch, pulls) in enumerate(zip(micro, wanted, strict=True)):
             last = number == len(micro) - 1

@@ -132,7 +132,7 @@ class Monitor:
         template: the text of a class, with {} for its name, whose "_" is read as a space, and the article that fits.
         limit: largest number of images, sampled at random; recall falls with it, so compare figures of one limit.
         """
-        if limit is not None and limit < len(data):  # in the order of the data
+        if limit is not None:  # in the order of the data
             data = data[np.sort(np.random.default_rng(0).permutation(len(data))[:limit])]
         asked, skipped = dict[str, Any](), dict[int, str]()
         if label is not None:

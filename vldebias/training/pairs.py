@@ -114,7 +114,7 @@ class Pairs:
         the same seed the rows that were replaced still are, by the same.
         """
         generator = numpy_generator("mixture noise", seed)
-        replaced, others = generator.random(n) < eta, generator.integers(max(n, 1), size=n)
+        replaced, others = generator.random(n) < eta, generator.integers(n, size=n)
         return np.where(replaced, others, np.arange(n))
 
 

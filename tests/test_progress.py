@@ -16,7 +16,7 @@ def console(*, terminal: bool) -> tuple[Console, io.StringIO]:
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_bars_steps_and_lines_are_shown(terminal: bool) -> None:
-    on, file = console(terminal=terminal)
+    (on, file), long = console(terminal=terminal), 90 * "."
     with Progress(on) as progress:
         with progress:  # one that runs is handed down and ended by who began it
             pass
@@ -26,9 +26,9 @@ def test_bars_steps_and_lines_are_shown(terminal: bool) -> None:
         with progress.bar("loading") as advance:
             advance(0, "weights")
         assert list(progress.track(iter("xyz"), 3, description="c")) == ["x", "y", "z"]
-        progress.say("a line with [/b] in it")
+        progress.say(f"a line with [/b] in it{long}")
     text = file.getvalue()
-    for shown in ("drawing [b] (2 of 6 there already): loss [1]", "4/4", "3/3", "a line with [/b] in it\n"):
+    for shown in ("drawing [b] (2 of 6 there already): loss [1]", "4/4", "3/3", f"a line with [/b] in it{long}\n"):
         assert shown in text
     assert "already): 1 of 4" not in text
     assert "weights" not in text.splitlines()[-1]

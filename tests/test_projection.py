@@ -288,6 +288,8 @@ def test_refused_groups_embeddings_and_strengths() -> None:
 def test_method_rank_and_repr() -> None:
     assert [fit(S8).method, fit(S8, A8).method, fit(None, A8).method] == ["cali", "orth-cali", "orth"]
     assert [fit(S8).rank, fit(S8, A8).rank, fit(None, A8).rank] == [3, 5, 2]
+    assert CalibratedProjection.solve([S8[:, 0]]).lam == 1000.0
+    assert CalibratedProjection.identity(8).spurious_rank == 0
     assert repr(fit(S8)) == "CalibratedProjection(cali, lam=1000.0, rank=3, dim 8, space unknown, model unknown)"
 
 

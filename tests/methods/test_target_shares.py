@@ -14,7 +14,6 @@ from tests.methods.made import normal
 from tests.refusals import refused
 from vldebias.api import fit_shares
 from vldebias.hosts import Host, TextTable, resolve
-from vldebias.methods.method import LAM_OF_MODELS
 from vldebias.methods.target_shares import TargetShares
 from vldebias.prompts import PromptSet, load_prompts
 
@@ -41,7 +40,7 @@ def fit(images: Any, shares: Any = None, groups: int = 2, **how: Any) -> TargetS
 def test_covariances_are_those_of_the_pseudo_groups() -> None:
     images, _ = crowd(300, seed=0, noise=0.5)
     found, value = fit(list(images.split(7))), (images @ EYE[:2].T).argmax(1)
-    assert found.lam == LAM_OF_MODELS
+    assert found.lam == 1000.0
     for g in (0, 1):
         torch.testing.assert_close(found.covariances[g], torch.cov(images[value == g].T, correction=0))
 

@@ -131,7 +131,6 @@ def prepare(image: Image.Image) -> Pixels:
 
 
 def small(index: int) -> Image.Image:
-    """A 2 x 2 image of small numbers that follow from the index."""
     return Image.fromarray(np.random.default_rng(index).integers(0, 16, (2, 2, 3), dtype=np.uint8))
 
 
@@ -161,12 +160,10 @@ def make_data(n: int, bad: Collection[int] = (), *, error: Callable[[int], OSErr
 
 
 def embed(data: Any, encoder: Counting, folder: Path, **options: Any) -> Embeddings:
-    """Without a bar."""
     return embed_images(data, encoder.encoder, folder, progress=SILENT, **options)
 
 
 def naive(rows: Sequence[int], seed: int = 0) -> np.ndarray:
-    """The features one by one, without batches, threads, shards or files."""
     linear = Tower(seed).linear
     with torch.no_grad():
         features = [linear(prepare(small(i))["pixel_values"])[0].numpy() for i in rows]
@@ -174,7 +171,6 @@ def naive(rows: Sequence[int], seed: int = 0) -> np.ndarray:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Path below `folder` -> bytes."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 

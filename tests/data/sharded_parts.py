@@ -38,7 +38,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def figures(task: str, images: Any, **more: Any) -> list[Measurement]:
-    """The rows of a result: values, intervals and counts as they are, to the digit."""
     settings = {"methods": ["none", "orth-cali", "cali", "equalise"], "resamples": 40, "reference": REFERENCE}
     given: dict[str, Any] = {**settings, "labels": LABELS[task], **SETTINGS[task], **more}
     return vldebias.evaluate(TEXTS, images, task=task, **given).rows

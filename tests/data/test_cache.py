@@ -109,7 +109,6 @@ def test_a_damaged_shard_is_named_set_aside_and_computed_again(damage: str, tmp_
 
 
 def test_a_shard_of_another_size_is_set_aside(tmp_path: Path) -> None:
-    """Its last rows are those of the next one."""
     for size in (4, 3):
         embed(make_data(6), Counting(), tmp_path / str(size), shard_size=size)
     shards(tmp_path / "4")[0].replace(shards(tmp_path / "3")[0])

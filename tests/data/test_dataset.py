@@ -11,17 +11,39 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import torch
 from data_parts import picture, save
 
-from vldebias.data import ImageData, Labels, check_images, describe, file_images
+from tests.refusals import refused
+from vldebias.data import Embeddings, ImageData, Labels, check_images, describe, file_images
+from vldebias.data.cache import embed_images
 from vldebias.data.dataset import fingerprint_files
+from vldebias.data.embeddings import save_embeddings
+from vldebias.data.suspects import Suspects
 from vldebias.errors import InvalidInputError
 
 
 def make(**changes: Any) -> ImageData:
     labels = {"label": Labels.of(["x", "y", None])}
     fields: dict[str, Any] = {"read": picture, "labels": labels, "fingerprint": "f", "captions": ("A", "B", "C")}
-    return ImageData(name="tiny", split="test", ids=("a", "b", "c"), **fields | changes)
+    return ImageData(name="tiny", split="test", **{"ids": ("a", "b", "c")} | fields | changes)
+
+
+@refused(
+    (lambda: make().column("size"), r"tiny: no column 'size'; there are \['label'\]"),
+    (lambda: make(ids=("a", "b", "a")), "tiny: 1 ids are there more than once"),
+    (lambda: make(captions=("A",)), r"tiny: expected 3 rows in every column, got \{'captions': 1\}"),
+    (lambda: file_images("own", "test", Path(), [], {}), "own: no images in split 'test'"),
+    (lambda: embed_images(iter(()), Any), "data: expected images that can be read in any order, got"),
+    (lambda: embed_images(make(), Any, dtype="int8"), "dtype: expected one of float16, bfloat16, float32, got 'int8'"),
+    (lambda: embed_images(make(), Any, workers=-1), "shard_size, batch_size, workers: got 1024, 64, -1"),
+    (lambda: Embeddings.of([[1.0], [1.0, 2.0]]), r"features: expected numbers \(n, d\)"),
+    (lambda: Embeddings.of([[1.0]]).unit.top(torch.ones(1, 1), 2), r"queries, k: \(1, 1\) and 2 do not fit"),
+    (lambda: save_embeddings("file.npy", Embeddings.of([[1.0]])), r"file.npy: expected a path in \.npz"),
+    (lambda: Suspects(np.array([np.nan]), ("a",)), r"scores: expected \(1,\), some of them finite"),
+)
+def test_what_does_not_fit_is_refused(call: Any) -> None:
+    call()
 
 
 def test_rows_keep_what_belongs_together() -> None:

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vldebias.data import UNKNOWN, Embeddings, Labels, load_embeddings, load_texts, save_embeddings
+from vldebias.data import UNKNOWN, Embeddings, Labels, load_embeddings, load_texts, open_embeddings, save_embeddings
 from vldebias.errors import InvalidInputError
 
 
@@ -119,22 +119,20 @@ def test_a_file_as_people_write_it(tmp_path: Path) -> None:
             "names.g": np.array(["b", "a", "none of them"]),
             "text": np.array([[1, 0, 0, 0], [1, 1e-5, 0, 0]], dtype=np.float32),
             "prompts": np.array(["a", "a"]),
+            **dict.fromkeys(("other", "extra"), np.ones(2)),
         },
     )
-    found, texts = load_embeddings(path)
+    found, texts = open_embeddings(path)
     assert list(texts or ()) == ["a"]  # twice with the same embedding
     assert found.ids == ("x.jpg", "y.jpg", "z.jpg")
     assert found.captions == ("one", "two", "drei ü")
     assert found.column("gender").counts == {"female": 1, "male": 1}
-    assert found.column("place").names == ("land", "water")
-    assert found.column("place").codes.tolist() == [1, 0, UNKNOWN]
-    assert found.column("year").names == ("-1", "204", "1999")
-    assert found.column("year").codes.tolist() == [2, 0, 1]
-    assert found.column("smiling").codes.tolist() == [1, 0, 1]
-    assert found.column("smiling").names == ("no", "yes")
-    assert found.column("g").names == ("b", "a", "none of them")
-    assert found.column("g").codes.tolist() == [0, 1, 0]
-    assert found.about == {"file": str(path)}
+    place, year, smiling, g = ((one.names, one.codes.tolist()) for one in list(found.labels.values())[1:])
+    assert place == (("land", "water"), [1, 0, UNKNOWN])
+    assert year == (("-1", "204", "1999"), [2, 0, 1])
+    assert smiling == (("no", "yes"), [1, 0, 1])
+    assert g == (("b", "a", "none of them"), [0, 1, 0])
+    assert found.about == {"file": str(path), "ignored": ["extra", "other"]}
 
 
 def test_texts_are_read_of_a_file_that_has_no_images(tmp_path: Path) -> None:

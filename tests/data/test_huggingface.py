@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from data_parts import as_bytes, picture, save
 
-from vldebias.data import ImageData, ImageStream, open_data
+from vldebias.data import ImageData, open_data
 from vldebias.errors import InvalidInputError
 
 datasets = pytest.importorskip("datasets")
@@ -20,19 +20,16 @@ pytestmark = pytest.mark.usefixtures("hf_cache")
 BOTH = pytest.mark.parametrize("streaming", [False, True])
 N = 5
 CODES = [0, 1, -1, 1, -1]
-Rows = list[tuple[str, str, Any]]
 
 
 def opened(root: Any, *split: str, **options: Any) -> Any:
     return open_data("huggingface", root, *split, **options)
 
 
-def rows_of(data: Any) -> Rows:
-    """Id, caption and image of every row."""
+def rows_of(data: Any) -> list[tuple[str, str, Any]]:
     if isinstance(data, ImageData):
         captions = data.captions or [""] * len(data)
         return [(data.ids[i], captions[i], data.read(i)) for i in range(len(data))]
-    assert isinstance(data, ImageStream)
     return [(record.id, record.caption or "", record.read()) for record in data.records()]
 
 

@@ -31,17 +31,13 @@ def cut(at: list[int]) -> list[np.ndarray]:
     return np.split(SMALL, sorted(at))
 
 
-def in_memory(parts: list[np.ndarray], folder: Path) -> Shards:
-    return Shards(parts)
-
-
 def in_npy(parts: list[np.ndarray], folder: Path) -> Shards:
     for i, part in enumerate(parts):
         np.save(folder / f"{i}.npy", part)
     return Shards.open(f"{folder}/*.npy")
 
 
-KINDS = {"memory": in_memory, "npy": in_npy}
+KINDS: dict[str, Any] = {"memory": lambda parts, _: Shards(parts), "npy": in_npy}
 SOME = {
     "slice": slice(20, 290, 7),
     "negative": np.array([-1, 5, -300]),
@@ -128,7 +124,6 @@ def test_a_large_file_is_several_parts_and_numbers_sort_as_numbers(
 
 @pytest.mark.parametrize("n", [40, 50, 30, 0])
 def test_a_file_that_was_changed_meanwhile_is_refused(n: int, tmp_path: Path) -> None:
-    """Another of the same shape, a longer one, a shorter one, none."""
     shards = in_npy(cut([40, 80]), tmp_path)
     path = sorted(tmp_path.iterdir())[1]
     first = shards[:]

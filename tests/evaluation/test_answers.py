@@ -29,7 +29,8 @@ def test_the_last_answer_counts_and_nothing_is_rewritten(log: AnnotationLog, mon
     assert len(synced) == 2  # the file, and the folder that has a new name
     log.append("a.png", "ada", "gender", CANNOT_TELL)
     log.append("a.png", "bob", "gender", "male")
-    assert log.path.read_bytes().startswith(before)
+    assert (log.path.read_bytes().startswith(before), log.path.read_bytes().count(b"\n")) == (True, 3)
+    assert b"null" not in before
     assert {key: answer.value for key, answer in log.answers().items()} == {
         ("ada", "a.png", "gender"): CANNOT_TELL,
         ("bob", "a.png", "gender"): "male",
@@ -98,7 +99,8 @@ def test_a_full_disk_leaves_the_file_as_it_was(log: AnnotationLog, monkeypatch) 
 
 @pytest.mark.parametrize(
     "change",
-    [{"image": "/etc/passwd"}, {"image": "../x"}, {"image": "a\\b"}, {"value": " a"}, {"seconds": -1.0}],
+    [{"image": "/etc/passwd"}, {"image": "../x"}, {"image": "a\\b"}, {"value": " a"}, {"seconds": -1.0}]
+    + [{name: float("inf")} for name in ("weight", "seconds")],
 )
 def test_what_the_file_may_not_hold_is_not_written(log: AnnotationLog, change: dict) -> None:
     given = {"image": "a.png", "annotator": "ada", "attribute": "gender", "value": "male"} | change

@@ -127,7 +127,7 @@ def test_the_validation_split_chooses_c_by_the_worst_group() -> None:
     found = {c: VAL.accuracy(fit("erm-linear", TRAIN, candidates=[c]).logits(VAL.features)) for c in candidates}
     best = max(sorted(candidates), key=lambda c: (found[c].worst, found[c].average))
     assert len({one.worst for one in found.values()}) > 1
-    assert (chosen["c"], chosen["val_worst_group"]) == (best, found[best].worst)
+    assert (chosen["c"], chosen["val_worst_group"], chosen["alpha"]) == (best, found[best].worst, 1)
 
 
 def test_wise_ft_goes_from_zero_shot_to_the_probe() -> None:
@@ -193,6 +193,9 @@ def test_the_best_epoch_is_kept_and_patience_ends_training() -> None:
     assert (before.worst, before.average) < (after.worst, after.average)
     assert 1 < epoch < 12
     assert fit("erm-adapter", TRAIN, epochs=12, patience=1, **how).chosen["epoch"] <= epoch
+    assert fit("erm-adapter", TRAIN, epochs=12, patience=epoch, **how).chosen["epoch"] == epoch
+    assert fit("erm-adapter", TRAIN, epochs=3, rate=0.0, hidden=16).chosen["epoch"] == 1, "the earliest on a tie"
+    assert not best.logits(VAL.features).requires_grad
 
 
 def data(classes: int, n: int = 90, dim: int = 6) -> tuple[Tensor, NDArray[np.int64]]:
@@ -200,7 +203,7 @@ def data(classes: int, n: int = 90, dim: int = 6) -> tuple[Tensor, NDArray[np.in
     draw = np.random.default_rng(classes)
     labels = draw.integers(0, classes, n)
     centres = draw.normal(size=(classes, dim))
-    scales = np.array([0.1, 0.5, 1, 2, 3, 1.0])
+    scales = np.array([0.02, 0.5, 1, 2, 3, 1.0])
     return torch.from_numpy((centres[labels] + 1.5 * draw.normal(size=(n, dim)) + 1) * scales), labels
 
 

@@ -57,6 +57,7 @@ class TestReaders:
         assert sum(one.accuracy <= one.limit for one in read) >= 6
         found = readable(rows, codes)
         assert 0.5 < found.limit < 0.6 < 0.9 < found.accuracy
+        assert np.array_equal(found.draws, readable(rows, codes, seed=0, resamples=2000).draws)
         low, high = np.percentile(found.draws, (2.5, 97.5))
         assert low < found.accuracy < high < low + 0.08
 
@@ -177,6 +178,18 @@ class TestDiagnose:
         found = vldebias.diagnose(np.repeat(np.eye(5)[:2], 30, 0), ["a"] * 30 + ["b"] * 30)
         metrics = {row.metric for row in found.rows if np.isfinite(row.value)}
         assert {"margin", "gn_margin", "k_variance"} <= metrics == {row.metric for row in found.rows}
+        assert (found.provenance[0].seeds, 0 <= found.seconds < 600) == ([0], True)
+
+    def test_margins_of_a_given_head_are_medians_with_their_quartiles(self, world: Any) -> None:
+        data, head = world[0], nn.Linear(16, 2)
+        found, codes = vldebias.diagnose(data, "smile", head=head), data.column("smile").codes
+        of, variance = margins(head, data.unit[:], codes)
+        for code, name in enumerate(data.column("smile").names):
+            for metric, each in of.items():
+                row = found.row("diagnose", metric, "none", subset=name)
+                quartiles = np.percentile(each[codes == code], (25, 50, 75))
+                assert (row.interval[0], row.value, row.interval[1]) == pytest.approx(tuple(quartiles))
+            assert found.row("diagnose", "k_variance", "none", subset=name).value == pytest.approx(variance[code])
 
     def test_removed_is_said_of_a_method_alone_and_only_where_a_linear_probe_is_at_chance(self, world: Any) -> None:
         data, texts = world
@@ -195,6 +208,8 @@ class TestDiagnose:
         for labels in (np.zeros(60, int), np.r_[np.zeros(56, int), 1, 1, 1, 1], np.arange(59)):
             with pytest.raises(InvalidInputError, match="labels"):
                 readable(clusters[0], labels)
+        with pytest.raises(InvalidInputError, match="finite"):
+            readable(clusters[0] * torch.inf, clusters[1])
         for columns, codes in ((4, clusters[1]), (5, np.r_[np.zeros(59, int), 1])):
             with pytest.raises(InvalidInputError, match="head"):
                 margins((np.ones((3, columns)), np.ones(3)), clusters[0], codes)
@@ -215,6 +230,10 @@ class TestDiagnose:
             assert row.n == {"images": len(mine)}
         suspect = result.row("diagnose", "suspect_labels", "none").value
         assert suspect == pytest.approx((listed.confidence < 0).mean())
+        worst = min(rows.values(), key=lambda row: row.value)
+        told = f"Worst group by gender: {worst.subset}, {worst.n['images']} images, {worst.value:.0%} right (all: "
+        for said in ("a linear probe predicts it in", told, f"{round(300 * suspect)} of 300 labels fit another class"):
+            assert said in result.provenance[0].description
         hidden = vldebias.diagnose(data, "smile", texts=texts, prompts="gender", seed=1)
         assert {row.subset for row in hidden.rows if row.metric == "accuracy"} == set(rows)
 

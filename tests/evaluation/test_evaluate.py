@@ -228,6 +228,7 @@ def test_groups_find_their_columns_by_name_and_leave_out_what_is_unknown() -> No
         ({"task": "group"}, "'groups'"),
         ({"priror": "uniform"}, "'prior'"),
         ({"queries": []}, "queries: "),
+        ({"prompts": None}, "prompts: expected a prompt set"),
         ({"classes": {"shoes": {"boot": "a boot"}}}, "shoes"),
         ({"prompts": {"gender": GENDER, "rcae": GENDER}}, "rcae"),
         ({"images": None}, "images"),

@@ -15,6 +15,7 @@ from vldebias.evaluation import evaluate
 from vldebias.evaluation.judges import Judge, MiniatureJudge
 from vldebias.evaluation.plan import OTHERS, GeneratedImages
 from vldebias.evaluation.result import Result, TaskResult
+from vldebias.evaluation.task import Session
 from vldebias.evaluation.variants import CELL, GAP, HEAD, LABEL
 from vldebias.hosts.loading import Loaded
 from vldebias.metrics import discrepancy
@@ -202,11 +203,29 @@ def test_the_methods_and_saved_edits_of_the_user_are_variants(tmp_path: Path) ->
     saved = found["mine"].planned
     assert (saved["method"], saved["lam"], saved["sets"]) == ("cali", 3.0, {"professions-gender": HASH})
     assert given.with_options(Options(out=tmp_path)) == given
+    assert (given.seeds, given.images, given.stated_images, given.steps, given.guidance) == ((0,), 100, 8, 50, 7.5)
+    assert (given.batch_size, given.stated, given.as_written, given.clip_score, given.fid) == (8, True, *[False] * 3)
     assert given.with_options(Options(out=tmp_path, methods=("target-shares",))) == given
     with pytest.raises(InvalidInputError, match="did you mean 'cali'"):
         given.with_options(Options(out=tmp_path, methods=("calli",)))
     with pytest.raises(InvalidInputError, match="eval human --labels"):
         given.with_options(Options(out=tmp_path, labels=(tmp_path,)))
+
+
+def test_the_judge_of_a_suite_has_its_own_model_and_scores_where_the_user_gives_none(tmp_path: Path) -> None:
+    clip = {"kind": "clip", "model": "miniature", "prompts": {"gender": {"male": "a man", "female": "a woman"}}}
+    session = Session(Options(out=tmp_path, pipeline="miniature"))
+    with pytest.raises(InvalidInputError, match="expected `judge:`"):
+        task().inputs(session)
+    found = task(judge=clip, fid=True).inputs(session)
+    assert (found["scorer"].name, found["images"]) == ("miniature", tmp_path / "images" / "generation")
+    assert found["judge"].names == {"gender": GENDERS, "professions": JOBS}
+    assert task(judge=clip).inputs(session)["scorer"] is None
+    own = Session(Options(out=tmp_path, pipeline="miniature", model="miniature", judge="no-such-model"))
+    assert task(judge={"kind": "miniature"}, clip_score=True).inputs(own)["scorer"] is own.model
+    for judge, used, said in ((clip | {"model": None}, session, "no image-text"), (clip, own, "no-such-model")):
+        with pytest.raises(InvalidInputError, match=said):
+            task(judge=judge).inputs(used)
 
 
 def test_several_processes_generate_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,6 +256,7 @@ def test_prompts_as_people_write_them(tmp_path: Path) -> None:
     plain = [genders((drawn, shows), variant="none", concept=job, part="wordings") for job in UNSEEN]
     known = [(one != UNKNOWN).sum() for one in plain]
     assert chance.value == pytest.approx(np.mean([(1 / (np.pi * n)) ** 0.5 for n in known]), rel=0.1)  # of a fair coin
+    assert ("recognised", "cali", subset) in rows, "the judge knows every concept"
     for which in ("without a person", "of a named person"):
         own = [i for i in chosen(drawn, variant="cali", part="others") if i.prompt in OTHERS[which]]
         same = np.mean([shows[i.path] == shows[i.under("none").path] for i in own])

@@ -21,18 +21,8 @@ from eval.miniature import portraits
 from vldebias import load_prompts
 from vldebias.data import UNKNOWN
 from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.evaluation.judges import (
-    NO_VALUE,
-    NONE_OF_THESE,
-    ClassifierJudge,
-    ClipJudge,
-    Judge,
-    MiniatureJudge,
-    VlmJudge,
-    decide,
-    logit_scale,
-    predict,
-)
+from vldebias.evaluation import judges
+from vldebias.evaluation.judges import ClassifierJudge, ClipJudge, Judge, MiniatureJudge, VlmJudge, decide, predict
 from vldebias.evaluation.plan import GeneratedImages
 from vldebias.evaluation.scores import judge_images, last_judgements
 from vldebias.evaluation.task import Session
@@ -174,9 +164,9 @@ def test_rejects_compete_with_the_values() -> None:
 
 
 def test_the_scale_is_the_models_own() -> None:
-    assert logit_scale(SimpleNamespace(temperature=torch.tensor(0.02))) == pytest.approx(50)  # as ALIGN has it
+    assert judges.logit_scale(SimpleNamespace(temperature=torch.tensor(0.02))) == pytest.approx(50)  # as ALIGN has it
     with pytest.raises(InvalidInputError, match="SimpleNamespace"):
-        logit_scale(SimpleNamespace(logit_scale=None))
+        judges.logit_scale(SimpleNamespace(logit_scale=None))
 
 
 # ---- vision-language models ------------------------------------------------------------------------------------
@@ -237,7 +227,7 @@ def test_probabilities_are_the_average_over_orders_in_log_space(parts) -> None:
     got = predict(judge_of(*parts), [image])["gender"][0]
     each = []
     for order in ([0, 1, 2], [1, 0, 2]):
-        text = VlmJudge.question("gender", [[*VALUES["gender"], NONE_OF_THESE][i] for i in order])
+        text = VlmJudge.question("gender", [[*VALUES["gender"], judges.NONE_OF_THESE][i] for i in order])
         chances = np.array([by_hand(parts, image, text, letter) for letter in "ABC"])
         each.append((chances - np.log(np.exp(chances).sum()))[order])
     mean = np.exp(np.mean(each, axis=0))
@@ -263,12 +253,13 @@ def test_a_strong_order_bias_warns(parts) -> None:
     with torch.no_grad():  # says A, whatever is asked
         model.lm_head.weight.zero_()
         model.lm_head.weight[processor.tokenizer.convert_tokens_to_ids("A")] = 50.0
-    judge, text = judge_of(model, processor), VlmJudge.question("gender", ["a", "b", NONE_OF_THESE])
+    judge, text = judge_of(model, processor), VlmJudge.question("gender", ["a", "b", judges.NONE_OF_THESE])
     if np.subtract(*(by_hand((model, processor), pictures(1)[0], text, letter) for letter in "AB")) < 0:
         model.lm_head.weight.data.neg_()  # the sign of a random hidden state
     with pytest.warns(VldebiasWarning, match="depend on the order"):
         chances = judge.predict(pictures(2))["gender"]
     np.testing.assert_allclose(chances[:, 0], chances[:, 1], atol=0.01)
+    judge.predict(pictures(2))  # and warns once
 
 
 def test_the_fingerprint_changes_with_whatever_changes_the_answers(parts) -> None:
@@ -356,6 +347,6 @@ def test_the_newest_judge_of_an_attribute_answers_for_every_image(drawn) -> None
     assert last_judgements(made, "gender", ("male", "neither")) is None
     made.path(made.images[0]).write_bytes(b"another")
     name, said, sure = last_judgements(made, "gender", GENDERS)
-    assert (name, said[0], sure[0]) == ("b", NO_VALUE, 0)
-    assert said[1:] == [(*GENDERS, NO_VALUE)[shows[image.path][0]] for image in made.images[1:]]
-    assert set(last_judgements(made, "gender", GENDERS[:1])[1]) == {"male", NO_VALUE}
+    assert (name, said[0], sure[0]) == ("b", judges.NO_VALUE, 0)
+    assert said[1:] == [(*GENDERS, judges.NO_VALUE)[shows[image.path][0]] for image in made.images[1:]]
+    assert set(last_judgements(made, "gender", GENDERS[:1])[1]) == {"male", judges.NO_VALUE}

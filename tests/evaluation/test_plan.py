@@ -85,6 +85,7 @@ def test_every_prompt_has_its_images_under_every_variant_with_the_same_noise() -
     noise = {(image.prompt, image.seed, image.noise) for image in images}
     assert len(noise) == len({one[:2] for one in noise}) == len({one[2] for one in noise})
     assert images[0].under("cali") in images
+    assert images[0].path == "none/a-photo-of-an-accountant-6d71559d/0.png", "judgements and labels name it"
     pinned = PlannedImage("a photo of a nurse", "nurse", path="", variant="none", seed=10_000)
     assert pinned.noise == 159895270975431  # other noise would be other images
 
@@ -145,6 +146,10 @@ def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
         ({"seeds": []}, "seeds"),
         ({"variants": {"none": {}}}, "none"),
         ({"variants": {"a b": {}, "A-B": {}}}, "folders"),
+        ({"variants": {"x" * 60 + "a": {}, "x" * 60 + "b": {}}}, "folders"),
+        ({"prompts": replace(PEOPLE, classes=(), class_names=()), "concepts": "train"}, "has no train classes"),
+        ({"prompts": replace(PEOPLE, held_out_classes=("a x",), held_out_class_names=("x",))}, "needs unseen pairs"),
+        ({"prompts": replace(PEOPLE, groups=(("a nurse", "a cook"),)), "concepts": "train"}, "'a nurse' states"),
         ({"variants": {"cali": {"method": "magic"}}}, "magic"),
         ({"variants": {"cali": {"method": "target-shares"}}}, "not for pipelines"),
         ({"subjects": ["nurse"]}, "nurse"),
@@ -303,6 +308,8 @@ def test_one_fingerprint_stands_for_all_components() -> None:
     )
     assert [Fingerprint(**joint).matches(Fingerprint(**one)) for one in (same, tuned, part)] == [True, False, False]
     assert unknown is None
+    fewer.unet.peft_config = {"a style": None}
+    assert [identity(one)["adapters"] for one in (fewer, offloaded)] == [["a style"], []]
 
 
 def test_images_that_are_left_alone_are_copied_and_equal_to_generated_ones(tmp_path: Path) -> None:
@@ -376,9 +383,6 @@ def test_balanced_prompts_are_generated_as_if_written_by_hand_and_others_stay(tm
     expected = sd()(texts, generator=noise, num_inference_steps=2, guidance_scale=3.0, output_type="pil", **SIZE).images
     for one, picture in zip(batch, expected, strict=True):
         assert np.array_equal(np.asarray(picture), pixels(made, one))
-
-
-# ---- checks ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore")  # tiny models are narrow, and merging moves the empty prompt

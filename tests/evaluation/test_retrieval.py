@@ -77,10 +77,10 @@ GALLERY = make_gallery()
 BARE = replace(GALLERY, captions=(), labels={name: of for name, of in GALLERY.labels.items() if name != "job"})
 
 
-def evaluate(gallery: Embeddings = BARE, **options) -> list[TaskResult]:
+def evaluate(gallery: Embeddings = BARE, texts: TextTable = TEXTS, **options) -> list[TaskResult]:
     fields = {"name": "noise", "title": "Noise", "data": Data(name="given"), "k": K, "resamples": 50}
     fields |= {"prompts": {"gender": GENDER}, "queries": list(QUERIES), "resample": "queries"}
-    return RetrievalTask.build({**fields, **options}).measure(gallery, TEXTS)
+    return RetrievalTask.build({**fields, **options}).measure(gallery, texts)
 
 
 def naive_scores(method: str, sets, strength: float = 1.0, **how) -> np.ndarray:
@@ -118,6 +118,7 @@ def test_an_intersection_is_solved_jointly_and_images_of_unknown_groups_are_left
     expected = {"k": [K, N - 7], "prior": "dataset", "queries": list(QUERIES)}
     assert {name: told[name] for name in expected} == expected
     assert told["gallery"] == {**BARE.about, "data_fingerprint": "abc"}
+    assert part.provenance.data["images"] == "abc"
     assert set(told["prior shares"]) == set(labels.names)
     assert sum(told["prior shares"].values()) == pytest.approx(1)
 
@@ -236,11 +237,16 @@ def test_precision_counts_the_images_that_the_query_names() -> None:
     assert found.tolist() == [[True, False, False, True], [False, True, False, False]]
 
 
-def test_what_was_asked_is_measured_where_the_data_say_it() -> None:
+def test_what_was_asked_is_measured_where_the_data_say_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Captions and a column that every query names come with the gallery; a cosine is no utility."""
     skews = {f"max_skew@{K}", f"min_skew@{K}", f"ndkl@{K}", "query_cosine"}
     asked = {"recall@1", "recall@5", "recall@10", f"precision@{K}"}
     assert [{f.metric for f in evaluate(of)[0].rows} for of in (GALLERY, BARE)] == [skews | asked, skews]
+    without = TextTable({text: row for text, row in zip(PROMPTS, ROWS, strict=True) if text not in CAPTIONS})
+    assert "recall@1" not in {row.metric for row in evaluate(GALLERY, without)[0].rows}
+    for most, measured in ((N, True), (N - 1, False)):
+        monkeypatch.setattr(retrieval, "MOST_CAPTIONS", most)
+        assert ("recall@1" in {row.metric for row in evaluate(GALLERY)[0].rows}) == measured
     assert (get_metric("query_cosine").kind, get_metric("recall@5").kind) == ("similarity", "utility")
 
 

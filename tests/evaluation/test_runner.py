@@ -19,7 +19,7 @@ from vldebias.evaluation import run as runner
 from vldebias.evaluation.answers import AnnotationLog
 from vldebias.evaluation.result import Result
 from vldebias.evaluation.retrieval import RetrievalTask
-from vldebias.evaluation.run import Suite, key_of, run_suite, verify
+from vldebias.evaluation.run import Suite, key_of, load_suite, run_suite, verify
 from vldebias.evaluation.shares import SharesTask
 from vldebias.evaluation.task import Data, Session
 from vldebias.options import Options
@@ -225,6 +225,8 @@ def test_some_of_the_tasks_are_measured(run: Any, table: Any) -> None:
     other = {**table, "name": "other"}
     found, _ = run(table, other, only=["other"])
     assert [part.task for part in found.provenance] == ["other"]
+    with pytest.raises(InvalidInputError, match=r"'waterbrids'.*did you mean 'waterbirds'"):
+        load_suite("waterbrids")
     with pytest.raises(InvalidInputError, match=r"'tabel'"):
         run(table, other, only=["other", "tabel"])
 

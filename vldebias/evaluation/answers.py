@@ -45,7 +45,7 @@ class Answer(BaseModel):
     labelling, one over the probability of that; None where all were alike.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid")
 
     version: Literal[1] = 1
     image: Annotated[str, AfterValidator(_below_folder)]

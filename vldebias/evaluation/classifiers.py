@@ -61,8 +61,8 @@ class Examples:
 @torch.inference_mode(False)
 @torch.enable_grad()
 def logistic_regression(
-    features: Tensor, labels: Codes, n_classes: int, *, c: float, penalty: Literal["l1", "l2"] = "l2",
-    like: Tensor | None = None, counts: NDArray[Any] | None = None, tolerance: float = 1e-6,
+    features: Tensor, labels: Codes, n_classes: int, *, c: float, tolerance: float,
+    penalty: Literal["l1", "l2"] = "l2", like: Tensor | None = None, counts: NDArray[Any] | None = None,
 ) -> Head:  # fmt: skip
     """Minimise R(W) + c sum_i counts_i CE(W x_i + b, y_i), the objective of scikit-learn's LogisticRegression.
 

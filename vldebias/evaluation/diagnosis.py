@@ -213,7 +213,7 @@ def diagnose(
             probes = {method: readable(of, columns[role], reader, seed=seed) for method, of in rows.items()}
             values, draws = {m: one.accuracy for m, one in probes.items()}, {m: one.draws for m, one in probes.items()}
             out.add_draws(metric, values, draws, n={"images": int(columns[role].known.sum())}, subset=called[role])
-            chance[f"{metric} of {called[role]}"] = {method: round(one.limit, 4) for method, one in probes.items()}
+            chance[f"{metric} of {called[role]}"] = {method: one.limit for method, one in probes.items()}
             read[metric] = probes
     if attribute is not None:
         linear, neighbour = read["linear_probe"], read["neighbour_probe"][NONE].accuracy

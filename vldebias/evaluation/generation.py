@@ -219,7 +219,7 @@ class GenerationTask(Task):
                 right = said[attribute].argmax(axis=1) == concepts.map(codes)
                 table["recognised"] = right.astype(float).where(concepts != "")
         table["unit"] = table.concept.where(table.part == "wordings", table.prompt)  # whose images make a row
-        flagged = table.groupby("variant", sort=False).flagged.sum().to_dict()
+        flagged = table.groupby("variant").flagged.sum().to_dict()
         settings = {"judge fingerprint": judge.fingerprint, "images that the safety checker blackened": flagged}
         if self.prompts_file is not None:
             reasons = balance_prompts(read_prompts(self.prompts_file), self.prompts).reasons

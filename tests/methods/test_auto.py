@@ -179,16 +179,18 @@ def test_what_is_predicted_was_not_fitted_on(monkeypatch: pytest.MonkeyPatch) ->
             learned_from.extend([used] if used not in learned_from else [])
         return fit(method, problem, role, parts)
 
-    predicted: list[set[int]] = []
+    predicted, by_class = list[set[int]](), list[bool]()
     pool = auto.PredictedGap
 
     def spy_pool(rows: Tensor, *given: Any, **how: Any) -> Any:
         predicted.append(named(rows.contiguous()))
+        by_class.append(how.get("whole", False))
         return pool(rows, *given, **how)
 
     monkeypatch.setattr(ClosedForm, "fit", spy)
     monkeypatch.setattr(auto, "PredictedGap", spy_pool)
     chosen(texts, prompts, reference=features)
+    assert by_class == [True] * FOLDS + [False] * 2  # single prompts would break a pair
     groups = set(prompts.groups)
     whole, *learned_from = learned_from
     assert (len(whole[0]), len(whole[1])) == (CONCEPTS, 200)

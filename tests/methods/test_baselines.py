@@ -11,6 +11,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
@@ -143,6 +144,10 @@ def test_labels_that_do_not_fit_are_refused(labels: dict[str, list[str]]) -> Non
 def test_null_space_probes_remove_a_direction_a_round() -> None:
     _, images, gender = problem()
     one, two = (null_space_probes([(images, gender)], rounds) for rounds in (1, 2))
+    rows = images - images.mean(0)
+    rows = (rows / rows.square().sum(1).mean().sqrt()).numpy()
+    theirs = LogisticRegression(C=1 / (len(rows) * 1e-3), tol=1e-10, max_iter=1000).fit(rows, gender.numpy()).coef_
+    torch.testing.assert_close((one @ torch.from_numpy(theirs[0])).abs(), torch.from_numpy(theirs).norm(dim=1))
     torch.testing.assert_close(one, two[:1])
     assert (len(one), len(two)) == (1, 2)
     assert abs(float(two[0] @ two[1])) < 1e-3

@@ -124,7 +124,7 @@ def _read_by_forests(given: Labelled) -> tuple[Tensor, Tensor]:
         forest = ensemble.RandomForestClassifier(100, oob_score=True, random_state=0)
         forest.fit(rows.numpy(), codes.numpy())
         importance += torch.from_numpy(forest.feature_importances_)
-        sure = torch.from_numpy(forest.oob_decision_function_).nan_to_num(0).amax(1)
+        sure = torch.from_numpy(forest.oob_decision_function_).amax(1)
         unsure = torch.cat([unsure, rows[sure <= _SURE]])
     return importance, (unsure if len(unsure) else given.rows).mean(0)
 

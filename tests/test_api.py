@@ -115,6 +115,11 @@ def test_a_fitted_projection_attaches_with_its_gate() -> None:
         assert attachment.projections == {"joint": own}
 
 
+def test_a_pipeline_whose_prompts_cannot_be_changed_gets_an_edit() -> None:
+    with vldebias.debias(Words(generative=True), GENDER) as attachment:
+        assert attachment.projections["joint"].method == "cali"
+
+
 def test_a_missing_role_is_named() -> None:
     host = Words(roles=("sequence", "pooled"))
     with pytest.raises(InvalidInputError, match=r"\['pooled'\]"):

@@ -138,9 +138,6 @@ def test_labels_that_do_not_fit_are_refused(labels: dict[str, list[str]]) -> Non
     replace(given, reference=replace(given.reference, labels=labels)).fit("leace", "joint")
 
 
-# --- SPD and SFID
-
-
 def test_null_space_probes_remove_a_direction_a_round() -> None:
     _, images, gender = problem()
     one, two = (null_space_probes([(images, gender)], rounds) for rounds in (1, 2))
@@ -207,9 +204,6 @@ def test_roboshot_takes_differences_of_values_and_of_classes() -> None:
     male, female = (given.host.embed(texts, "joint") for texts in GENDER.by_value().values())
     maps = roboshot(male - female, given.host.embed(GENDER.classes, "joint").diff(dim=0))
     torch.testing.assert_close(given.fit("roboshot", "joint").image(images), TwoTowers.of_maps(maps).image(images))
-
-
-# --- Lian et al.
 
 
 def test_half_way_is_that_of_its_authors() -> None:
@@ -319,9 +313,6 @@ def test_fair_imagen_projects_states_of_a_pipeline_and_takes_one_attribute() -> 
     torch.testing.assert_close(edit(texts[:, None].expand(-1, 3, -1))[:, 1], edit(texts))
     with pytest.raises(InvalidInputError, match="one attribute, got 2"):
         replace(given, sets=(GENDER, GENDER), reference=None).fit("fair-pca", "joint")
-
-
-# --- edits of two towers
 
 
 def test_an_affine_map_scales_with_what_it_is_given() -> None:

@@ -171,6 +171,7 @@ def test_rows_carry_a_lam_only_of_a_method_that_has_one(name: str, tmp_path: Pat
     told.add_draws("fid", {"none": 1.0, "mine": 2.0}, n={"images": 3})
     lam = 7.0 if METHODS[name].has_lam else None
     assert [(row.lam, row.strength) for row in told.rows] == [(None, None), (lam, 0.5)]
+    assert (told.provenance.model, told.provenance.n["prompts"]) == ("Tiny", len(made.prompts))
 
 
 # ---- pixels ----------------------------------------------------------------------------------------------------

@@ -60,6 +60,7 @@ def test_no_verdict_where_none_is_no_more_biased_than_chance(none: float, nothin
 
 
 def test_a_line_names_the_method_that_moved_its_cost_chance_and_who_got_worse(made: Result) -> None:
+    assert [caption for caption, *_ in grids(told(made))] == ["By method", "MaxSkew@10 by part"]
     (line,) = lines(told(made))
     assert (line.before, line.after, line.verdict, line.row.method) == ("0.500", "0.300", "better", "default")
     assert "recall@5 -0.100" in line.costs
@@ -279,7 +280,7 @@ def test_the_frame_has_the_columns_in_their_order() -> None:
 @pytest.mark.parametrize("compact", [False, True])
 def test_what_is_written_is_read_to_the_last_digit(compact: bool, tmp_path: Path) -> None:
     result = small()
-    path = result.write(tmp_path / "out" / "result.json", compact=compact)
+    path = result.write(tmp_path / "out" / "result.json", **({"compact": True} if compact else {}))
     assert Result.read(path) == result
     assert set(path.parent.iterdir()) == {path, *([path.with_suffix(".parquet")] if compact else [])}
     told = json.loads(path.read_text())

@@ -74,8 +74,8 @@ def test_auroc_is_scikit_learns_and_its_interval_that_of_resampling_each_kind(de
     rng = np.random.default_rng(3)
     wrong = rng.random(200) < 0.4
     scores = (rng.normal(size=200) - wrong).round(decimals)  # with ties, and without
-    found = auroc(scores, wrong)
-    assert found.value == pytest.approx(roc_auc_score(wrong, -scores), abs=1e-12)
+    found, area = auroc(scores, wrong), pytest.approx(roc_auc_score(wrong, -scores), abs=1e-12)
+    assert (found, found.value) == (auroc(scores, wrong, resamples=2000), area)
     kinds = np.flatnonzero(wrong), np.flatnonzero(~wrong)
     rows = [np.concatenate([rng.choice(kind, len(kind)) for kind in kinds]) for _ in range(500)]
     expected = np.quantile([roc_auc_score(wrong[row], -scores[row]) for row in rows], [0.025, 0.975])

@@ -399,9 +399,8 @@ def test_a_check_is_right_of_a_sound_host_and_says_what_it_cannot_try(monkeypatc
     right = told(copy.deepcopy(model), tokenizer)
     assert set(right.values()) == {True}
     assert told(own(sd())) == right
-    unsure = {"merged: as attached": None}
-    assert told(sd3()) == right | unsure
-    assert told(own(sd(StableDiffusionImg2ImgPipeline))) == {"drawn": None} | right | unsure
+    assert told(sd3()) == (unsure := right | {"merged: as attached": None})
+    assert told(own(sd(StableDiffusionImg2ImgPipeline))) == {"drawn": None} | unsure
     with pytest.raises(InvalidInputError, match="tokenizer"):
         next(check(Loaded(model, "tiny", str), PEOPLE))
     monkeypatch.setattr(Attachment, "remove", lambda self: None)

@@ -1,9 +1,11 @@
 """The command line: JSON alone on stdout, one clear message and exit code 2 on bad input, examples in every help."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import click
 import pytest
@@ -15,8 +17,11 @@ import vldebias
 import vldebias.cli as cli
 from tests.cli.conftest import call as run
 from tests.refusals import refused
-from vldebias.cli import app, common
-from vldebias.errors import VldebiasError, warn
+from vldebias.cli import app, apps, common
+from vldebias.errors import MissingPackageError, VldebiasError, warn
+from vldebias.evaluation.variants import Finding
+from vldebias.hosts.loading import Loaded
+from vldebias.methods import METHODS
 from vldebias.prompts import list_prompts, load_prompts
 
 
@@ -42,8 +47,9 @@ def test_a_help_has_an_example_and_two_screens_and_cuts_no_name(path: tuple[str,
 def test_help_and_lists_do_without_torch() -> None:
     asked = [["--help"], ["debias", "--help"], ["label", "--help"], ["prompts", "list"], ["eval", "list"]]
     script = f"""
-import sys
+import sys, vldebias
 from vldebias.cli import app
+vldebias.balance_prompts("a nurse", "gender")
 for arguments in {asked}:
     app(arguments, standalone_mode=False)
     print(sorted({{'torch', 'scipy', 'gradio', 'transformers', 'diffusers', 'matplotlib'}} & set(sys.modules)))
@@ -53,23 +59,12 @@ for arguments in {asked}:
     assert [line for line in done.stdout.splitlines() if line.startswith("[")] == ["[]"] * len(asked)
 
 
-def test_methods_are_those_of_the_registry(tmp_path: Path) -> None:
-    from vldebias.methods import METHODS, Method, register_method
-    from vldebias.projection import CalibratedProjection
-
-    class Nothing(Method):
-        name, title, source = "nothing-at-all", "does nothing", "a test"
-
-        def fit(self, problem: vldebias.methods.Problem, role: str) -> CalibratedProjection:
-            return CalibratedProjection.identity(problem.host.dim(role), self.name)
-
-    register_method(Nothing())
+def test_methods_are_those_of_the_registry() -> None:
     listed = {row["name"]: row for row in json.loads(run("methods", "--json"))}
     assert list(listed) == list(METHODS)
     assert listed["cali"]["needs"] == ["prompt pairs"]
     assert listed["cali"]["lam"]
-    run("debias", "gender", "--model", "miniature", "--method", "nothing-at-all", "--out", str(tmp_path))
-    assert vldebias.load_edit(tmp_path / "joint").method == "nothing-at-all"
+    assert "(Chuang et al." in run("methods")
 
 
 @pytest.mark.parametrize("width", [80, 40])
@@ -88,6 +83,12 @@ def test_a_pipe_gets_tabs_and_nothing_else(command: str) -> None:
     assert {len(row) for row in rows} == {len(head)}
 
 
+def test_a_grid_in_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(common, "out", Console(width=20, force_terminal=True, color_system=None))
+    common.print_grid(("a", "bcd", "e"), [("long", "y" * 11, "z")])
+    assert capsys.readouterr().out == "a     bcd          e\nlong  yyyyyyyyyyy  z\n"
+
+
 def test_version_and_prompts(tmp_path: Path) -> None:
     assert run("--version").strip() == vldebias.__version__
     listed = json.loads(run("prompts", "list", "--json"))
@@ -96,16 +97,14 @@ def test_version_and_prompts(tmp_path: Path) -> None:
     path = tmp_path / "waterbirds.yaml"
     path.write_text(run("prompts", "show", "waterbirds"))
     assert load_prompts(path).hash == load_prompts("waterbirds").hash
+    assert run("prompts", "show", str(path)) == path.read_text()
 
 
 def test_prompts_new_writes_a_set_that_loads(tmp_path: Path) -> None:
     path = tmp_path / "glasses.yaml"
     words = ("--attribute", "with=bespectacled", "--attribute", "without=clear-eyed", "--concept", "doctor,nurse")
-    run("prompts", "new", str(path), *words)
-    assert load_prompts(path).pairs == (
-        ("A photo of a bespectacled doctor.", "A photo of a clear-eyed doctor."),
-        ("A photo of a bespectacled nurse.", "A photo of a clear-eyed nurse."),
-    )
+    assert "2 pairs, 0 held out" in run("prompts", "new", str(path), *words, heard=True)
+    assert load_prompts(path).pairs[1] == ("A photo of a bespectacled nurse.", "A photo of a clear-eyed nurse.")
     with pytest.raises(VldebiasError, match="exists"):
         run("prompts", "new", str(path), *words)
     with pytest.raises(VldebiasError, match=r"--attribute bespectacled: expected name=value"):
@@ -123,6 +122,7 @@ def test_prompts_new_writes_a_set_that_loads(tmp_path: Path) -> None:
     (("debias", "gender", "--model", "m", "--check", "--method", "cali"), "--method "),
     (("debias", "gender", "--model", "miniature", "--method", "equalise"), "images"),
     (("debias", "gender", "--model", "miniature", "--reference", "nowhere.npz"), r"nowhere\.npz"),
+    (("prompts", "show", "gendre"), "got the prompt set 'gendre'"),
     error=VldebiasError,
 )
 def test_bad_input(arguments: tuple[str, ...]) -> None:
@@ -144,6 +144,12 @@ def test_a_wrong_name_is_told_before_a_model_is_loaded(
     run("debias", *arguments, "--model", "huge/model")
 
 
+def test_a_folder_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(VldebiasError, match=f"{tmp_path} is not writable"):
+        common.check_out(tmp_path / "new" / "in")
+
+
 def test_the_device_is_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for there, device in ((True, "cuda"), (False, "cpu")):
         monkeypatch.setattr("torch.cuda.is_available", lambda there=there: there)
@@ -153,48 +159,44 @@ def test_the_device_is_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch)
 def test_a_warning_with_brackets_is_shown_as_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "app", lambda: warn("a name [/b] and [red]another[/red]"))
+    text = "a name [/b] and [red]another[/red]" * 3
+    monkeypatch.setattr(cli, "app", lambda: warn(text))
     cli.main()
-    assert tuple(capsys.readouterr()) == ("", "warning: a name [/b] and [red]another[/red]\n")
+    assert tuple(capsys.readouterr()) == ("", f"warning: {text}\n")
 
 
-@pytest.mark.parametrize("error", [VldebiasError("what came"), FileNotFoundError(2, "No such file", "what came")])
-def test_errors_leave_the_process_with_one_message_and_code_2(
+@pytest.mark.parametrize("error", [VldebiasError("x"), FileNotFoundError("x"), KeyboardInterrupt()])
+def test_errors_leave_the_process_with_one_message_and_a_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
 ) -> None:
-    def fails() -> None:
-        raise error
-
-    monkeypatch.setattr(cli, "app", fails)
-    with pytest.raises(SystemExit, match="2"):
+    monkeypatch.setattr(cli, "app", Mock(side_effect=error))
+    said, code = ("interrupted", "130") if isinstance(error, KeyboardInterrupt) else ("error: x", "2")
+    with pytest.raises(SystemExit, match=code):
         cli.main()
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("error:")
-    assert "what came" in err
+    assert tuple(capsys.readouterr()) == ("", f"{said}\n")
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
 def test_debias_saves_what_attaches_and_is_inspected_again(tmp_path: Path) -> None:
-    from vldebias.miniature import load_clip
-
     options = ("waterbirds", "--model", "miniature")
     how = ("--method", "cali", "--lam", "200")
     fitted = json.loads(run("debias", *options, *how, "--out", str(tmp_path / "b"), "--json"))["roles"]["joint"]
     before, after = fitted["diagnostics"]["waterbirds"]["pair_distance"]
     assert after < before / 2
-    model, _, tokenizer = load_clip()
-    projection = vldebias.CalibratedProjection.from_pretrained(tmp_path / "b" / "joint")
-    assert projection.lam == 200
-    with vldebias.debias(model, projection, tokenizer=tokenizer) as attachment:
-        assert attachment.state == "attached"
+    assert vldebias.CalibratedProjection.from_pretrained(tmp_path / "b" / "joint").lam == 200
     again = ("debias", *options, "--projection", str(tmp_path / "b"))
     told = json.loads(run(*again, "--json"))["roles"]["joint"]
     assert told["provenance"] == fitted["provenance"]
+    assert "choice" not in told["provenance"]
     for key in ("pair_distance", "spurious_spread"):
         kept, known = (one["diagnostics"]["waterbirds"][key] for one in (told, fitted))
         assert kept == pytest.approx(known, rel=1e-5)
-    assert "pair distance\twaterbirds\tjoint" in run(*again)
+    copied = run(*again, "--out", str(tmp_path / "c"), heard=True)
+    assert "pair distance\twaterbirds\tjoint" in copied
+    assert f" -> {tmp_path / 'c' / 'joint'}" in copied
+    (tmp_path / "c" / "joint").rename(tmp_path / "c" / "sequence")
+    with pytest.raises(VldebiasError, match="got the role 'sequence', expected one of joint"):
+        run("debias", *options, "--projection", str(tmp_path / "c"))
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
@@ -202,26 +204,20 @@ def test_reference_gives_what_the_function_gives(tmp_path: Path) -> None:
     import numpy as np
     import torch
 
-    from vldebias.data import Embeddings, embed_images, save_embeddings
-    from vldebias.hosts.images import image_encoder
+    from vldebias.data import Embeddings, save_embeddings
     from vldebias.methods import Reference
-    from vldebias.miniature import load_clip, open_world
+    from vldebias.miniature import load_clip
 
-    model, preprocess, tokenizer = load_clip()
-    people = open_world("portraits", n=200)
-    features = np.asarray(embed_images(people, image_encoder(model, preprocess), tmp_path / "cache").features)
-    file = save_embeddings(tmp_path / "images.npz", Embeddings(features, tuple(map(str, range(200))), {}))
+    model, _, tokenizer = load_clip()
+    features = np.random.default_rng(0).standard_normal((200, model.text_projection.shape[1])).astype(np.float32)
+    file = save_embeddings(tmp_path / "images.npz", Embeddings.of(features))
     given = ("debias", "fairface-gender", "--model", "miniature", "--reference", str(file))
     run(*given, "--out", str(tmp_path / "a"))
     saved = vldebias.CalibratedProjection.from_pretrained(tmp_path / "a" / "joint")
     fitted = vldebias.fit_projection(model, "fairface-gender", tokenizer=tokenizer, reference=Reference(features))
     assert saved.method == "cali+equalise"
     torch.testing.assert_close(saved.matrix(), fitted.matrix(), atol=1e-6, rtol=0)
-    told = json.loads(run(*given, "--method", "auto", "--json"))
-    assert {one["method"] for one in told["roles"]["joint"]["provenance"]["choice"]["candidates"]} >= {
-        "cali",
-        "equalise",
-    }
+    assert "auto: " in run(*given, "--method", "auto", heard=True)
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
@@ -231,12 +227,50 @@ def test_merge_writes_a_checkpoint_that_runs_alone(tmp_path: Path) -> None:
 
     from vldebias.miniature import load_clip
 
-    run("debias", "gender", "--model", "miniature", "--method", "cali", "--merge", str(tmp_path / "new" / "in"))
+    how = ("gender", "--model", "miniature", "--method", "cali", "--merge", str(tmp_path / "new" / "in"))
+    assert f"saved to {tmp_path / 'new' / 'in'}" in run("debias", *how, heard=True)
     merged, _, tokenizer = load_clip()
     merged.load_state_dict(load_file(tmp_path / "new" / "in" / "open_clip_model.safetensors"))
-    attached, _, _ = load_clip()
-    ids = tokenizer(["A photo of a doctor."])
+    attached, ids = load_clip()[0], tokenizer(["A photo of a doctor."])
     with vldebias.debias(attached, "gender", method="cali", tokenizer=tokenizer), torch.no_grad():
-        expected = attached.encode_text(ids)
-    with torch.no_grad():
-        torch.testing.assert_close(merged.encode_text(ids), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(merged.encode_text(ids), attached.encode_text(ids), rtol=1e-4, atol=1e-5)
+
+
+def test_a_check_prints_a_table_or_json_and_fails_where_something_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [Finding("sound", True), Finding("merged", None, "why"), Finding("removed", False)]
+    check, loaded = Mock(side_effect=lambda *_, **__: iter(found)), Loaded(Mock(), "tiny")
+    monkeypatch.setattr("vldebias.evaluation.variants.check", check)
+    monkeypatch.setattr("vldebias.hosts.loading.load_host", lambda **_: loaded)
+    command = ("debias", "gender", "waterbirds", "--model", "tiny", "--check")
+    assert "tiny (Mock); " in (printed := run(*command, code=1, heard=True))
+    assert "sound\tok\t\nmerged\tnot tried\twhy\nremoved\tWRONG\t\n" in printed
+    check.assert_called_once_with(loaded, "gender", num_inference_steps=2)
+    loaded.host.set_progress_bar_config.assert_called_once_with(disable=True)
+
+
+def test_the_pages_of_a_checkout_are_found_and_gradio_phones_nobody() -> None:
+    assert apps.page("label").__name__ == "vldebias.cli.apps.label"
+    assert [os.environ[f"GRADIO_ANALYTICS_{name}"] for name in ("ENABLED", "MAX_EVENTS")] == ["False", "200"]
+
+
+def test_without_gradio_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apps.importlib, "import_module", Mock(side_effect=ModuleNotFoundError("PIL", name="PIL")))
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    with pytest.raises(MissingPackageError, match=r"gradio is not installed: pip install 'vldebias\[demo\]'"):
+        run("demo")
+
+
+def test_what_the_options_say_reaches_the_pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    page = Mock()
+    monkeypatch.setattr(apps, "page", lambda name: getattr(page, name.replace(".", "_")))
+    run("demo", "--model", "m", "--device", "cpu", "--port", "65535", "--public")
+    model = {"model": "m", "device": "cpu", "embeddings": None, "images": None}
+    page.demo_page.serve_demo.assert_called_once_with(model, port=65535, public=True)
+    run("demo", "--port", "65536", code=2)
+    run("label", str(tmp_path), "--attribute", "gender", "--questions", "0")
+    page.serving.credentials.assert_called_once_with(public=False)
+    how = {"file": None, "annotators": [], "most": None, "sample": "judge"}
+    page.label.open_study.assert_called_once_with(tmp_path, ["gender"], [], **how)
+    page.label_page.serve_study.assert_called_once_with(page.label.open_study.return_value, public=False)
+    run("label", str(tmp_path), "--choices", "race")
+    page.label.open_study.assert_called_with(tmp_path, [], ["race"], **how | {"most": 200})

@@ -4,23 +4,24 @@ import json
 from pathlib import Path
 from unittest.mock import Mock
 
+import numpy as np
+import pandas as pd
 import pytest
+from PIL import Image
+from rich.console import Console
 
 from tests.cli.conftest import call
 from tests.refusals import refused
+from vldebias.cli import common
+from vldebias.data import Embeddings, save_embeddings
 from vldebias.errors import InvalidInputError, VldebiasError
+from vldebias.evaluation import compare, load_suite, paper
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance
+from vldebias.evaluation.run import verify
 from vldebias.files import packaged
 
-SUITE = """
-title: Small
-description: A small suite.
-source: ours
-needs: nothing
-tasks:
-  - {task: shares, name: jobs, title: Jobs, table: TABLE, resamples: 20}
-  - {task: shares, name: more, title: More, table: TABLE, resamples: 20}
-"""
+TASKS = "{task: shares, name: jobs, title: J, table: TABLE, resamples: 20}, {task: shares, name: more, table: TABLE}"
+SUITE = f"{{title: Small, description: A small suite., source: ours, needs: nothing, tasks: [{TASKS}]}}"
 
 
 def run(*arguments: str, code: int = 0, heard: bool = False) -> str:
@@ -31,8 +32,7 @@ def write_result(path: Path, value: float, model: str = "A") -> Path:
     names = {"task": "birds", "metric": "worst_group", "method": "none", "better": "higher"}
     interval = (value - 0.01, value + 0.01)
     figure = Measurement(**names, value=value, interval=interval, change=None, n={"images": 9})
-    said = {"description": "d", "prompts": "p", "prompts_hash": "0", "split": "test"}
-    protocol = TaskProvenance(task="birds", model=model, fingerprint=None, methods={}, seeds=[0], n={}, **said)
+    protocol = TaskProvenance(task="birds", model=model, split="test", description="d")
     return Result(name="r", rows=[figure], provenance=[protocol], versions={}, commit=None, seconds=1.0).write(path)
 
 
@@ -41,6 +41,7 @@ def test_list() -> None:
     assert [s["name"] for s in listed] == list(packaged("suites"))
     assert run("show", "miniature") == packaged("suites")["miniature"].read_text()
     assert all(name in run("list") for name in packaged("suites"))
+    assert run("show", "waterbirds", "--texts").splitlines() == list(load_suite("waterbirds").texts())
 
 
 def test_every_option_reaches_the_suite_in_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,8 +71,12 @@ def test_a_suite_runs_by_path_and_is_reported_again(tmp_path: Path) -> None:
     first = (out / "index.html").read_text()
     run("report", str(out), "--out", str(tmp_path / "page.html"))
     assert (tmp_path / "page.html").read_text() == first.replace("index.csv", "page.csv")
+    assert "every file is unchanged if manifest.json is" in run("report", str(out), "--verify", heard=True)
+    (out / "index.html").unlink()
+    assert run("report", str(out), "--verify", code=1) == "missing: index.html\n"
     run("report", str(out / "result.json"))
     assert (out / "result.html").read_text() == first.replace("index.csv", "result.csv")
+    run("report", str(tmp_path / "nowhere"), code=2)
 
 
 @refused(
@@ -80,6 +85,11 @@ def test_a_suite_runs_by_path_and_is_reported_again(tmp_path: Path) -> None:
     (("waterbirds",), "this suite needs --data-root"),
     (("waterbirds", "--data-root", "nowhere"), "--data-root nowhere: no such folder"),
     (("show", "nothing"), "got the suite 'nothing'"),
+    (("show", "generation", "--texts"), "this suite embeds no prompts"),
+    (("miniature", "--out", __file__), "is a file; name a folder"),
+    (("paper", "--only", "generation", "--out", __file__), "is a file; name a folder"),
+    (("paper", "--only", "waterbirds"), "nothing can be measured"),
+    (("shares", __file__, "--prompt", "p", "--value", "v", "--out", __file__), "is a file; name a folder"),
     (("data", "cats"), "unknown data set 'cats'"),
     (("data", "waterbirds"), "waterbirds: got no root"),
     (("data", "birds", "--option", "n"), "expected name=value"),
@@ -93,13 +103,15 @@ def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: t
         assert list(tmp_path.iterdir()) == []
 
 
-def test_compare(tmp_path: Path) -> None:
+def test_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a = write_result(tmp_path / "a" / "result.json", 0.2)
     b = write_result(tmp_path / "b" / "result.json", 0.6, model="B")
     head, figure = run("compare", str(a), str(b)).splitlines()
     assert dict(zip(head.split("\t"), figure.split("\t"), strict=True))["verdict"] == "better"
     assert "model differs" in run("compare", str(tmp_path / "a"), str(tmp_path / "b"), heard=True)
     assert [one["verdict"] for one in json.loads(run("compare", str(a), str(b), "--json"))["figures"]] == ["better"]
+    monkeypatch.setattr(common, "out", Console(width=20, force_terminal=True, color_system=None))
+    assert run("compare", str(a), str(b)) == f"{compare(Result.read(a), Result.read(b), (str(a), str(b)))}\n"
 
 
 def test_data_says_what_is_there() -> None:
@@ -107,18 +119,118 @@ def test_data_says_what_is_there() -> None:
     assert told["images"] == 50
     assert sum(told["columns"]["label"]["counts"].values()) == 50
     text = run("data", "birds", "--option", "n=50", "--check", heard=True)
-    assert all(said in text for said in ("landbird", "0 images cannot be read"))
+    assert all(said in text for said in ("landbird", "50 images, ", "0 images cannot be read"))
+    assert "cannot be read" not in run("data", "birds", "--option", "n=50", heard=True)
 
 
 def test_data_counts_unreadable_images_and_exits_with_one(tmp_path: Path) -> None:
-    from PIL import Image
-
     Image.new("RGB", (8, 8)).save(tmp_path / "good.png")
     (tmp_path / "bad.png").write_bytes(b"no picture")
-    (tmp_path / "table.csv").write_text("path,gender\ngood.png,male\nbad.png,female\n")
-    given = ("manifest", "--root", str(tmp_path / "table.csv"), "--option", "image=path", "--option", "labels=gender")
-    told = json.loads(run("data", *given, "--check", "--json", code=1))
+    (tmp_path / "table.csv").write_text("path,gender,age\ngood.png,male,9\nbad.png,female,8\n")
+    given = ("manifest", "--root", str(tmp_path / "table.csv"), "--option", "image=path")
+    told = json.loads(run("data", *given, "--option", "labels=gender,age", "--check", "--json", code=1))
+    assert set(told["columns"]) == {"gender", "age"}
     assert [one["id"] for one in told["unreadable"]] == ["bad.png"]
-    text = run("data", *given, "--check", code=1, heard=True)
+    text = run("data", *given, "--option", "labels=[gender]", "--check", code=1, heard=True)
     assert "1 images cannot be read" in text
     assert "bad.png" in text
+
+
+def test_shares_of_a_table_are_compared_and_corrected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = [f"job{i // 2 % 4},{'ab'[i % 2]},{'FM'[i % 3 > 1]},{('female', 'male', '?')[i % 3]}" for i in range(80)]
+    Path("mine.csv").write_text("\n".join(["text,model,judge,people", *said, "job0,a,both,male", "job0,b,both,male"]))
+    words = ("shares", "mine.csv", "--prompt", "text", "--value", "judge", "--same", "F=female", "--same", "M=male")
+    plain = run(*words, "--unknown", "both", heard=True)
+    assert "page: vldebias-shares/index.html" in plain
+    assert Path("vldebias-shares", "index.html").is_file()
+    words += ("--method", "model", "--baseline", "a", "--people", "people", "--unknown", "?", "--unknown", "both")
+    told = json.loads(run(*words, "--json"))["figures"]
+    assert {(row["task"], row["method"]) for row in told if row["change"]} >= {("shares corrected", "b")}
+    run("shares", "mine.csv", "--prompt", "text", code=2)
+    run("shares", "mine.csv", "--value", "judge", code=2)
+
+
+def test_the_paper_is_estimated_and_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = dict.fromkeys(paper.HEAD, "x") | {"published": 0.25, "measured": 0.5, "difference": np.nan}
+    measure = Mock(return_value=pd.DataFrame([row]))
+    monkeypatch.setattr(paper, "paper", measure)
+    asked = ("paper", "--only", "generation", "--pipeline", "miniature", "--out", str(tmp_path))
+    estimated = run(*asked, "--estimate", heard=True)
+    assert "\ngeneration\tminiature\tthere\t" in estimated
+    assert "about 0.00 hours in all" in estimated
+    shown = run(*asked, heard=True)
+    assert measure.call_args.kwargs == {"stop_after_estimate": False}
+    assert "x\t0.250\t0.500\t\n" in shown
+
+
+def test_the_quickstart_runs_its_suite_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure = Mock(return_value=Result.read(write_result(tmp_path / "result.json", 0.2)))
+    monkeypatch.setattr("vldebias.evaluation.run.run_suite", measure)
+    said = call("quickstart", "--out", str(tmp_path), "--seeds", "2", heard=True)
+    suite, options = measure.call_args.args
+    assert (suite.name, options.cache, options.seeds) == ("quickstart", tmp_path / "cache", (0, 1))
+    assert all(text in said for text in ("is written to", "Next, on a model", f"page: {tmp_path / 'index.html'}"))
+    assert "Next, " not in call("quickstart", "--out", str(tmp_path), "--json", heard=True)
+    assert measure.call_args.args[1].seeds is None
+
+
+AUDIT = ("audit", "prompts.txt", "--prompts", "gender")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with prompts and 80 rows, of which number 9 has the wrong label."""
+    monkeypatch.chdir(tmp_path)
+    Path("prompts.txt").write_text("A photo of a nurse.\nA red chair\nA photo of a mechanic.\n")
+    smile, gender = np.arange(80) % 2, np.arange(80) // 2 % 2
+    rows = np.stack([3 * smile - 1.5, 2 * gender - 1, np.ones(80), np.arange(80) % 7 / 7], 1)
+    smile[9], gender[:2] = 0, 2
+    columns = {"smile": np.array(["no", "yes"])[smile], "gender": np.array(["female", "male", "?"])[gender]}
+    save_embeddings(Path("rows.npz"), Embeddings.of(rows, columns))
+
+
+@pytest.mark.usefixtures("here", "no_charts")
+def test_an_audit_writes_a_page_a_result_and_a_list() -> None:
+    said, out = call(*AUDIT, "--model", "miniature", heard=True), Path("vldebias-audit")
+    assert said.startswith("task\tmetric\t")
+    assert all(text in said for text in ("Look first at “", f"page: {out / 'index.html'}", f"prompts: {out}"))
+    assert "These counts are not of" not in said
+    assert not any(verify(out).values())
+    listed = pd.read_csv(out / "prompts.csv", index_col="prompt")
+    assert listed.index[-1] == "A red chair"
+    assert listed["share"].isna().tolist() == listed["value"].isna().tolist() == [False, False, True]
+    assert set(listed["value"][:2]) == {"male"}
+    printed = call(*AUDIT, "--pipeline", "miniature", "--json")
+    assert "Look first at “" in printed
+    assert set(json.loads(printed)["files"]) == {"page", "prompts"}
+
+
+@pytest.mark.usefixtures("here")
+@refused(
+    (AUDIT, "expected one of --model, --pipeline and --texts"),
+    ((*AUDIT, "--texts", "rows.npz", "--model", "m"), "expected one of --model, --pipeline and --texts"),
+    ((*AUDIT, "--texts", "rows.npz"), "text"),
+    ((*AUDIT, "--model", "m", "--out", "rows.npz"), "is a file; name a folder"),
+    (("diagnose", "rows.npz"), "expected --labels COLUMN"),
+    (("diagnose", "rows.npz", "--groups", "gender", "--images", "."), "--images needs --labels"),
+    (("diagnose", "rows.npz", "--groups", "gender", "--methods", "cali"), "add --prompts SET"),
+    (("diagnose", "rows.npz", "--groups", "gender", "--out", "rows.npz"), "is a file; name a folder"),
+)
+def test_what_cannot_be_asked_is_refused(arguments: tuple[str, ...]) -> None:
+    call(*arguments)
+
+
+@pytest.mark.usefixtures("here", "no_charts")
+def test_a_diagnosis_lists_the_least_credible_labels_first_and_shows_their_pictures(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8)).save("9.png")
+    said = call(
+        "diagnose", "rows.npz", "--unknown", "?", "--labels", "smile", "--groups", "gender", "--images", ".", heard=True
+    )
+    assert all(name in said for name in ("page: ", "suspect labels: ", "their pictures: "))
+    listed = pd.read_csv(out := Path("vldebias-diagnose", "wrong-labels.csv"), dtype=str)
+    assert listed.loc[0].tolist()[3:] == ["9", "9", "no", "yes", str(tmp_path / "9.png")]
+    assert "given no, fits yes" in out.with_suffix(".html").read_text()
+    assert "no/female" in out.with_name("index.html").read_text()
+    assert not any(verify(out.parent).values())
+    assert "files" not in json.loads(call("diagnose", "rows.npz", "--groups", "gender", "--unknown", "?", "--json"))

@@ -1,8 +1,7 @@
-"""`vldebias.audit`: predictions from texts alone, their intervals, calibrations, what is refused, the command."""
+"""`vldebias.audit`: predictions from texts alone, their intervals, calibrations, what is refused."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import vldebias
-from vldebias.cli import app
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.auditing import LEVEL, ShareLine, read_prompts, read_shares, subject
-from vldebias.evaluation.run import verify
 from vldebias.prompts import PromptSet, balance_prompts, load_prompts
 
 pytestmark = pytest.mark.usefixtures("no_charts")
@@ -156,6 +152,7 @@ class TestAudit:
 
     def test_the_most_urgent_come_first_and_what_cannot_be_predicted_last(self, result: Any) -> None:
         advice = result.provenance[0].settings["prompts"]
+        assert f"Look first at “{next(iter(advice))}”" in result.provenance[0].description
         rows = {row.subset: row.value for row in result.rows}
         sure = [abs(rows[f"{text}: male"] - 0.5) for text, one in advice.items() if one.startswith("leans")]
         assert (np.diff(sure) < 1e-9).all()
@@ -211,6 +208,8 @@ class TestAudit:
     def test_what_cannot_be_asked_is_refused(self, texts: Texts, judged: pd.DataFrame, tmp_path: Path) -> None:
         (tmp_path / "p.txt").write_bytes(b"\x89PNG\r\n\x1a\n\x00")
         (tmp_path / "q.txt").touch()
+        (tmp_path / "r.txt").write_text(f"# mine\n {CHAIR}\n\n{CASTLE}\n{CHAIR}", encoding="utf-8-sig")
+        assert read_prompts(tmp_path / "r.txt") == (CHAIR, CASTLE)
         for asked, how, said in (
             ([JOBS[0]], {}, "model=, pipe= and texts="),
             (["A photo of a stranger."], {"texts": texts}, "stranger"),
@@ -224,22 +223,3 @@ class TestAudit:
         ):
             with pytest.raises(InvalidInputError, match=said):
                 vldebias.audit(asked, "gender", calibration=judged, **how)
-
-
-def test_the_command_writes_a_page_a_result_and_a_list(texts: Texts, judged: pd.DataFrame, tmp_path: Path) -> None:
-    (tmp_path / "prompts.txt").write_text("# mine\n" + "\n".join([*ASKED, ""]))
-    np.savez(tmp_path / "texts.npz", text=np.stack([row.numpy() for row in texts.values()]), prompts=list(texts))
-    judged.to_csv(tmp_path / "judged.csv", index=False)
-    asked = ["audit", str(tmp_path / "prompts.txt"), "--prompts", "gender", "--texts", str(tmp_path / "texts.npz")]
-    out = tmp_path / "out"
-    done = CliRunner().invoke(app, [*asked, "--calibrate", str(tmp_path / "judged.csv"), "--out", str(out), "--json"])
-    assert done.exit_code == 0, done.output
-    assert {"figures", "protocols", "files"} <= set(json.loads(done.stdout))
-    assert "Look first at" in (out / "index.html").read_text()
-    listed = pd.read_csv(out / "prompts.csv")
-    assert set(listed.prompt) == set(read_prompts(tmp_path / "prompts.txt"))
-    assert abs(listed.share[0] - 0.5) > 0.2
-    assert listed.share.isna().tolist() == listed.prompt.isin([CHAIR, STATED]).tolist()
-    assert not any(verify(out).values())
-    done = CliRunner().invoke(app, asked[:4])
-    assert "expected one of --model, --pipeline and --texts" in str(done.exception)

@@ -1,33 +1,27 @@
-"""`vldebias.diagnose`: its questions against scikit-learn and worlds of known answers, the task and the command."""
+"""`vldebias.diagnose`: its questions against scikit-learn and worlds of known answers, and the page."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 from sklearn.datasets import load_digits
 from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold
 from torch import nn
 from torch.nn.functional import normalize
-from typer.testing import CliRunner
 
 import vldebias
-from vldebias.cli import app
-from vldebias.data import Embeddings, load_embeddings, save_embeddings
+from vldebias.data import Embeddings
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation import Result
+from vldebias.evaluation import Result, render
 from vldebias.evaluation.diagnosis import margins, readable, wrong_labels
-from vldebias.evaluation.run import verify
 from vldebias.prompts import load_prompts
 
 pytestmark = pytest.mark.usefixtures("no_charts")
@@ -245,34 +239,7 @@ class TestDiagnose:
         said = vldebias.diagnose(features, classes, groups=groups).provenance[0].description
         assert (f"1/1, {rows} images" in said) == named
 
-
-@pytest.fixture(scope="module")
-def file(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_embeddings(tmp_path_factory.mktemp("features") / "features.npz", *world)
-
-
-class TestCommand:
-    def test_page_result_and_list(self, file: Path, tmp_path: Path) -> None:
-        asked = ["diagnose", str(file), "--labels", "smile", "--groups", "gender", "--out", str(tmp_path / "out")]
-        done = CliRunner().invoke(app, [*asked, "--json"])
-        assert done.exit_code == 0, done.output
-        assert {"figures", "protocols", "files"} <= set(json.loads(done.stdout))
-        page = (tmp_path / "out" / "index.html").read_text()
+    def test_a_page_answers_one_question_after_the_other(self, result: Result, tmp_path: Path) -> None:
+        page = render(result, tmp_path / "page.html", beside=tmp_path).read_text()
         places = [page.index(one) for one in ("a linear probe predicts it", "Worst group", "fit another class better")]
         assert places == sorted(places)
-        assert pd.read_csv(tmp_path / "out" / "wrong-labels.csv").score.is_monotonic_increasing
-        assert not any(verify(tmp_path / "out").values())
-
-    def test_a_sheet_shows_the_pictures_of_the_least_credible_rows(self, file: Path, tmp_path: Path) -> None:
-        data = load_embeddings(file)[0]
-        (tmp_path / "pictures").mkdir()
-        Image.new("RGB", (8, 8)).save(tmp_path / "pictures" / f"{data.ids[0]}.png")
-        asked = ["diagnose", str(file), "--labels", "smile", "--out", str(tmp_path / "out")]
-        done = CliRunner().invoke(app, [*asked, "--images", str(tmp_path / "pictures")])
-        assert done.exit_code == 0, done.output
-        listed = pd.read_csv(tmp_path / "out" / "wrong-labels.csv", dtype=str, keep_default_na=False)
-        assert list(listed.columns) == ["rank", "percentile", "score", "id", "row", "given", "proposed", "path"]
-        assert set(listed.path[listed.id == data.ids[0]]) == {str(tmp_path / "pictures" / f"{data.ids[0]}.png")}
-        page = (tmp_path / "out" / "wrong-labels.html").read_text()
-        assert page.count("data:image/jpeg;base64,") == 200
-        assert f"given {listed.given[0]}, fits {listed.proposed[0]}" in page

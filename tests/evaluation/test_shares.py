@@ -1,14 +1,10 @@
 """Figures of a table that somebody else made."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
 from painted_by_hand import GENDERS, chosen, paint
-from typer.testing import CliRunner
 
-from vldebias.cli import app
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.evaluation import SharesTask
 from vldebias.evaluation.answers import CANNOT_TELL, NO_PERSON, AnnotationLog
@@ -138,14 +134,11 @@ def test_a_method_with_fewer_than_ten_labels_is_not_corrected(labels, blocks):
         assert len(measure(columns, people="people")) == blocks
 
 
-def test_on_the_command_line(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    pd.DataFrame(table(prompts=4)).to_csv("mine.csv", index=False)
-    words = "eval shares mine.csv --prompt text --value judge --method model --baseline sd --people people --json"
-    done = CliRunner().invoke(app, words.split())
-    assert done.exit_code == 0, done.output
-    assert {row["task"] for row in json.loads(done.stdout)["figures"]} == {"shares", "shares corrected"}
-    assert "corrected by people" in (tmp_path / "vldebias-shares" / "index.html").read_text()
+def test_a_table_is_read_from_its_file(tmp_path):
+    columns = table(prompts=4)
+    pd.DataFrame(columns).to_csv(tmp_path / "mine.csv", index=False)
+    read, given = (measure(one, people="people") for one in (tmp_path / "mine.csv", columns))
+    assert [part.rows for part in read] == [part.rows for part in given]
 
 
 MEANING = {"m": "male", "f": "female", "?": CANNOT_TELL, "0": NO_PERSON}

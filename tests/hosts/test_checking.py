@@ -1,17 +1,14 @@
 """`vldebias debias --check`: right of a sound host, wrong of one that leaves a trace, told where it cannot be tried."""
 
-import json
 import warnings
 
 import diffusers_tiny as tiny
 import pytest
-from typer.testing import CliRunner
 
 from tests.fewer import few
-from vldebias.cli import app
-from vldebias.evaluation.variants import Finding, check
+from vldebias.evaluation.variants import check
 from vldebias.hosts import Attachment
-from vldebias.hosts.loading import Loaded
+from vldebias.hosts.loading import Loaded, load_host
 from vldebias.prompts import load_prompts
 
 PROMPTS = few(load_prompts("professions-gender"), 10)
@@ -60,16 +57,6 @@ def test_a_trace_that_is_left_is_found(monkeypatch):
     assert [name for name, one in told.items() if one.right is False] == ["removed: as without"]
 
 
-def test_the_command_fails_where_a_check_does(monkeypatch):
-    monkeypatch.setattr("vldebias.evaluation.variants.check", lambda *_, **__: iter([Finding("removed", False)]))
-    assert CliRunner().invoke(app, ["debias", "gender", "--model", "miniature", "--check"]).exit_code == 1
-
-
-def test_the_command_prints_a_table_or_json():
-    command = ["debias", "fairface-gender", "--model", "miniature", "--check"]
-    run = CliRunner().invoke(app, [*command, "--json"])
-    assert run.exit_code == 0, run.output
-    told = json.loads(run.stdout)
-    assert told["model"] == "miniature"
-    assert [one["name"] for one in told["checks"] if one["right"]] == RIGHT
-    assert "removed: as without" in CliRunner().invoke(app, command).output
+def test_a_sound_model():
+    told = check(load_host("miniature"), few(load_prompts("fairface-gender"), 10))
+    assert [one.name for one in told if one.right] == RIGHT

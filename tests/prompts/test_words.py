@@ -29,13 +29,9 @@ def naive(words: tuple[str, ...], text: str) -> tuple[str, ...]:
     ("text", "found"),
     [
         ("the woman\u2019s hat", ("woman",)),
-        ("(woman:1.2)", ("woman",)),
         ("a\nwoman\tand a\u00a0man", ("woman", "man")),
-        ("female_woman", ("woman",)),
         ("\uff57\uff4f\uff4d\uff41\uff4e", ("woman",)),
         ("an African-American man", ("African American", "man")),
-        ("dark\u2011skinned", ("dark-skinned",)),
-        ("a 25-year-old", ("year old",)),
         ("man-made", ("man",)),  # documented: a hyphen only separates
         ("manager of mankind, chairman, womanly, human", ()),
         ("manœuvre, mañana, womané", ()),

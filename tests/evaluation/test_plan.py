@@ -405,4 +405,4 @@ def test_a_check_is_right_of_a_sound_host_and_says_what_it_cannot_try(monkeypatc
         next(check(Loaded(model, "tiny", str), PEOPLE))
     monkeypatch.setattr(Attachment, "remove", lambda self: None)
     steps = check(Loaded(copy.deepcopy(model), "tiny", tokenizer), PEOPLE)
-    assert [next(steps).right for _ in right][5:6] == [False], "a trace that is left"
+    assert [next(steps).right for _ in range(6)] == [True] * 5 + [False], "a trace that is left"

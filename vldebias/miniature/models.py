@@ -46,7 +46,7 @@ def weights_dir() -> Path:
 
 
 def load_weights(path: Path) -> dict[str, torch.Tensor]:
-    """Read weights."""
+    """Read weights in single precision."""
     from safetensors.torch import load_file
 
     if not path.is_file():
@@ -54,7 +54,7 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
             f"no weights at {path}; build them with {BUILD.format(path.parent)}, or unset {VARIABLE} to use the ones "
             "that ship with the package"
         )
-    return load_file(path)
+    return {name: t.float() if t.is_floating_point() else t for name, t in load_file(path).items()}
 
 
 class Preprocess:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import os
 import re
 import struct
@@ -22,17 +21,8 @@ from hypothesis import strategies as st
 from PIL import EpsImagePlugin, Image, ImageCms
 
 import vldebias
+from tests.data.data_parts import as_bytes, picture
 from vldebias.pictures import FORMATS, decode, for_matplotlib, read_png, subplots, why_unreadable, write_png
-
-
-def picture(seed: int = 0, size: tuple[int, int] = (8, 6)) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (*size[::-1], 3), dtype=np.uint8))
-
-
-def as_bytes(image: Image.Image, form: str = "PNG", **options: object) -> bytes:
-    file = io.BytesIO()
-    image.save(file, form, **options)
-    return file.getvalue()
 
 
 def pixel(image: Image.Image, form: str = "PNG", **options: object) -> tuple[int, ...]:

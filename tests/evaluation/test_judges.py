@@ -60,8 +60,7 @@ def test_a_value_is_the_most_likely_one_or_unknown(raw: np.ndarray, sure: float)
 
 
 @pytest.mark.parametrize(
-    "rows",
-    [np.empty(0), np.ones((2, 3)) / 3, [[3.0, -1.0], [0, 1]], [[0.7, 0.7], [0, 1]], [[np.nan, 0.7], [0, 1]]],
+    "rows", [np.empty(0), np.ones((2, 3)) / 3, [[3.0, -1.0], [0, 1]], [[0.7, 0.7], [0, 1]], [[np.nan, 0.7], [0, 1]]]
 )
 def test_answers_that_are_no_probabilities_are_refused(rows: Any) -> None:
     judge = Judge("mine", {"light": ("dark", "bright")}, lambda images: {"light": np.asarray(rows)}, "1")

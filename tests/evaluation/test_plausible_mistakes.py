@@ -1,4 +1,4 @@
-"""68 calls that are plausible and mostly wrong: what each is answered, and that the right ones are answered nothing."""
+"""98 calls that are plausible and mostly wrong: what each is answered, and that the right ones are answered nothing."""
 
 import copy
 import warnings
@@ -147,9 +147,12 @@ CASES: list[tuple[Any, ...]] = [  # a name, a call; if it is answered, how and w
     ("labels are rounded logits", lambda: ev(labels=np.round(RNG.normal(size=N) * 3)), WARNED, "fewer than 5 rows"),
     ("labels of another length", lambda: ev(labels=SEX[:-1]), REFUSED, "expected 200 rows in every column"),
     ("labels of one class", lambda: ev(labels=np.array([MALE] * N)), REFUSED, "images of two or more groups"),
+    ("labels all unknown", lambda: ev(labels=np.array([""] * N)), REFUSED, "images of two or more groups"),
     ("one misspelt", lambda: ev(labels=np.where(ROW[:, 0] == 1, "femle", SEX)), WARNED, "did you mean 'female'?"),
     ("case mixed", lambda: ev(labels=np.where(MIXED, UPPER, SEX)), WARNED, "'MALE' and 'male' differ by case"),
+    ("trailing blanks", lambda: ev(labels=np.where(MIXED, BLANK, SEX)), WARNED, "'male' and 'male ' differ by case"),
     ("'nan' texts", lambda: ev(labels=np.where(EVEN, "nan", SEX)), WARNED, "say unknown='nan'"),
+    ("'None' texts", lambda: ev(labels=np.where(EVEN, "None", SEX)), WARNED, "say unknown='None'"),
     ("labels of shape (n, 1)", lambda: ev(labels=SEX[:, None]), REFUSED, "expected strings or integers (n,)"),
     ("255 for unknown", lambda: ev(labels=BYTES), WARNED, "say unknown='255'"),
     ("row numbers", lambda: ev(labels=np.arange(N)), WARNED, "200 of 200 groups"),
@@ -158,24 +161,34 @@ CASES: list[tuple[Any, ...]] = [  # a name, a call; if it is answered, how and w
     # features
     ("texts and images swapped", swapped, REFUSED, "prompts are missing"),
     ("another model's, same width", lambda: ev(images=turned), WARNED, "unaligned"),
+    ("random, same width", lambda: ev(images=lambda f: RNG.normal(size=f.shape)), WARNED, "unaligned"),
     ("another width", lambda: ev(images=lambda f: RNG.normal(size=(N, f.shape[1] + 1))), REFUSED, "of width 257"),
     ("transposed", lambda: ev(images=lambda f: f.T), REFUSED, "expected 256 rows in every column"),
+    ("times 100", lambda: ev(images=lambda f: f * 100)),
     ("of mixed lengths", lambda: ev(images=lambda f: f * np.where(np.arange(N)[:, None] % 2, 1, 50))),
     ("a zero row", lambda: ev(images=lambda f: np.where(ROW == 3, 0, f)), REFUSED, "1 rows are zero or not finite"),
     ("a NaN row", lambda: ev(images=lambda f: np.where(ROW == 3, np.nan, f)), REFUSED, "1 rows are zero or not finite"),
-    ("twenty rows over and over", lambda: ev(images=lambda f: np.repeat(f[:20], 10, 0)), WARNED, "20 different rows"),
+    ("constant", lambda: ev(images=lambda f: np.ones_like(f)), WARNED, "1 different rows among 200"),
+    ("two rows over and over", lambda: ev(images=lambda f: np.repeat(f[:2], 100, 0)), WARNED, "2 different rows"),
     ("int8", lambda: ev(images=lambda f: np.clip(f * 40, -127, 127).astype("i1"))),
     ("uint8 pixels", lambda: ev(images=lambda f: RNG.integers(0, 255, f.shape).astype("u1")), REFUSED, "of uint8"),
     ("complex", lambda: ev(images=lambda f: f.astype("c8")), REFUSED, "of complex64"),
+    ("logits of classes", lambda: ev(images=lambda f: f[:, :2]), REFUSED, "got features of width 2"),
     ("no image", lambda: ev(images=lambda f: f[:0], labels=SEX[:0]), REFUSED, "with n > 0"),
+    ("one image", lambda: ev(images=lambda f: f[:1], labels=SEX[:1]), REFUSED, "images of two or more groups"),
     ("two images", lambda: ev(images=lambda f: f[:2], labels=SEX[:2]), REFUSED, "choose a smaller k"),
     # numbers
     ("k larger than n", lambda: ev(k=500), REFUSED, "choose a smaller k"),
+    ("k = 0", lambda: ev(k=0), REFUSED, "greater than or equal to 1; got 0"),
     ("lam negative", lambda: ev(lam=-1), REFUSED, "lam: "),
+    ("seed negative", lambda: ev(seed=-1), REFUSED, "seed: "),
     ("lam a text", lambda: ev(lam="100"), REFUSED, "lam: expected a number; got '100'"),
+    ("lam NaN", lambda: ev(lam=float("nan")), REFUSED, "lam: "),
     ("lam True", lambda: ev(lam=True), REFUSED, "lam: expected a number; got True"),
     ("lam 1e30", lambda: ev(prompts="gender", lam=1e30), WARNED, "of the distance between the classes"),
+    ("strength -0.5", lambda: ev(strength=-0.5), REFUSED, "strength: "),
     ("strength 1.5", lambda: ev(strength=1.5), REFUSED, "strength: "),
+    ("strength NaN", lambda: ev(strength=float("nan")), REFUSED, "strength: "),
     ("strength a text", lambda: ev(strength="0.5"), REFUSED, "strength: expected a number; got '0.5'"),
     ("strength of numpy", lambda: attach(world().model, GENDER, strength=np.float32(0.5))),
     ("attached strength True", lambda: attached(lambda one: setattr(one, "strength", True)), REFUSED, "got True"),
@@ -187,6 +200,7 @@ CASES: list[tuple[Any, ...]] = [  # a name, a call; if it is answered, how and w
     ("prompts in German", lambda: fit(prompts=GERMAN), SILENT, ""),
     ("prompts of another attribute", lambda: ev(prompts="race"), WARNED, "between the classes"),
     ("edit of another model", lambda: attach(other(0), world().edit), REFUSED, "fitted on other weights"),
+    ("an edit before tuning", lambda: attach(other(0.01), world().edit), REFUSED, "fitted on other weights"),
     ("a tokenizer of other ids", lambda: fit(tokenizer=other_tokens), REFUSED, "open_clip.get_tokenizer"),
     ("CLIP's tokenizer", lambda: fit(tokenizer=open_clip.get_tokenizer("ViT-B-32")), REFUSED, "ids up to 49407"),
     ("a raw edit", lambda: attach(world().model, fit_pairs(randn(9, 2, 256))), WARNED, "which model it was fitted"),
@@ -204,16 +218,32 @@ CASES: list[tuple[Any, ...]] = [  # a name, a call; if it is answered, how and w
     # groups
     ("groups control", lambda: gr()),
     ("label and spurious swapped", lambda: gr(label="place", spurious="label"), REFUSED, "each name one of the"),
+    ("label is spurious", lambda: gr(label="label", spurious="label"), REFUSED, "got 'label' twice"),
     ("numbers in another order", lambda: gr(label=np.where(BIRD == "landbird", 1, 0)), WARNED, "as 'waterbird'"),
     ("a value misspelt", lambda: gr(place=np.where(PLACE == "water", "watr", PLACE)), WARNED, "you mean 'water'?"),
     ("an empty cell", lambda: gr(place=np.array(["land", "water"] * (N // 2)))),
     ("one image in a group", lambda: gr(place=np.array(["water"] + ["land"] * (N - 1))), WARNED, "'water' (1)"),
+    ("spurious of ids", lambda: gr(place=np.arange(N)), WARNED, "200 of 200 groups"),
     ("label -1 and 1", lambda: gr(label=np.where(BIRD == "landbird", -1, 1)), REFUSED, "got ['-1', '1']; rename"),
     # metrics
+    ("max_skew: scores and groups swapped", lambda: M.max_skew(HALVES, SCORES, 10), REFUSED, "in another order?"),
+    ("max_skew: k a float", lambda: M.max_skew(SCORES, HALVES, 10.5), REFUSED, "k: expected an integer"),
+    ("max_skew: a NaN", lambda: M.max_skew(np.where(SCORES > 0.9, np.nan, SCORES), HALVES, 10), REFUSED, "are NaN"),
+    ("ndkl: one group", lambda: M.ndkl(SCORES, np.zeros(100, int)), WARNED, "every ranking is fair"),
+    ("group_accuracy: scores", lambda: M.group_accuracy(SCORES, HALVES, FOUR), REFUSED, "take the likeliest class"),
+    ("worst group: scores", lambda: M.worst_group_accuracy(SCORES, HALVES, FOUR), REFUSED, "the likeliest class"),
+    ("discrepancy: one value", lambda: M.discrepancy(HALVES, 1), REFUSED, "at least 2"),
+    ("accuracy: mixed", lambda: M.group_accuracy(HALVES.astype(str), HALVES, FOUR), REFUSED, "both as numbers"),
+    ("discrepancy: codes 1 and 2", lambda: M.discrepancy(HALVES + 1, 2), REFUSED, "expected integers 0 .. 1"),
+    ("discrepancy: a fraction", lambda: M.discrepancy(HALVES / 2, 2), REFUSED, "expected integers 0 .. 1"),
+    ("discrepancy: names", lambda: M.discrepancy(BIRD, 2), REFUSED, "expected integers 0 .. 1"),
     ("discrepancy: nothing", lambda: M.discrepancy(np.array([], int), 2), REFUSED, "non-empty"),
+    ("auroc: -1 and 1", lambda: M.auroc(SCORES, 2 * HALVES - 1), REFUSED, "wrong: expected truth values"),
+    ("auroc: probabilities", lambda: M.auroc(SCORES, SCORES), REFUSED, "wrong: expected truth values"),
     ("krippendorff: two units of many", lambda: M.agreement(np.array([[0, 1, 0, 1, 1]] * 2).T)),
     ("krippendorff: -1 for none", lambda: M.agreement(MINUS_ONES)),
     ("k_variance: not normalised", lambda: M.k_variance(RNG.normal(size=(40, 8)))),
+    ("bootstrap_interval: a percent", lambda: M.bootstrap_interval(SCORES, level=95), REFUSED, "in (0, 1), got 95"),
 ]
 
 
@@ -236,7 +266,7 @@ def test_a_plausible_call_is_answered(call: Callable[[], Any], answer: list[str]
 
 
 def test_at_most_five_mistakes_pass_in_silence() -> None:
-    assert len({one[0] for one in CASES}) == len(CASES) == 68
+    assert len({one[0] for one in CASES}) == len(CASES) == 98
     assert sum(SILENT in answer for _, _, *answer in CASES) <= 5
 
 

@@ -26,12 +26,7 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 import vldebias
-from vldebias.errors import (
-    AlreadyAttachedError,
-    InvalidInputError,
-    TruncatedPromptWarning,
-    UnsupportedHostError,
-)
+from vldebias.errors import AlreadyAttachedError, InvalidInputError, TruncatedPromptWarning, UnsupportedHostError
 from vldebias.hosts.open_clip import OpenClipHost
 from vldebias.hosts.transformers import TransformersHost
 from vldebias.prompts import PromptSet, StatedWords

@@ -4,27 +4,12 @@ import copy
 
 import pytest
 import torch
-from models_tiny import (
-    PROMPTS,
-    SEEING,
-    STATED,
-    TRANSFORMERS,
-    OpenClip,
-    Transformers,
-    make_clip,
-    same,
-    tokenizer_for,
-)
+from models_tiny import PROMPTS, SEEING, STATED, TRANSFORMERS, OpenClip, Transformers, make_clip, same, tokenizer_for
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 import vldebias
-from vldebias.errors import (
-    AlreadyAttachedError,
-    InvalidInputError,
-    ProjectionMismatchError,
-    UnsupportedHostError,
-)
+from vldebias.errors import AlreadyAttachedError, InvalidInputError, ProjectionMismatchError, UnsupportedHostError
 from vldebias.prompts import PromptSet
 
 KINDS = pytest.mark.parametrize("name", ["open_clip:clip", "transformers:CLIPModel"])

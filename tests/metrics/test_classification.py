@@ -13,6 +13,7 @@ import torch
 from fairlearn.metrics import MetricFrame
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from scipy.stats import ks_2samp
 from sklearn.metrics import accuracy_score, roc_auc_score
 
 from tests.refusals import refused
@@ -60,6 +61,29 @@ def test_statistics_of_groups_and_wilsons_interval_where_nothing_varies() -> Non
     hits, sizes = np.array([[1, 0], [1, 0], [1, 0]]), np.array([[2, 0], [2, 1], [1, 0]])
     assert lowest_accuracy(hits, sizes).tolist() == [0.5, 0, 1]
     assert Reweighted(np.array([1.0, 3.0]))(hits, sizes).tolist() == [0.5, 0.125, 1]
+
+
+def test_a_resample_of_cells_is_a_resample_of_images() -> None:
+    """The naive twin draws indices; values of both bootstraps come from one distribution, and so do paired changes."""
+    rng, n = np.random.default_rng(1), 300
+    group = rng.choice(3, n, p=np.arange(1, 4) / 6)
+    before = rng.random(n) < np.linspace(0.5, 0.8, 3)[group]
+    after = np.where(rng.random(n) < 0.5, before, rng.random(n) < np.linspace(0.9, 0.7, 3)[group])
+    cells, index = np.zeros((3, 2, 2), dtype=np.int64), np.random.default_rng(7).integers(n, size=(900, n))
+    np.add.at(cells, (group, before.astype(int), after.astype(int)), 1)
+    (drawn,) = resampled_counts(cells, 4000, 0)
+    shares = [np.array([[one[i][group[i] == g].mean() for g in range(3)] for i in index]) for one in (before, after)]
+    means = [one[index].mean(1) for one in (before, after)]
+    for of, (old, new) in (
+        (lowest_accuracy, [one.min(1) for one in shares]),
+        (mean_accuracy, means),
+        (accuracy_gap, [mean - one.min(1) for mean, one in zip(means, shares, strict=True)]),
+        (Reweighted(np.array([5.0, 0.0, 1.0])), [(5 * one[:, 0] + one[:, 2]) / 6 for one in shares]),
+    ):
+        fast, without = (of(hits, drawn.sum((-1, -2))) for hits in (drawn[..., 1].sum(-1), drawn[:, :, 1].sum(-1)))
+        assert ks_2samp(fast, new).pvalue > 1e-3
+        assert ks_2samp(fast - without, new - old).pvalue > 1e-3
+        assert of is not mean_accuracy or ks_2samp(fast - np.roll(without, 1), new - old).pvalue < 1e-4
 
 
 def test_a_metric_is_known_by_its_name_with_its_bounds() -> None:

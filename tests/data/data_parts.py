@@ -17,8 +17,6 @@ from vldebias.data import Embeddings, ImageData, Labels, embed_images
 from vldebias.hosts.images import ImageEncoder, Pixels
 from vldebias.progress import SILENT
 
-# ---- pictures and layouts --------------------------------------------------------------------------------------------
-
 _NAMES = """
     5_o_Clock_Shadow Arched_Eyebrows Attractive Bags_Under_Eyes Bald Bangs Big_Lips Big_Nose Black_Hair Blond_Hair
     Blurry Brown_Hair Bushy_Eyebrows Chubby Double_Chin Eyeglasses Goatee Gray_Hair Heavy_Makeup High_Cheekbones Male

@@ -257,11 +257,13 @@ def test_rows_of_one_image_become_one_in_their_order() -> None:
     (SAID, {"kind": [0, 1, 0, 1, 0, 0]}, "own: column 'kind': the rows of image 'b' have different values"),
 )
 def test_rows_that_cannot_be_one(captions: list[str], labels: dict[str, list[int]]) -> None:
-    columns = {name: Labels(np.array(codes), ("x", "y")) for name, codes in labels.items()}
+    columns = {name: Labels(np.array(codes), tuple("xy")) for name, codes in labels.items()}
     one_row_per_image("own", IMAGES, captions, [], columns)
 
 
 def test_what_stands_for_no_text() -> None:
+    with pytest.warns(match="1 of 2 captions"):  # no more than half of them
+        check_captions("own", ["17", "a dog"], "")
     assert not any(map(says_something, ["", " ", "nan", "NaN", "None", " null ", "N/A", "<NA>"]))
     assert all(map(says_something, ["nan bread on a plate", "a nun", "7", "none of them sits"]))
 

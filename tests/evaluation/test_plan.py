@@ -68,9 +68,6 @@ def pixels(made: GeneratedImages, image: PlannedImage) -> np.ndarray:
     return np.asarray(made.read(image)).astype(int)
 
 
-# ---- plans -----------------------------------------------------------------------------------------------------
-
-
 def plan(**changes: Any) -> Plan:
     settings = {"prompts": "professions-gender", "concepts": "unseen", "stated_images": 2, "seeds": [0, 4]} | changes
     return task(**settings).plan({"pipeline": "Tiny", "id": None, "fingerprint": None})
@@ -174,9 +171,6 @@ def test_rows_carry_a_lam_only_of_a_method_that_has_one(name: str, tmp_path: Pat
     assert (told.provenance.model, told.provenance.n["prompts"]) == ("Tiny", len(made.prompts))
 
 
-# ---- pixels ----------------------------------------------------------------------------------------------------
-
-
 def test_every_image_is_what_the_pipeline_generates_from_its_noise(whole: GeneratedImages) -> None:
     assert [whole.images[i].variant for i in (1, -1)] == ["none", BARE]
     for image in (whole.images[1], whole.images[-1]):
@@ -210,12 +204,11 @@ def test_a_file_says_how_it_was_made(whole: GeneratedImages) -> None:
 def test_black_images_of_a_safety_checker_are_marked() -> None:
     pipe = sd()
     made = SimpleNamespace(images=[Image.new("RGB", (4, 4))] * 2, nsfw_content_detected=[False, True])
-    pipe.__class__ = type("Checked", (type(pipe),), {"__call__": lambda *_, **__: made})
-    with prepared(pipe, None, ["a photo of a doctor"] * 2, [0, 1]) as (_, pictures_of):
+    given: dict[str, Any] = {}
+    pipe.__class__ = type("Checked", (type(pipe),), {"__call__": lambda *_, **options: given.update(options) or made})
+    with prepared(pipe, None, ["a doctor"] * 2, [0, 1], negative_prompt="blurry") as (_, pictures_of):
         assert [flagged for _, flagged in pictures_of([0, 1])] == [False, True]
-
-
-# ---- interrupted, repeated and other runs ------------------------------------------------------------------------
+    assert given["negative_prompt"] == ["blurry"] * 2
 
 
 def test_missing_and_damaged_files_are_generated_again_and_no_others(whole: GeneratedImages, tmp_path: Path) -> None:
@@ -326,9 +319,6 @@ def test_images_that_are_left_alone_are_copied_and_equal_to_generated_ones(tmp_p
         again = pictures_of([0, 1])
     for one, (picture, _) in zip(stated, again, strict=True):
         assert np.array_equal(pixels(made, one), np.asarray(picture))
-
-
-# ---- any method ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")

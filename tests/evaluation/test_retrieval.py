@@ -263,7 +263,10 @@ NOBODY = {**GALLERY.labels, "nobody": Labels(np.full(N, UNKNOWN), ("a", "b"))}
     ({"gallery": Embeddings(np.ones((3, 4)), tuple("abc"), {})}, "width 4, .* 16"),
     ({"queries": ["A photo of a unicorn."]}, "1 of 1 prompts"),
     ({"classes": {"hair": {"dark": "x"}}}, "hair"),
-    ({"classes": {"nobody": dict(zip("ab", OTHERS, strict=False))}, "gallery": replace(GALLERY, labels=NOBODY)}, "no"),
+    (
+        {"classes": {"nobody": dict(zip("ab", OTHERS, strict=False))}, "gallery": replace(GALLERY, labels=NOBODY)},
+        "no image has",
+    ),
     error=ValueError,
 )
 def test_errors(options: dict) -> None:

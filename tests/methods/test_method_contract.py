@@ -171,9 +171,7 @@ LACKS: dict[Need, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "need"), [(name, need) for name in NAMES for need in sorted(METHODS[name].needs - {Need.PAIRS})]
-)
+@pytest.mark.parametrize(("name", "need"), [(a, b) for a in NAMES for b in sorted(METHODS[a].needs - {Need.PAIRS})])
 def test_a_need_that_is_not_met_is_said_before_anything_is_embedded(name: str, need: Need) -> None:
     change, message = LACKS[need]
     host = TextTable({"nothing": [1.0]})
@@ -185,6 +183,8 @@ def test_a_need_that_is_not_met_is_said_before_anything_is_embedded(name: str, n
 
 
 def test_a_bound_says_what_it_cannot_wrap(cases: dict[str, Case]) -> None:
+    with pytest.raises(InvalidInputError, match="got an empty list"):
+        Problem(TextTable({"nothing": [1.0]}), [])
     with pytest.raises(InvalidInputError, match=r"max_loss: .*suffix"):
         cases["pipeline"].debias("suffix", max_loss=0.1)
 

@@ -43,9 +43,6 @@ def streamed(stream: Stream | None = None, **options: Any) -> StreamBatches:
 BOTH: dict[str, Callable[..., Any]] = {"pairs": mapped, "stream": streamed}
 
 
-# ---- which rows
-
-
 @given(SIZES, st.integers(0, 30))
 def test_processes_share_the_batch_of_one_and_spares_are_of_other_batches(
     sizes: tuple[int, int, int], number: int
@@ -121,9 +118,6 @@ def test_a_stream_shuffles_its_blocks_evenly_and_its_shards_anew_in_every_pass()
     passes = [tuple(number // 4 for number in numbers(take(source, start, 6))) for start in (0, 6, 12)]
     assert all(sorted(shards) == [k for k in range(6) for _ in range(4)] for shards in passes)
     assert len(set(passes)) == 3
-
-
-# ---- what stands in a batch
 
 
 @pytest.mark.parametrize("kind", BOTH)

@@ -106,9 +106,6 @@ def test_it_does_what_a_plain_loop_does(sharpness: Any, rho: float) -> None:
     assert not made.training
 
 
-# ---- interrupts
-
-
 @pytest.mark.parametrize(("kind", "at"), list(zip(KINDS, cycle([1, 4]), strict=False)))
 @pytest.mark.parametrize("loss", ["nuclr", "group_dro", "stream"])
 def test_an_interrupted_run_ends_with_the_weights_of_a_whole_one(kind: str, at: int, loss: str, tmp_path: Path) -> None:
@@ -168,6 +165,21 @@ def test_a_kill_while_the_state_is_written_leaves_the_old_one(tmp_path: Path, mo
     history = fit(resumed, batches(), settings(), folder=tmp_path)
     assert len(history) == STEPS
     assert same(weights(resumed), weights(whole))
+
+
+class Foreign:
+    """Write a file when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("unpickled",)
+
+
+def test_a_checkpoint_that_would_run_code_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save(Foreign(), STATE)
+    with pytest.raises(InvalidInputError, match="no readable checkpoint"):
+        read_state(tmp_path / STATE)
+    assert os.listdir() == [STATE]
 
 
 def test_the_history_beside_the_state_follows_it(tmp_path: Path) -> None:
@@ -233,9 +245,6 @@ def test_a_flipped_bit_of_a_state_is_noticed(tmp_path: Path) -> None:
     path.write_bytes(damaged)
     with pytest.raises(InvalidInputError, match=r"state\.pt"):
         read_state(path)
-
-
-# ---- a step
 
 
 def test_the_average_is_what_is_scored_and_kept_and_a_short_run_is_scored_ten_times() -> None:

@@ -137,9 +137,6 @@ def test_modes_gradients_and_autocast_stay_outside() -> None:
     assert not any(values.requires_grad for values in monitor.rows(towers).values())
 
 
-# ---- of a data set
-
-
 def data(n: int = 20, read: Any = None, broken: Sequence[int] = ()) -> Any:
     labels = {"label": Labels.of([WORDS[i % 3] for i in range(n)], WORDS[:3])}
     captions = tuple(f"{WORDS[i % 4]} {i // 2}" for i in range(n))

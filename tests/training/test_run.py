@@ -58,9 +58,6 @@ def weights(folder: Path) -> dict[str, Tensor]:
     return load_file(folder / "model" / "clip.safetensors")
 
 
-# ---- what it leaves
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("run")
@@ -138,9 +135,6 @@ def test_pairs_are_listed_without_training(tmp_path: Path, monkeypatch: pytest.M
         list_pairs(small(), tmp_path)
 
 
-# ---- what the settings change
-
-
 def test_two_views_need_no_caption_and_score_no_pair(tmp_path: Path) -> None:
     views = {"views": "two", "jitter": 0.2, "flip": True, "crop_scale": 0.5, "fourier": 0.2}
     outcome = train_model(small(**views, score_pairs=True, lr=1e-4), tmp_path, cpu=True)
@@ -176,9 +170,6 @@ def test_groups_of_a_column_are_weighed_and_steps_tracked(tmp_path: Path) -> Non
     assert any(b"recall@1 image to text" in path.read_bytes() for path in tmp_path.rglob("events.out.tfevents*"))
 
 
-# ---- what is refused
-
-
 @refused(
     ({"data": "nowhere/at/all", "items": None}, "nowhere/at/all"),
     ({"views": "two", "tune": "text", "flip": True}, "not read by the text tower"),
@@ -194,6 +185,12 @@ def test_what_cannot_go_is_said_before_the_first_step(tmp_path: Path, given: dic
         assert not (tmp_path / "state.pt").exists()
 
 
+def diverged() -> Towers:
+    found = tiny_towers()
+    torch.nn.init.constant_(next(found.model.parameters()), torch.nan)
+    return found
+
+
 TWO, BROKEN, NUMBERS = torch.rand(2, 3, 4, 4), image_data(23, broken=range(23)), {"kind": Labels.of("123")}
 
 
@@ -203,12 +200,10 @@ TWO, BROKEN, NUMBERS = torch.rand(2, 3, 4, 4), image_data(23, broken=range(23)),
     (lambda: Monitor.of(BROKEN, plain), r"own train: 23 of 23 .* cannot be read, such as id0 "),
     (lambda: pairs_of(image_data(3, captions=())), "own: has no captions"),
     (lambda: pairs_of(image_data(3, captions=("", " ", "nan"))), "own: not one of 3 rows has a caption"),
-    (
-        lambda: pairs_of(image_data(3, labels=NUMBERS), label="kind", caption_template="a {}"),
-        "Name the classes in words",
-    ),
+    (lambda: pairs_of(image_data(3, labels=NUMBERS), label="kind", caption_template="{}"), "Name the classes in words"),
     (lambda: positive_scores(tiny_towers(), pairs_of(BROKEN, views="two")), "own: expected pairs .* got none"),
     (lambda: positive_scores(tiny_towers(), pairs_of(BROKEN)), "none of 23 images can be read"),
+    (lambda: positive_scores(diverged(), pairs_of(image_data(3))), "some features are not finite"),
     (lambda: Objective(own(loss="info_nce", q=0.3), temperature=1.0, items=3), "info_nce does not read q; it reads"),
     (lambda: Objective(own(loss="nuclr"), temperature=1.0, items=None), "nuclr: needs the number of pairs"),
     (lambda: Objective(own(group_dro="kind"), temperature=1.0, items=3), "group_dro: expected groups"),

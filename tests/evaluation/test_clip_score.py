@@ -73,9 +73,6 @@ def test_one_prompt_is_resampled_over_images(clip, drawn) -> None:
     assert figures["none"].interval[0] < figures["none"].value < figures["none"].interval[1]
 
 
-# ---- FID -----------------------------------------------------------------------------------------------------
-
-
 class Colours:
     """Mean and spread of each channel: six features."""
 

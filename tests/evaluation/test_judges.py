@@ -47,9 +47,6 @@ def pictures(n: int) -> list[Image.Image]:
     return [Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)) for _ in range(n)]
 
 
-# ---- deciding --------------------------------------------------------------------------------------------------
-
-
 @given(arrays(np.float64, (7, 3), elements=st.floats(0, 1)), st.floats(0, 1))
 def test_a_value_is_the_most_likely_one_or_unknown(raw: np.ndarray, sure: float) -> None:
     probabilities = raw / np.maximum(raw.sum(1, keepdims=True), 1)
@@ -66,9 +63,6 @@ def test_answers_that_are_no_probabilities_are_refused(rows: Any) -> None:
     judge = Judge("mine", {"light": ("dark", "bright")}, lambda images: {"light": np.asarray(rows)}, "1")
     with pytest.raises(InvalidInputError, match="judge mine"):
         predict(judge, pictures(2))
-
-
-# ---- one by one ------------------------------------------------------------------------------------------------
 
 
 def test_the_miniature_judge_is_the_network_of_the_world() -> None:
@@ -133,9 +127,6 @@ def test_labels_of_a_classifier_are_checked(classifier: Path) -> None:
         race(classifier / "nothing")
 
 
-# ---- zero-shot -------------------------------------------------------------------------------------------------
-
-
 def zero_shot(reject: tuple[str, ...] = (), **prompts: Any) -> Judge:
     model, preprocess, tokenizer = load_clip()
     return ClipJudge(prompts=prompts, reject=reject).on(Loaded(model, "miniature", tokenizer, preprocess))
@@ -166,9 +157,6 @@ def test_the_scale_is_the_models_own() -> None:
     assert judges.logit_scale(SimpleNamespace(temperature=torch.tensor(0.02))) == pytest.approx(50)  # as ALIGN has it
     with pytest.raises(InvalidInputError, match="SimpleNamespace"):
         judges.logit_scale(SimpleNamespace(logit_scale=None))
-
-
-# ---- vision-language models ------------------------------------------------------------------------------------
 
 
 TEMPLATE = (
@@ -289,9 +277,6 @@ def test_it_loads_from_a_folder_and_asks_for_the_attribute_of_the_task(parts, tm
     np.testing.assert_allclose(loaded.predict(image)["gender"], judge_of(*parts).predict(image)["gender"], rtol=1e-5)
     with pytest.raises(InvalidInputError, match="cannot load the judge"):
         VlmJudge(model=str(tmp_path / "nothing")).ready(task, session)
-
-
-# ---- judgements, stored --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -252,9 +252,6 @@ def test_published_figures_stand_beside_the_rows_that_repeat_them() -> None:
             assert average - worst == pytest.approx(gap, abs=0.0011)
 
 
-# ---- the file and the frame ------------------------------------------------------------------------------------
-
-
 def small() -> Result:
     part = TaskResult(protocol(methods={"cali": {"lam": 0.1 + 0.2, "strength": 1.0}}))
     part.add("gap", "none", 1 / 3, (0.1, 0.9), n={"images": 9, "smallest group": 2})

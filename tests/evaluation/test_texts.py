@@ -89,8 +89,6 @@ def test_under_is_what_an_attached_model_gives(make: Callable[[], tuple[nn.Modul
         assert alike == [strength == 0] * len(FREE) + [strength == 0 or keep] * len(STATED)
 
 
-# ---- distances of pairs ----
-
 TONES = {tone: [tone] for tone in ("pale", "tan", "dark-skinned")}  # three prompts a concept, three pairs
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -110,5 +111,10 @@ def test_without_the_condition_on_lam_there_is_no_bound() -> None:
     lam = 0.05
     expected = _expected_loss(lambda a, b: rince(a, b, temperature=1.0, q=1.0, lam=lam), joint, x, x, 2)
     assert -expected > 0
-    with pytest.raises(InvalidInputError, match=r"lam: expected at least 1/\(K \+ 1\) = 0.5 with K = 1, got 0.05"):
-        wasserstein_dependency_bound(expected, negatives=1, temperature=1.0, lam=lam)
+    asked: dict[str, Any] = {"negatives": 1, "temperature": 1.0, "lam": 0.6}
+    outside = {"temperature": 0.0, "negatives": 0, "lam": 1.0, "eta": 1.0, "lipschitz": 0.0}
+    for name, value in [("lam", lam), *outside.items()]:
+        with pytest.raises(InvalidInputError, match=rf"^{name}: expected .*{value}"):
+            wasserstein_dependency_bound(expected, **(asked | {name: value}))
+    with pytest.raises(InvalidInputError, match="negatives: expected"):
+        mutual_information_bound(expected, negatives=0)

@@ -14,6 +14,7 @@ from slow_losses import unit_rows
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.refusals import refused
 from vldebias import losses
 from vldebias.errors import InvalidInputError
 
@@ -121,6 +122,17 @@ def test_features_and_options_that_do_not_fit(loss: Case) -> None:
         if options and loss.module is not None:
             with pytest.raises(InvalidInputError, match=named):
                 loss.module(**options)
+
+
+@refused(
+    (lambda: losses.GroupWeights(1), "^groups: "),
+    (lambda: losses.GroupWeights(2, step=0), "^step: "),
+    (lambda: losses.hard_negative_contrastive(X, X, temperature=1.0, floor=-1.0), "^floor: "),
+    (lambda: losses.info_nce(X, X, temperature=torch.ones(1)), "^temperature: "),
+    (lambda: losses.estimate_popularity(X @ X.T * torch.nan, temperature=1.0), "^similarity: some"),
+)
+def test_numbers_outside_of_their_range(call: Any) -> None:
+    call()
 
 
 def test_the_share_of_false_negatives_and_the_hardness_have_the_defaults_that_are_documented() -> None:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 HEAD_WIDTH, LAYERS, MLP_RATIO, PATCH_SIZE = 32, 3, 4.0, 8  # of both towers; the patches are the vision tower's
 IMAGE_MEAN = IMAGE_STD = (0.5, 0.5, 0.5)  # pixels in [0, 1] are mapped to [-1, 1]
 CONFIGS = json.loads((Path(__file__).parent / "configs.json").read_text())  # of diffusers and transformers
-LATENTS = (CONFIGS["unet"]["in_channels"], 8, 8)  # channels, height, width
 
 
 class Widths(NamedTuple):

@@ -76,9 +76,6 @@ def tower() -> Tower:
     return Tower()
 
 
-# ---- three states --------------------------------------------------------------------------------------------------
-
-
 def test_three_states(tower: Tower) -> None:
     plain = tower.encode(PROMPTS)
     attachment = attach(tower)
@@ -147,9 +144,6 @@ def test_other_strengths_are_refused(tower: Tower, strength: Any) -> None:
     assert vars(tower) == {}
 
 
-# ---- stated prompts ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("images", [1, 3])
 def test_stated_prompts_are_left_alone(tower: Tower, images: int) -> None:
     plain = tower.encode(PROMPTS, images)
@@ -174,9 +168,6 @@ def test_texts_and_roles_that_do_not_fit(tower: Tower) -> None:
     for texts in (["a", "b", "c"], []):
         with pytest.raises(InvalidInputError, match=rf"Tower: 4 embeddings for {len(texts)} prompts"):
             attachment.apply("joint", torch.randn(4, 6), lambda texts=texts: texts)
-
-
-# ---- one attachment for each model ---------------------------------------------------------------------------------
 
 
 def owner_of(encoder: Bag, name: str = "owner") -> TowerHost:
@@ -240,9 +231,6 @@ def test_rows_that_another_thread_forgets_are_still_given(tower: Tower) -> None:
     assert torch.equal(host.embed(PROMPTS, "joint"), TowerHost(tower).embed(PROMPTS, "joint"))
 
 
-# ---- merging -------------------------------------------------------------------------------------------------------
-
-
 def test_merge_hands_the_projections_over_and_takes_everything_off(tower: Tower) -> None:
     host = TowerHost(tower)
     with Attachment(host, {"joint": PROJECTION}, strength=0.5) as attachment:
@@ -257,9 +245,6 @@ def test_merge_hands_the_projections_over_and_takes_everything_off(tower: Tower)
         attachment.merge()
     with pytest.raises(AlreadyAttachedError, match="hold a projection since merge"):
         attach(tower)
-
-
-# ---- a host of another package -------------------------------------------------------------------------------------
 
 
 ASKED = ["a photo of a doctor", "a photo of a male nurse", "a photo of a chef"]

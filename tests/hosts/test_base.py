@@ -137,7 +137,11 @@ def test_a_worker_that_is_forked_while_a_thread_tokenises_can_tokenise() -> None
     assert worker.exitcode == 0
 
 
-# ---- the fingerprint -----------------------------------------------------------------------------------------------
+def test_the_numbers_of_a_fingerprint_are_those_that_saved_edits_hold() -> None:
+    model, _, tokenizer = miniature.load_clip()
+    found = resolve(model, tokenizer=tokenizer).fingerprint("joint")
+    assert found.tensors[:2] == (pytest.approx((0.346213, -0.215774), abs=1e-4), pytest.approx((19.794238, 9.866271)))
+    assert found.texts[0][:3] == pytest.approx((0.10143, -0.10004, 0.16513), abs=1e-4)
 
 
 def tower(seed: int = 0, layers: int = 12, width: int = 48) -> nn.Module:

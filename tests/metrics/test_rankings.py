@@ -61,6 +61,7 @@ def test_priors_by_hand() -> None:
     assert max_skew(scores, groups, 1, prior=[0.1, 0.9]) == pytest.approx(math.log(10))
     assert min_skew([3.0, 2.0, 1.0], [0, 0, 1], 2) == -math.inf
     assert min_skew([3.0, 2.0, 1.0], [0, 0, 1], 2, floor=1 / 4) == pytest.approx(math.log(0.5))
+    assert min_skews(np.zeros((1, 2), int), np.array([0.5, 0.5])) == pytest.approx(math.log(0.5)), "half an image"
 
 
 def test_one_group_is_never_skewed_and_a_warning_says_why() -> None:

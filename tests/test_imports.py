@@ -51,3 +51,8 @@ def test_every_public_name_is_there() -> None:
         assert getattr(vldebias, name) is not None
     assert {*vldebias.__all__, "__version__"} <= {*dir(vldebias)}
     assert not hasattr(vldebias, "nosuch")
+
+
+def test_the_package_runs_as_a_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "vldebias", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == vldebias.__version__

@@ -57,7 +57,9 @@ def test_a_part_that_is_not_there_is_not_run(tmp_path: Path, monkeypatch: pytest
         plan(None, ["celebs"])
     runs = plan(None, ["celeba", "generation"], ["RN50"], pipeline="miniature")
     assert [bool(run.missing) for run in runs] == [True, False]
-    monkeypatch.setattr("vldebias.evaluation.paper.estimate", lambda *_: 12.3)
+    caches = list[Any]()
+    monkeypatch.setattr("vldebias.evaluation.paper.estimate", lambda *given: caches.append(given[2].cache) or 12.3)
     assert paper(tmp_path, runs, Options(out=tmp_path), SILENT, stop_after_estimate=True).measured.isna().all()
     assert [run.seconds for run in runs] == [None, 12.3]
+    assert caches == [tmp_path / "cache"], "which all runs share"
     assert not (tmp_path / "generation-miniature").exists()

@@ -214,9 +214,6 @@ def test_adapters(clip: Transformers, gender: PromptSet) -> None:
             attachment.merge()
 
 
-# ---- as models are served ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.filterwarnings("ignore:The following device_map keys:UserWarning")  # of a parameter without a module
 @pytest.mark.filterwarnings("ignore:.*offloaded, so they have no fingerprint")
 @torch.no_grad()
@@ -252,9 +249,6 @@ def test_a_model_that_was_compiled_and_called_before_attaching(gender: PromptSet
             torch.testing.assert_close(compiled(**clip.inputs()).pooler_output, expected)
         torch.testing.assert_close(compiled(**clip.inputs()).pooler_output, base)
     torch.compiler.reset()
-
-
-# ---- open_clip -----------------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()

@@ -169,9 +169,6 @@ def test_prompts_that_cannot_be_read_and_embeddings_in_something_else_are_not_gu
         pipe.encode_prompt(PROMPTS)
 
 
-# ---- places inside -----------------------------------------------------------------------------------
-
-
 class Tower(nn.Module):
     """Like remote code: token states, a pooler, a head."""
 
@@ -221,9 +218,6 @@ def test_a_place_that_the_embedding_does_not_pass_is_refused(gender: PromptSet, 
         with pytest.raises(InvalidInputError, match=words):
             vldebias.debias(tower_host(tower, place), given)
     assert all("forward" not in vars(module) for module in tower.modules())
-
-
-# ---- tables of embeddings ------------------------------------------------------------------------------------------
 
 
 def test_rows_of_any_kind_are_kept_as_directions() -> None:

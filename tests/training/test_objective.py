@@ -105,8 +105,6 @@ def test_group_dro_weighs_the_losses_of_the_groups() -> None:
     torch.testing.assert_close(found, (weights * means).sum())
 
 
-# ---- model and loss
-
 ROWS = 6
 IMAGES = torch.rand(ROWS, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
 PAIRS = Batch(IMAGES, letters_of(["a cat", "a dog", "a cat", "an owl", "a dog", "a cat"]), index=torch.arange(ROWS))

@@ -22,7 +22,7 @@ from vldebias.metrics.rankings import first_hits
 from vldebias.pictures import why_unreadable
 from vldebias.prompts import fill
 from vldebias.training.pairs import open_images
-from vldebias.training.settings import WORLDS, TrainSettings
+from vldebias.training.settings import TrainSettings
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -161,8 +161,7 @@ class Monitor:
         data = open_images(settings, held_out=True) if settings.has_held_out else None
         if not isinstance(data, ImageData) or (settings.label is None and not data.captions):
             return None
-        own_split = settings.data in WORLDS and settings.val_data in (None, settings.data)
-        if isinstance(learned, ImageData) and not own_split:
+        if isinstance(learned, ImageData):
             paths = [{one.path(row) for row in range(len(one))} for one in (data, learned)]
             same, name = len(set.intersection(*paths) - {""}), f"held-out data {data.name} {data.split}"
             if data.fingerprint == learned.fingerprint or same >= 0.9 * len(data):

@@ -40,9 +40,6 @@ def quiet():
         yield
 
 
-# ---- parts -------------------------------------------------------------------------------------------------------
-
-
 def seeded(make):
     """Build each component once, the same in every run, in evaluation mode."""
 
@@ -173,9 +170,6 @@ def twin(model):
     return made.eval()
 
 
-# ---- whole pipelines of eight families: a new one at every call, around the same modules ----------------------------
-
-
 def _pipeline(name):
     def make(cls=None, **extra):
         config = TABLE["pipelines"][name]
@@ -226,9 +220,6 @@ def same(one, other):
     return len(one) == len(other) and all(
         a is b if a is None or b is None else torch.equal(a, b) for a, b in zip(one, other, strict=True)
     )
-
-
-# ---- text sides of every other family, and whole pipelines around them ---------------------------------------------
 
 
 def picture(color=(90, 120, 30)):

@@ -32,8 +32,6 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return all(torch.equal(one[key], other[key]) for key in one)
 
 
-# ---- open_clip -----------------------------------------------------------------------------------------------------
-
 VISION: dict[str, Any] = {"layers": 1, "width": 32, "head_width": 16, "patch_size": 16, "image_size": 32}
 TEXT: dict[str, Any] = {"context_length": 77, "vocab_size": CLIP_IDS, "width": 32, "heads": 2, "layers": 1}
 
@@ -96,8 +94,6 @@ TOWERS: dict[str, Callable[[], nn.Module]] = {
 """Image towers of every kind."""
 
 
-# ---- transformers --------------------------------------------------------------------------------------------------
-
 TRANSFORMERS: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "transformers.yaml").read_text())["models"]
 
 
@@ -125,9 +121,6 @@ def tokenizer_for(model: nn.Module) -> Any:
     if isinstance(model, (open_clip.CLIP, open_clip.CustomTextCLIP, open_clip.CoCa)):
         return tiny_tokenizers.open_clip_tokenizer(min(77, model.context_length))
     return getattr(tiny_tokenizers, f"{TRANSFORMERS[type(model).__name__]['tokenizer']}_tokenizer")()
-
-
-# ---- every host behind one face --------------------------------------------------------------------------------------
 
 
 class Subject:

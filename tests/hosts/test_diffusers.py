@@ -16,9 +16,6 @@ def both(pipe, prompt=PLAIN, **call):
     return tiny.encode(pipe, prompt, do_classifier_free_guidance=True, **call)
 
 
-# ---- negative prompt and guidance ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("make", [tiny.sd, tiny.sdxl, tiny.sd3, tiny.chroma, tiny.pixart, tiny.sana, tiny.aura])
 def test_the_negative_prompt_is_untouched_unless_asked_for(make):
     pipe = make()
@@ -78,9 +75,6 @@ def test_true_guidance_with_embeddings_of_ones_own():
         assert tiny.same(negative, tiny.encode(tiny.flux(), "a blurry photo", **tiny.T5_LENGTH)[:2])
 
 
-# ---- batches, several prompts, stated prompts ------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("make", [tiny.sdxl, tiny.sd3, tiny.flux])
 def test_any_of_several_prompts_may_state_the_attribute(make):
     pipe = make()
@@ -88,9 +82,6 @@ def test_any_of_several_prompts_may_state_the_attribute(make):
     debias(pipe, tiny.gender())
     assert tiny.same(tiny.encode(pipe, PLAIN, prompt_2=STATED), stated)
     assert not torch.equal(tiny.encode(pipe, PLAIN, prompt_2=PLAIN)[0], plain[0])
-
-
-# ---- embeddings of ones own ------------------------------------------------------------------------------------
 
 
 def test_given_embeddings_are_left_alone_and_can_be_projected_by_hand():
@@ -102,9 +93,6 @@ def test_given_embeddings_are_left_alone_and_can_be_projected_by_hand():
         assert torch.equal(tiny.draw(pipe, None, prompt_embeds=given), bare)
     by_hand = attachment.apply("sequence", given)
     assert torch.equal(tiny.draw(pipe, None, prompt_embeds=by_hand), tiny.draw(pipe))
-
-
-# ---- merging into plain weights ------------------------------------------------------------------------------------
 
 
 MERGEABLE = {
@@ -213,9 +201,6 @@ def test_controlnets_are_merged_too():
     assert alike(draw(pipe), draw(reference), bare)
     unet_alone.unet = pipe.unet
     assert not alike(draw(unet_alone), draw(reference), bare)
-
-
-# ---- refusals ------------------------------------------------------------------------------------------------------
 
 
 def refuses(pipe, attachment, match, same=True):

@@ -17,9 +17,6 @@ from vldebias.methods import load_edit
 PLAIN = "a photo of a doctor"
 
 
-# ---- LoRA --------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def lora(tmp_path_factory):
     """A folder with a LoRA of the text encoder and the UNet of Stable Diffusion."""
@@ -90,9 +87,6 @@ def test_lora_loaded_and_unloaded_while_attached(lora):
     assert torch.equal(tiny.draw(pipe), tiny.draw(tiny.sd()))
 
 
-# ---- dtype and offload -------------------------------------------------------------------------------------------
-
-
 def test_a_pipeline_can_be_cast_while_attached():
     pipe = tiny.own(tiny.sd())
     full = debias(tiny.sd(), tiny.gender()).projections["sequence"]
@@ -120,9 +114,6 @@ def test_sequential_offload_leaves_no_fingerprint_and_says_so():
     assert next(pipe.text_encoder.parameters()).is_meta
 
 
-# ---- callbacks and saving ------------------------------------------------------------------------------------------
-
-
 def test_an_attached_pipeline_saves_what_the_bare_one_saves(tmp_path):
     pipe = tiny.sd()
     debias(pipe, tiny.gender()).remove()  # a tokenizer saves how it was called last, whoever called it
@@ -135,9 +126,6 @@ def test_an_attached_pipeline_saves_what_the_bare_one_saves(tmp_path):
     )
     assert Path("unet/diffusion_pytorch_model.safetensors") in bare
     assert attached == bare
-
-
-# ---- shared encoders and copies ------------------------------------------------------------------------------------
 
 
 def _components(pipe):

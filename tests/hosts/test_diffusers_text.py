@@ -72,8 +72,6 @@ def test_the_rows_of_the_prompt_are_edited_and_nothing_else_changes(name):
     assert all(not module._forward_pre_hooks for module in pipe.components.values() if hasattr(module, "_hooks"))
 
 
-# ---- where a prompt ends ---------------------------------------------------------------------------------------
-
 ENDS = [name for name in SERVED if CASES[name].end is not None or CASES[name].padded == "left"]
 
 
@@ -119,9 +117,6 @@ def test_a_template_put_into_the_list_of_prompts_does_not_reach_the_gate():
     assert seen == [PLAIN, STATED]
 
 
-# ---- images beside the prompt ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["QwenImageEdit", "QwenImageEditPlus"])
 def test_what_shows_the_image_is_left_alone(name):
     case = CASES[name]
@@ -141,9 +136,6 @@ def test_what_shows_the_image_is_left_alone(name):
             attached[i, start:], attachment.projections["sequence"](bare[i, start:]), atol=1e-4, rtol=1e-4
         )
         assert not torch.equal(attached[i, start], bare[i, start])
-
-
-# ---- other layers than were fitted -----------------------------------------------------------------------------
 
 
 def test_other_layers_than_were_fitted_are_refused():

@@ -72,9 +72,6 @@ def test_what_the_tiny_ones_are_refused_for_is_what_the_sources_say():
     assert refused == {"BriaFibo", "HiDream", "HunyuanDiT"}
 
 
-# ---- whole pipelines -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", tiny.FAMILIES)
 def test_the_whole_pipeline_in_three_states_and_at_strength_zero(name):
     make, call = tiny.FAMILIES[name]
@@ -125,9 +122,6 @@ def test_an_earlier_layer_is_another_space_and_refused(make):
     with attachment.disabled():
         tiny.encode(pipe, clip_skip=1)
     assert tiny.same(tiny.encode(pipe, clip_skip=0), tiny.encode(pipe))
-
-
-# ---- modular pipelines ---------------------------------------------------------------------------------------------
 
 
 QUICK = ("Flux", "ErnieImage", "LTX", "QwenImage", "Krea2", "StableDiffusion3")

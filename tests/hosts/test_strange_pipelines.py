@@ -60,9 +60,6 @@ def build(request):
     return made
 
 
-# ---- served: the rows of the prompt are edited, the others are not -------------------------------------------------
-
-
 def encoding(change, alone=False):
     """An `encode_prompt` whose embeddings of the prompt are changed before it returns them, alone or with others."""
 
@@ -121,9 +118,6 @@ def test_what_can_be_told_is_served(name, build):
                 assert torch.equal(one, other) == (row == 1)
         attachment.remove()
         assert same_values(pipe.encode_prompt(**asked), bare)
-
-
-# ---- refused, by name ----------------------------------------------------------------------------------------------
 
 
 def names_that_lie(self, prompt, do_classifier_free_guidance=False, negative_prompt=None):

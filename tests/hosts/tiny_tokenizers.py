@@ -130,8 +130,6 @@ def right_gemma_tokenizer() -> Any:
     return tokenizer
 
 
-# ---- chats -------------------------------------------------------------------------------------------------------
-
 CHAT = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is string %}{{ m.content }}"
     "{% else %}{% for c in m.content %}{{ c.text }}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"

@@ -25,8 +25,9 @@ from vldebias.methods import load_edit
 from vldebias.miniature import load_clip
 from vldebias.progress import Progress
 from vldebias.training.batches import Batches
+from vldebias.training.loop import fit
 from vldebias.training.monitor import Monitor
-from vldebias.training.objective import Objective
+from vldebias.training.objective import Objective, Trainee
 from vldebias.training.pairs import open_images
 from vldebias.training.run import list_pairs, steps_done, train_model
 from vldebias.training.sampling import Sampler
@@ -135,6 +136,30 @@ def test_pairs_are_listed_without_training(tmp_path: Path, monkeypatch: pytest.M
         list_pairs(small(), tmp_path)
 
 
+def test_a_killed_run_goes_on_in_the_middle_of_its_stream(tmp_path: Path) -> None:
+    chosen, at = own(streaming=True, steps=8, shuffle_buffer=4, accumulation=2, save_every=0), 5
+
+    def run(stream: Any, folder: Path | None, until: int | None = None) -> tuple[list[float], dict[str, Tensor]]:
+        def interrupt(entry: dict[str, float], steps: int) -> None:
+            if entry["step"] == until:
+                raise KeyboardInterrupt
+
+        found = tiny_towers()
+        objective = Objective(chosen, temperature=0.3, items=None)
+        batches = Batches.of(stream, chosen, found)
+        history = fit(Trainee(found, objective), batches, chosen, folder=folder, on_step=interrupt)
+        return [entry["loss"] for entry in history], found.model.state_dict()
+
+    losses, whole = run(Stream(150, shards=5), None)
+    with pytest.raises(KeyboardInterrupt):
+        run(Stream(150, shards=5), tmp_path, at)
+    stream = Stream(150, shards=5)
+    again, found = run(stream, tmp_path)
+    assert again == losses
+    assert all(torch.equal(found[name], tensor) for name, tensor in whole.items())
+    assert len(stream.decoded) == (8 - at) * 2 * chosen.batch_size, "what was learned from before is not decoded"
+
+
 def test_two_views_need_no_caption_and_score_no_pair(tmp_path: Path) -> None:
     views = {"views": "two", "jitter": 0.2, "flip": True, "crop_scale": 0.5, "fourier": 0.2}
     outcome = train_model(small(**views, score_pairs=True, lr=1e-4), tmp_path, cpu=True)
@@ -204,6 +229,7 @@ TWO, BROKEN, NUMBERS = torch.rand(2, 3, 4, 4), image_data(23, broken=range(23)),
     (lambda: positive_scores(tiny_towers(), pairs_of(BROKEN, views="two")), "own: expected pairs .* got none"),
     (lambda: positive_scores(tiny_towers(), pairs_of(BROKEN)), "none of 23 images can be read"),
     (lambda: positive_scores(diverged(), pairs_of(image_data(3))), "some features are not finite"),
+    (lambda: Batches.of(pairs_of(BROKEN, views="two"), own(), tiny_towers()), "own: has no captions"),
     (lambda: Monitor.held_out(t := own(data="birds", split="test"), open_images(t), tiny_towers()), "training data"),
     (lambda: Objective(own(loss="info_nce", q=0.3), temperature=1.0, items=3), "info_nce does not read q; it reads"),
     (lambda: Objective(own(loss="nuclr"), temperature=1.0, items=None), "nuclr: needs the number of pairs"),

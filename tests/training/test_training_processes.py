@@ -91,3 +91,35 @@ def test_two_processes_end_where_one_does_on_the_joint_batch(launcher: tuple[str
     assert apart(weights(tmp_path / "half"), one) > 0.2 * apart(one, start), "half the batch ends elsewhere"
     # Adam's steps are near the sign of the gradient, and so not continuous where that is next to nothing.
     assert apart(weights(tmp_path / "two"), one) < 0.02 * apart(one, start)
+
+
+def started(history: Path) -> bool:
+    return history.exists() and bool(history.read_text())
+
+
+def test_a_signal_to_all_processes_of_the_run_saves_the_step(tmp_path: Path) -> None:
+    """As a scheduler, or a terminal, sends it: to the processes that read images too."""
+    given = {**SHORT, **QUIET, "batch_size": "8", "steps": "400", "workers": "2", "save_every": "60"}
+    how = {"stderr": subprocess.PIPE, "text": True, "env": ONE_THREAD, "start_new_session": True}
+    process = subprocess.Popen(command(tmp_path, given), **how)
+    until = time.monotonic() + 120
+    while time.monotonic() < until and process.poll() is None and not started(tmp_path / "history.jsonl"):
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGTERM)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, told[-3000:]
+    assert "Traceback" not in told
+    done = steps_in(tmp_path)
+    assert 1 <= done < 400
+    assert f"after step {done} of 400" in " ".join(told.split())
+    assert len((tmp_path / "history.jsonl").read_text().splitlines()) == done
+
+
+def test_a_process_that_should_be_two_is_noticed(tmp_path: Path) -> None:
+    """`accelerate launch --cpu --num_processes 2` starts one that trains alone."""
+    given = {**QUIET, "items": "48", "batch_size": "8", "steps": "1", "tune": "heads"}
+    how = {"check": False, "capture_output": True, "text": True, "env": ONE_THREAD, "timeout": 300}
+    done = subprocess.run(command(tmp_path, given, (*LAUNCH, "--cpu")), **how)
+    assert done.returncode != 0
+    assert "launched as several processes, but this one sees itself alone" in " ".join(done.stderr.split())
+    assert not (tmp_path / "model").exists()

@@ -87,17 +87,9 @@ class Batches:
     per_epoch: int | None = None
 
     def __init__(
-        self,
-        name: str,
-        augment: Augment,
-        *,
-        batch_size: int,
-        tokenize: Tokenize | None = None,
-        seed: int = 0,
-        rank: int | None = None,
-        world: int | None = None,
-        workers: int = 0,
-    ) -> None:
+        self, name: str, augment: Augment, *, batch_size: int, tokenize: Tokenize | None = None, seed: int = 0,
+        rank: int | None = None, world: int | None = None, workers: int = 0,
+    ) -> None:  # fmt: skip
         self.name, self.augment, self.batch_size, self.seed = name, augment, batch_size, seed
         self.tokenize, self.workers = tokenize, workers
         self.rank = own_rank() if rank is None else rank
@@ -165,6 +157,8 @@ class MapBatches(Batches, Dataset[dict[str, Any]]):
 
     def __init__(self, pairs: Pairs, augment: Augment, **options: Any) -> None:
         super().__init__(pairs.name, augment, **options)
+        if self.tokenize is not None and not pairs.captions:
+            raise InvalidInputError(f"{pairs.name}: has no captions; expected some, or two views (tokenize=None)")
         self.pairs = pairs
         self.sampler = Sampler(pairs.items, self.batch_size, self.seed, self.rank, self.world)
         self.items, self.per_epoch = pairs.items, self.sampler.per_epoch

@@ -226,7 +226,7 @@ class Run:
         own = [parameter for parameter in objective.parameters() if parameter.requires_grad]
         with self._autocast():
             loss = objective(**every, batch=Batch.joined(micro))
-        slopes = torch.autograd.grad(loss, [*every.values(), *own], materialize_grads=True)  # a loss may ignore one
+        slopes = torch.autograd.grad(loss, [*every.values(), *own])
         wanted = zip(*(slope.split(sizes) for slope in slopes[: len(every)]), strict=True)
         for number, (batch, pulls) in enumerate(zip(micro, wanted, strict=True)):
             last = number == len(micro) - 1

@@ -44,7 +44,6 @@ def test_an_answer_is_kept_and_the_next_question_shown(engine: Any, page: Any) -
     second = page._answering(1)(first[0], first[1])
     (answer,) = engine.log.read()
     assert (answer.annotator, answer.attribute, answer.value) == ("Ada", "gender", "female")
-    assert 0 < answer.seconds < 5
     assert "Age?" in shown(second)
     again = page._answering(1)(first[0], second[1])  # the page shows another step by now
     assert len(engine.log.read()) == 1
@@ -88,3 +87,4 @@ def test_minutes_are_told_from_the_pace(tmp_path: Path, monkeypatch: pytest.Monk
         clock[0] += 6
         place = engine.answer(place, 0)
     assert engine.view(place).minutes == round((80 - engines.PACE) * 6 / 60)
+    assert {answer.seconds for answer in engine.log.read()} == {6.0}

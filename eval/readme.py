@@ -104,18 +104,18 @@ def needs(rows: Rivals, method: str) -> str:
 
 
 def compared(result: Result, task: str) -> str:
-    """Write one task, the best first: what each method that there still is needs, gains and costs."""
+    """Write one task, the best first: what each method needs, gains and costs; what is attached is in bold."""
     rows = Rivals(result, task)
     skew = rows.main == "max_skew"
     cost, metric = ("self-similarity of queries", "query_cosine") if skew else ("average", "average")
     gain = "MaxSkew" if skew else "worst group"
     lines = [["method", "needs", f"{gain} [95 %]", "change from none [95 %]", cost]]
-    for method in filter(rows.there_is, rows.methods):
+    for method in rows.methods:
         main, called = rows.rows[rows.main, method], rows.fact(method, "name")
         attached = f", {ATTACHED[called]}" if called in ATTACHED else ""
         alone = f", {method.rpartition(', ')[2]}" if method.endswith(" alone") else ""  # a side of a method for both
         name = f"`{called}`{attached}{alone}"
-        cells = [f"**{name}**" if rows.kind(method) == "ours" and method != "none" else name, needs(rows, method)]
+        cells = [f"**{name}**" if attached else name, needs(rows, method)]
         lines.append([*cells, span(main), moved(main), f"{rows.rows[metric, method].value:.3f}"])
     return table(*lines).strip()
 

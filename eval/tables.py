@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.table import Table
 
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
-from vldebias.methods import METHODS
 from vldebias.metrics import Metric
 
 RESULTS = Path(__file__).parent / "results"
@@ -61,21 +60,15 @@ class Rivals:
         self.methods = sorted(there, key=lambda method: -self.sign * self.rows[self.main, method].value)
 
     def fact(self, method: str, name: str) -> Any:
-        """Return what the result says of a method; what was attached when it was measured is called by its form."""
-        told = self.about.methods.get(method, {}).get(name)
-        return "cali, lam 100" if (name, told) == ("name", "default") else told
-
-    def there_is(self, method: str) -> bool:
-        """Tell whether the package still has a method; some that were measured went."""
-        called = str(self.fact(method, "name"))
-        return "leaning" not in called and all(name in METHODS for name in called.partition(",")[0].split("+"))
+        """Return what the result says of a method."""
+        return self.about.methods.get(method, {}).get(name)
 
     def kind(self, method: str) -> str:
         """Return "labels" for a method that was given labels of images, "ours" or "theirs" for others."""
         if self.fact(method, "labels") == "given":
             return "labels"
         source = str(self.fact(method, "source"))
-        return "ours" if source in ("None", "this package") or "Chuang" in source else "theirs"
+        return "ours" if any(one in source for one in ("None", "this package", "Chuang")) else "theirs"
 
 
 # ---- Markdown --------------------------------------------------------------------------------------------------------

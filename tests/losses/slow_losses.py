@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,8 +18,8 @@ def unit_rows(n: int, d: int, seed: int = 0, dtype: torch.dtype = torch.float64)
     return F.normalize(torch.randn(n, d, generator=generator, dtype=torch.float64), dim=1).to(dtype)
 
 
-def one_direction(
-    row: Row, anchors: Tensor, others: Tensor, t: Tensor, within: bool, positives: Tensor | None
+def of_rows(
+    anchors: Tensor, others: Tensor, row: Row, t: Tensor, within: bool = False, positives: Tensor | None = None
 ) -> Tensor:
     losses = []
     for i, x in enumerate(anchors):
@@ -31,13 +32,16 @@ def one_direction(
     return torch.stack(losses)
 
 
-def symmetric(
-    row: Row, x: Tensor, y: Tensor, t: Tensor, *, within_view: bool = False, positives: Tensor | None = None
-) -> Tensor:
+def both(direction: Callable[..., Tensor], x: Tensor, y: Tensor, *more: Any) -> Tensor:
     """(n,) mean of both directions."""
-    return (
-        one_direction(row, x, y, t, within_view, positives) + one_direction(row, y, x, t, within_view, positives)
-    ) / 2
+    return (direction(x, y, *more) + direction(y, x, *more)) / 2
+
+
+def derived(function: Callable[..., Tensor], *inputs: Tensor) -> list[Any]:
+    """A loss, of each pair or of all, and the gradients of its sum with weights; None where there is none."""
+    values = function(*inputs)
+    weights = torch.linspace(0.5, 1.5, values.numel(), dtype=values.dtype).reshape(values.shape)
+    return [values.detach(), *torch.autograd.grad((values * weights).sum(), inputs, allow_unused=True)]
 
 
 def total(values: list[Tensor]) -> Tensor:
@@ -76,16 +80,8 @@ def hcl_row(tau_plus: float, beta: float, floor: Callable[[], Tensor]) -> Row:
     return row
 
 
-def spread(x: Tensor, y: Tensor, labels: list[int], t: Tensor, alpha: float, within_view: bool) -> Tensor:
-    """Spread paper eq. 1-3 with the batch of both views, or of the opposite one alone."""
-    return (
-        _spread_direction(x, y, labels, t, alpha, within_view) + _spread_direction(y, x, labels, t, alpha, within_view)
-    ) / 2
-
-
-def _spread_direction(
-    anchors: Tensor, others: Tensor, labels: list[int], t: Tensor, alpha: float, within: bool
-) -> Tensor:
+def spread(anchors: Tensor, others: Tensor, labels: list[int], t: Tensor, alpha: float, within: bool) -> Tensor:
+    """Spread paper eq. 1-3 with the batch of both views, or of the opposite one alone; one direction."""
     losses, n = [], len(anchors)
     for i in range(n):
         batch = [(others[j], labels[j], False) for j in range(n)]
@@ -100,29 +96,34 @@ def _spread_direction(
     return torch.stack(losses)
 
 
-def sigmoid(x: Tensor, y: Tensor, t: Tensor, bias: Tensor) -> Tensor:
-    """SigLIP eq. 1."""
-    terms = [
-        -torch.log(1 / (1 + torch.exp((1 if i != j else -1) * (x[i] @ y[j] / t + bias))))
-        for i in range(len(x))
-        for j in range(len(y))
-    ]
-    return torch.stack(terms).sum() / len(x)
+def sigmoid_row(bias: Tensor) -> Row:
+    """SigLIP eq. 1, of which half of a row's sum and half of a column's belong to a pair."""
+
+    def row(plus: Tensor, minus: list[Tensor], samples: list[Tensor]) -> Tensor:
+        return -torch.log(1 / (1 + torch.exp(-plus - bias))) + sum(torch.log(1 + torch.exp(s + bias)) for s in minus)
+
+    return row
 
 
 class GlobalContrast:
-    """NUCLR's Algorithm 1 for one direction, in plain numbers; u_0 is the first estimate of phi."""
+    """NUCLR's Algorithm 1 for one direction, in plain numbers; u_0 is the first estimate of phi.
 
-    def __init__(self, n: int, tau: float, gamma: float, lr: float, zeta: float) -> None:
-        self.n, self.tau, self.gamma, self.lr = n, tau, gamma, lr
+    mean: mean_k = (1 - 4 / (k + 3)) mean_{k-1} + 4 / (k + 3) zeta_k, of the visits of each item alone.
+    """
+
+    def __init__(self, n: int, tau: float, gamma: float, lr: float, zeta: float, within: bool) -> None:
+        self.n, self.tau, self.gamma, self.lr, self.within = n, tau, gamma, lr, within
+        self.mean, self.visits = [zeta] * n, [0] * n
         self.u: dict[int, float] = {}
         self.zeta, self.xi = [zeta] * n, abs(zeta)
 
     def step(self, x: Tensor, y: Tensor, items: list[int]) -> tuple[float, Tensor]:
         """Value, and the gradient of eq. 15 as a scalar to differentiate."""
         tau, b = self.tau, len(items)
+        views = [y, x] if self.within else [y]
         exps = [
-            [torch.exp((x[i] @ y[j] - x[i] @ y[i] - self.zeta[items[j]]) / tau) for j in range(b)] for i in range(b)
+            [total([(x[i] @ view[j] - x[i] @ y[i] - self.zeta[items[j]]) / tau for view in views]) for j in range(b)]
+            for i in range(b)
         ]
         scale = (self.n - 1) / (b - 1)
         phi = [scale * sum(exps[i][j] for j in range(b) if j != i) for i in range(b)]
@@ -148,18 +149,15 @@ class GlobalContrast:
             gradients.append(gradient)
         for item, gradient in zip(items, gradients, strict=True):
             self.zeta[item] -= self.lr * self.n * tau * gradient  # lr in units of tau
+            self.visits[item] += 1
+            self.mean[item] += 4 / (self.visits[item] + 3) * (self.zeta[item] - self.mean[item])
         self.xi = max(self.xi, *(abs(self.zeta[item]) for item in items)) if self.lr else self.xi
 
 
-def gce(x: Tensor, y: Tensor, captions: list[int], t: Tensor, q: float, smoothing: float, within_view: bool) -> Tensor:
-    """(n,) mean of both directions of (1 - p^q) / q over the captions of the batch."""
-    sides = [_gce_direction(a, b, captions, t, q, smoothing, within_view) for a, b in ((x, y), (y, x))]
-    return (sides[0] + sides[1]) / 2
-
-
-def _gce_direction(
+def gce(
     anchors: Tensor, others: Tensor, captions: list[int], t: Tensor, q: float, smoothing: float, within: bool
 ) -> Tensor:
+    """(1 - p^q) / q over the captions of the batch; one direction."""
     n, views = len(anchors), [others, *([anchors] if within else [])]
     losses = []
     for i in range(n):

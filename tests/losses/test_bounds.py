@@ -66,7 +66,7 @@ def test_info_nce_bounds_the_mutual_information(weights: list[float], seed: int,
     information = float((joint * (joint / _independent(joint)).log()).sum())
     x, v = unit_rows(ITEMS, 3, seed=seed), unit_rows(ITEMS, 3, seed=seed + 100)
     expected = _expected_loss(lambda a, b: info_nce(a, b, temperature=t), joint, x, v, 2)
-    assert mutual_information_bound(expected, negatives=1) <= information + 1e-12
+    assert mutual_information_bound(expected, negatives=1) == -expected <= information + 1e-12
     assert math.log(2) - expected <= information + 1e-12  # the tighter one of the docstring
 
 
@@ -101,6 +101,8 @@ def test_the_wasserstein_bound_is_positive_for_pairs_that_fit_and_undoes_the_noi
         return wasserstein_dependency_bound(expected, negatives=1, temperature=1.0, lam=lam, eta=eta)
 
     assert bound(0.0) > 0.1
+    by_hand = wasserstein_dependency_bound(-3.0, negatives=3, temperature=0.5, lam=0.4, eta=0.2, lipschitz=2.0)
+    assert by_hand == pytest.approx(3 * 0.5 * math.exp(-2) / (0.8 * 0.6 * 2))
     # at lam K = 1 - lam the loss sees the difference of the two expectations alone, which (1 - eta) scales
     assert bound(0.5) == pytest.approx(bound(0.0), rel=1e-9)
 

@@ -1,10 +1,14 @@
-"""Two processes and one: a gathered loss is the loss of the joint batch, in value, gradient and state."""
+"""Two processes, or threads in their place, and one: a gathered loss is the loss of the joint batch, in all it does."""
 
 from __future__ import annotations
 
 import json
 import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,12 +22,29 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vldebias import losses
 from vldebias.errors import InvalidInputError
+from vldebias.losses import processes
 
 WORLD, N, D = 2, 6, 4  # N rows in the joint batch
+OWN = [slice(0, 3), slice(3, 6)]
 LABELS = torch.tensor([0, 1, 0, 1, 2, 0])
 POSITIVES = unit_rows(N * 2, D, seed=5).reshape(N, 2, D)
 LEARNED = {"temperature": 0.3, "learnable_temperature": True}
+NUCLR = {"dataset_size": 10, "temperature": 0.3, "popularity_lr": 0.5, "chunk_size": 2}
 STEPS = [torch.tensor([0, 1, 2, 3, 4, 5]), torch.tensor([7, 3, 8, 0, 6, 1]), torch.tensor([5, 2, 0, 9, 1, 4])]
+
+
+class Weighed(nn.Module):
+    """InfoNCE, weighed by group DRO."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.each, self.reduction = losses.InfoNCELoss(reduction="none", **LEARNED, **options), "mean"
+        self.groups = losses.GroupWeights(3, step=0.5, **options)
+
+    def forward(self, x: Tensor, y: Tensor, labels: Tensor) -> Tensor:
+        each: Tensor = self.each(x, y)
+        return self.groups(each, labels) if self.reduction == "mean" else each
+
 
 CASES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "info_nce": (losses.InfoNCELoss, LEARNED, ""),
@@ -35,45 +56,32 @@ CASES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "gce": (losses.GCELoss, LEARNED | {"q": 0.5, "smoothing": 0.1}, "labels"),
     "sigmoid": (losses.SigmoidLoss, {"bias": -1.0}, ""),
     "sogclr": (losses.GlobalContrastiveLoss, {"dataset_size": 10, "temperature": 0.3}, "index"),
-    "nuclr": (
-        losses.GlobalContrastiveLoss,
-        {"dataset_size": 10, "temperature": 0.3, "popularity_lr": 0.5, "chunk_size": 2},
-        "index",
-    ),
+    "nuclr": (losses.GlobalContrastiveLoss, NUCLR, "index"),
+    "group_dro": (Weighed, {}, "labels"),
 }
 
 
 class Towers(nn.Module):
-    """Two linear encoders and the loss, as one module for DistributedDataParallel."""
+    """Two matrices as encoders and the loss, as one module for DistributedDataParallel."""
 
     def __init__(self, loss: nn.Module) -> None:
         super().__init__()
-        self.image, self.text, self.loss = nn.Linear(D, D).double(), nn.Linear(D, D).double(), loss.double()
-        with torch.no_grad():
-            self.image.weight.copy_(unit_rows(D, D, seed=11))
-            self.text.weight.copy_(unit_rows(D, D, seed=12))
-            self.image.bias.zero_()
-            self.text.bias.zero_()
+        self.loss = loss.double()
+        self.image, self.text = (nn.Parameter(unit_rows(D, D, seed=seed)) for seed in (11, 12))
 
     def forward(self, images: Tensor, texts: Tensor, *extra: Tensor) -> Tensor:
-        value: Tensor = self.loss(normalize(self.image(images), dim=1), normalize(self.text(texts), dim=1), *extra)
-        return value
+        return self.loss(normalize(images @ self.image, dim=1), normalize(texts @ self.text, dim=1), *extra)
 
 
-def _extra(kind: str, step: int) -> list[Tensor]:
-    """What the loss takes beside the features, for the joint batch."""
-    return {"": [], "labels": [LABELS], "positives": [POSITIVES], "index": [STEPS[step]]}[kind]
-
-
-def _outcome(name: str, own: slice, gather: bool) -> dict[str, list[float]]:
+def _outcome(name: str, own: slice, wrap: Callable[[nn.Module], nn.Module] | None = None) -> dict[str, list[float]]:
     """Three steps of gradient descent on the rows `own`; values, last gradients, per-sample losses and state."""
     loss_type, options, kind = CASES[name]
-    towers = Towers(loss_type(**options, gather=gather))
-    model: nn.Module = DistributedDataParallel(towers) if gather else towers
-    values = []
+    towers = Towers(loss_type(**options, **({"gather": True} if wrap else {})))
+    model, values = wrap(towers) if wrap else towers, []
     for step in range(len(STEPS)):
         model.zero_grad()
-        rows = (unit_rows(N, D, seed=20 + step), unit_rows(N, D, seed=30 + step), *_extra(kind, step))
+        extra = {"": [], "labels": [LABELS], "positives": [POSITIVES], "index": [STEPS[step]]}[kind]
+        rows = (unit_rows(N, D, seed=20 + step), unit_rows(N, D, seed=30 + step), *extra)
         value = model(*(row[own] for row in rows))
         value.backward()
         values.append(value.item())
@@ -90,50 +98,85 @@ def _outcome(name: str, own: slice, gather: bool) -> dict[str, list[float]]:
 
 def _refusal(own_rank: int) -> str:
     x = unit_rows(2 + own_rank, D)
-    try:
+    with pytest.raises(InvalidInputError) as refused:
         losses.info_nce(x, x, temperature=0.1, gather=True)
-    except InvalidInputError as error:
-        return str(error)
-    return "nothing was refused"
+    return str(refused.value)
+
+
+def _outcomes(own_rank: int, wrap: Callable[[nn.Module], nn.Module]) -> dict[str, Any]:
+    apart = {f"{name}, apart": _outcome(name, OWN[own_rank]) for name in CASES}
+    return {**{name: _outcome(name, OWN[own_rank], wrap) for name in CASES}, **apart, "refusal": _refusal(own_rank)}
 
 
 def _work(own_rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=own_rank, world_size=WORLD)
-    own = slice(own_rank * N // WORLD, (own_rank + 1) * N // WORLD)
-    outcomes: dict[str, Any] = {name: _outcome(name, own, gather=True) for name in CASES}
-    outcomes["refusal"] = _refusal(own_rank)
-    Path(folder, f"{own_rank}.json").write_text(json.dumps(outcomes))
+    Path(folder, f"{own_rank}.json").write_text(json.dumps(_outcomes(own_rank, DistributedDataParallel)))
     dist.barrier()  # neither may close its sockets while the other still reads
     dist.destroy_process_group()
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each of the two processes found."""
+def _in_threads(patch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    met, own, given = threading.Barrier(WORLD, timeout=20), threading.local(), [torch.empty(0)] * WORLD
+
+    def exchanged(tensor: Tensor) -> list[Tensor]:
+        given[own.rank] = tensor.clone()
+        met.wait()
+        everyone = list(given)
+        met.wait()
+        return everyone
+
+    def all_gather(parts: list[Tensor], rows: Tensor) -> None:
+        for part, theirs in zip(parts, exchanged(rows), strict=True):
+            part.copy_(theirs)
+
+    def all_reduce(total: Tensor) -> None:
+        total.copy_(sum(exchanged(total)))
+
+    def averaging(module: nn.Module) -> nn.Module:
+        for parameter in module.parameters():
+            parameter.register_post_accumulate_grad_hook(lambda p: all_reduce(p.grad.div_(WORLD)))
+        return module
+
+    def work(rank: int) -> dict[str, Any]:
+        own.rank = rank
+        try:
+            return _outcomes(rank, averaging)
+        except BaseException:
+            met.abort()  # or the other would wait
+            raise
+
+    asked = {"is_available": lambda: True, "is_initialized": lambda: hasattr(own, "rank"), "get_rank": lambda: own.rank}
+    collective = {"get_world_size": lambda: WORLD, "all_gather": all_gather, "all_reduce": all_reduce}
+    patch.setattr(processes, "dist", SimpleNamespace(**asked, **collective))
+    with ThreadPoolExecutor(WORLD) as pool:
+        return list(pool.map(work, range(WORLD)))
+
+
+@pytest.fixture(scope="module", params=["threads", pytest.param("processes", marks=pytest.mark.slow)])
+def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each of the two found."""
+    if request.param == "threads":
+        with pytest.MonkeyPatch.context() as patch:
+            return _in_threads(patch)
     folder = tmp_path_factory.mktemp("processes")
     multiprocessing.spawn(_work, args=(str(folder),), nprocs=WORLD)
     return [json.loads(Path(folder, f"{own_rank}.json").read_text()) for own_rank in range(WORLD)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_two_processes_are_one_on_the_joint_batch(name: str, outcomes: list[dict[str, Any]]) -> None:
     """Values, per-sample losses of the own rows, gradients after DDP's averaging, and the state, over three steps."""
-    joint = _outcome(name, slice(None), gather=False)
+    joint = _outcome(name, slice(None))
     assert outcomes[0][name]["samples"] + outcomes[1][name]["samples"] == pytest.approx(joint.pop("samples"), rel=1e-9)
-    for own in outcomes:
+    for rank, own in enumerate(outcomes):
         for key, expected in joint.items():
             assert own[name][key] == pytest.approx(expected, rel=1e-8, abs=1e-10), key
+        assert own[f"{name}, apart"] == _outcome(name, OWN[rank]), "without `gather` it is the loss of the own rows"
 
 
-@pytest.mark.slow
 def test_rows_that_differ_in_number_are_refused_on_every_process(outcomes: list[dict[str, Any]]) -> None:
     expected = "gather: expected as many rows on every process, got [2, 3]; drop the last incomplete batch"
     assert [own["refusal"] for own in outcomes] == [expected] * WORLD
-
-
-def test_gathered_rows_without_a_process_group_are_the_rows() -> None:
-    x = unit_rows(5, 3, seed=1)
-    assert losses.gather_rows(x) is x
+    assert losses.gather_rows(LABELS) is LABELS, "without a process group"

@@ -38,7 +38,7 @@ class Contrast:
     Attributes:
         anchors: the images and the texts of this process, (n, d) each, divided by the temperature.
         joint: the images and the texts of all processes, (N, d) each.
-        rows: the joint rows of this process.
+        rows: the joint rows of this process. whole: they are all.
         positive: (n,) s+, the scaled similarity of each pair.
         count: K, the number of negatives of an anchor.
     """
@@ -70,7 +70,8 @@ class Contrast:
                 raise InvalidInputError(
                     f"expected n >= 2 rows, since the other rows are the negatives, got n = {joint}"
                 )
-            start = rank() * len(image) if joint > len(image) else 0
+            self.whole = joint == len(image)
+            start = 0 if self.whole else rank() * len(image)
             self.rows = slice(start, start + len(image))  # of this process
             self.positive = (self.anchors[0] * self.joint[1][self.rows]).sum(1)
         self.count = (joint - 1) * (2 if self.within_view else 1)
@@ -86,10 +87,10 @@ class Contrast:
             row 0 from those of the texts to images, row 1 from those of the images to texts.
         """
         with self.precise():
-            if len(self.anchors[0]) < len(self.joint[0]):
-                sums = torch.stack([self._of_rows(scales, k, 1 - k, margin) for k in (0, 1)], dim=1)
-            else:
+            if self.whole:
                 sums = self._of_both(scales, margin)
+            else:
+                sums = torch.stack([self._of_rows(scales, k, 1 - k, margin) for k in (0, 1)], dim=1)
             if self.within_view:
                 own = torch.stack([self._of_rows(scales, k, k, margin) for k in (0, 1)], dim=1)
                 sums = torch.logaddexp(sums, own)
@@ -98,14 +99,12 @@ class Contrast:
     def mean_total(self, bias: Tensor) -> Tensor:
         """Return the mean () over the anchors of both directions of sum_j log(1 + e^{s_j + bias}) over negatives j."""
         (x, y), start = self.anchors, self.rows.start
-        matrices = [(x, self.joint[1]), (y, self.joint[0])]
-        if whole := len(x) == len(self.joint[0]):  # one matrix serves both directions
-            matrices = matrices[:1]
+        matrices = [(x, self.joint[1]), (y, self.joint[0])][: 1 if self.whole else 2]  # one serves both directions
         if self.within_view:
             matrices += [(x, self.joint[0]), (y, self.joint[1])]
         with self.precise():
             parts = [matrix_total(a, b, bias, pair=start, chunk_size=self.chunk_size) for a, b in matrices]
-            if whole:
+            if self.whole:
                 parts[0] = 2 * parts[0]
             return torch.stack(parts).sum() / (2 * len(x))
 
@@ -131,8 +130,8 @@ class Contrast:
         where they are no negatives. The slice says which anchors of this process they are.
         """
         with self.precise():
-            n, whole = len(self.positive), self.chunk_size is None and len(self.positive) == len(self.joint[0])
-            shared = _Scores.apply(self.anchors[0], self.joint[1], 0) if whole else None
+            n, once = len(self.positive), self.chunk_size is None and self.whole
+            shared = _Scores.apply(self.anchors[0], self.joint[1], 0) if once else None
 
             def one(k: int, block: slice) -> Tensor:
                 anchors, pair = self.anchors[k][block], self.rows.start + block.start

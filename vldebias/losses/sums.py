@@ -40,7 +40,7 @@ def matrix_sums(
         chunk_size: rows per block; None is one block, which is kept for the backward pass.
         both: the columns are anchors too; N = n then.
     """
-    sums: tuple[Tensor, ...] = _MatrixSums.apply(tuple(scales), pair, chunk_size, (1, 0) if both else (1,), a, b)
+    sums: tuple[Tensor, ...] = _MatrixSums.apply(tuple(scales), pair, chunk_size, both, a, b)
     return sums
 
 
@@ -63,12 +63,12 @@ class _MatrixSums(torch.autograd.Function):
         scales: tuple[float, ...],
         pair: int,
         chunk_size: int | None,
-        dims: tuple[int, ...],
+        both: bool,
         a: Tensor,
         b: Tensor,
     ) -> tuple[Tensor, ...]:
         size = chunk_size or _rows_at_once(a)
-        ctx.settings = scales, pair, size, dims
+        ctx.settings = scales, pair, size, (1, 0) if both else (1,)
         rows = a.new_empty(len(scales), len(a))
         columns = a.new_full((len(scales), len(b)), -torch.inf)
         scores = a.new_empty(len(a) if chunk_size is None else min(size, len(a)), len(b))
@@ -76,9 +76,9 @@ class _MatrixSums(torch.autograd.Function):
             s = _scores_into(scores, a, b, pair, block)
             values = [_scaled(s, scale) for scale in scales]
             rows[:, block] = torch.stack([each.logsumexp(1) for each in values])
-            if dims != (1,):
+            if both:
                 torch.logaddexp(columns, torch.stack([each.logsumexp(0) for each in values]), out=columns)
-        sums = (rows, columns)[: len(dims)]
+        sums = (rows, columns) if both else (rows,)
         ctx.save_for_backward(a, b, scores if chunk_size is None else None, *sums)
         return sums
 

@@ -24,6 +24,7 @@ _ALL = [f"A photo of a {one}." for one in read_shares(None, GENDER).index]
 _REASONS = balance_prompts(_ALL, GENDER).reasons
 JOBS = [text for text, reason in zip(_ALL, _REASONS, strict=True) if reason is None][:40]
 CHAIR, CASTLE, STATED = "A red chair", "A doctor in a castle.", "a female doctor"
+ASKED = [*JOBS[1::2], CHAIR, CASTLE, STATED]
 
 
 def lean_of(text: str) -> float:
@@ -40,7 +41,7 @@ def texts() -> Texts:
         if text in JOBS:
             row[0] = 0.4 * lean_of(text)
         rows[text] = torch.from_numpy(row)
-    return rows | {CASTLE: torch.from_numpy(np.eye(16)[2] + 0.3 * np.eye(16)[0] + 0.45 * np.eye(16)[7])}
+    return rows | {CASTLE: torch.from_numpy(np.eye(16)[2] + 0.01 * np.eye(16)[0] + 0.45 * np.eye(16)[7])}
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +51,6 @@ def judged() -> pd.DataFrame:
     share = [np.clip(0.5 + 0.4 * lean_of(job) + 0.08 * rng.standard_normal(), 0, 1) for job in JOBS[::2]]
     male = np.round(100 * np.array(share))
     return pd.DataFrame({"prompt": JOBS[::2], "male": male, "female": 100 - male})
-
-
-ASKED = [*JOBS[1::2], CHAIR, CASTLE, STATED]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +64,7 @@ class TestShareLine:
         x, y = 0.01 * rng.standard_normal(12), rng.uniform(size=12)
         line, fits = ShareLine(x, y), [np.polyfit(np.delete(x, i), np.delete(y, i), 1) for i in range(12)]
         left = [np.clip(np.polyval(fit, one), 0, 1) for fit, one in zip(fits, x, strict=True)]
-        assert line.left_out == pytest.approx(left)
+        assert (line.left_out, line.at(x)) == (pytest.approx(left), pytest.approx(np.polyval(np.polyfit(x, y, 1), x)))
         assert line.r2 == pytest.approx(1 - np.sum((y - left) ** 2) / np.sum((y - y.mean()) ** 2))
 
     def test_interval_is_jackknife_plus_of_the_paper(self) -> None:
@@ -98,6 +96,9 @@ class TestShareLine:
         high, middle, low = line.chance(np.array([1.0, 0.0, -1.0]), 0.5)
         assert (high, low) == (pytest.approx(30.5 / 31), pytest.approx(0.5 / 31))
         assert 0.2 < middle < 0.8
+        low_ends, high_ends = line.interval(far := np.array([9.0, -9.0]))
+        assert (line.at(far).tolist(), high_ends[0], low_ends[1]) == ([1, 0], 1, 0), "shares end at 0 and 1"
+        assert 0 < high_ends[1] < 0.2 < 0.8 < low_ends[0] < 1
 
     def test_few_prompts_say_nothing_and_fewer_are_refused(self) -> None:
         x = np.arange(19) / 1000
@@ -123,10 +124,11 @@ class TestCalibration:
             read_shares(None, load_prompts("race"))
 
     def test_every_form_of_a_file_reads_alike_and_what_does_not_fit_is_refused(self, tmp_path: Path) -> None:
-        path, images = tmp_path / "t.csv", "nurse,female\n" * 3 + "nurse,Man\nnurse,cannot tell\n"
-        for content in (f"prompt,value\n{images}", "prompt,men,women\nnurse,1,3\npilot,0,0\n"):
+        path, women = tmp_path / "t.csv", "prompt,value\n" + "nurse,female\n" * 3
+        men = f"{women}nurse,Man\nnurse,cannot tell\n"
+        for content, male in ((women, 0), (men, 0.25), ("prompt,men,women\nnurse,1,3\npilot,0,0\n", 0.25)):
             path.write_text(content)
-            assert read_shares(path, GENDER).to_dict("index") == {"nurse": {"male": 0.25, "female": 0.75}}
+            assert read_shares(path, GENDER).to_dict("index") == {"nurse": {"male": male, "female": 1 - male}}
         for content in (
             "a,b\n1,2\n",
             "prompt,value\nnurse,cat\n",
@@ -152,7 +154,6 @@ class TestAudit:
 
     def test_the_most_urgent_come_first_and_what_cannot_be_predicted_last(self, result: Any) -> None:
         advice = result.provenance[0].settings["prompts"]
-        assert f"Look first at “{next(iter(advice))}”" in result.provenance[0].description
         rows = {row.subset: row.value for row in result.rows}
         sure = [abs(rows[f"{text}: male"] - 0.5) for text, one in advice.items() if one.startswith("leans")]
         assert (np.diff(sure) < 1e-9).all()
@@ -169,14 +170,16 @@ class TestAudit:
         assert f"Look first at “{next(iter(advice))}”: {0.5 + sure[0]:.0%} " in said
         assert not any(STATED in name or CHAIR in name for name in rows), "no share where no image is needed"
 
+    def test_where_few_were_judged_a_side_is_told_all_the_same(self, texts: Texts, judged: pd.DataFrame) -> None:
+        (about,) = vldebias.audit(JOBS[1:2], "gender", texts=texts, calibration=judged[::2]).provenance
+        assert ("% female [0%, 100%]" in about.description, about.seeds) == (True, [0])
+
     def test_a_pipeline_that_was_not_judged_is_told(self) -> None:
         pipe = vldebias.load_host(pipeline="miniature")
         said = vldebias.audit(["A photo of a nurse."], "gender", pipe=pipe).provenance[0].description
         assert "These counts are not of miniature" in said
 
-    def test_shares_that_no_text_explains_are_said_to_be_unpredictable(
-        self, texts: Texts, judged: pd.DataFrame, result: Any
-    ) -> None:
+    def test_shares_that_texts_hardly_tell_are_said(self, texts: Texts, judged: pd.DataFrame, result: Any) -> None:
         order = np.random.default_rng(0).permutation(len(judged))
         dealt = judged.assign(male=judged.male.to_numpy()[order], female=judged.female.to_numpy()[order])
         shares = {kind: 0.4 * judged[kind] + 0.6 * dealt[kind] for kind in ("male", "female")}
@@ -201,24 +204,22 @@ class TestAudit:
         asked = ["thing0 with four words", "A photo of a thing1 of stone."]
         found = vldebias.audit(asked, prompts, texts=rows, calibration=pd.DataFrame(counts))
         shares = [row.value for row in found.rows if row.metric == "predicted_share"]
-        assert len(shares) == 6
-        assert sum(shares) == pytest.approx(2)
+        assert (len(shares), sum(shares)) == (6, pytest.approx(2))
         assert found.provenance[0].n["calibration prompts"] == 30
+        r2 = found.row("audit", "lean_r2", "none", subset="pale").value
+        assert f"left out of the line, is predicted with R2 {r2:.2f}." in found.provenance[0].description
 
     def test_what_cannot_be_asked_is_refused(self, texts: Texts, judged: pd.DataFrame, tmp_path: Path) -> None:
         (tmp_path / "p.txt").write_bytes(b"\x89PNG\r\n\x1a\n\x00")
         (tmp_path / "q.txt").touch()
         (tmp_path / "r.txt").write_text(f"# mine\n {CHAIR}\n\n{CASTLE}\n{CHAIR}", encoding="utf-8-sig")
         assert read_prompts(tmp_path / "r.txt") == (CHAIR, CASTLE)
+        men = {one: of for one, of in texts.items() if "wom" not in one and "fem" not in one}
         for asked, how, said in (
             ([JOBS[0]], {}, "model=, pipe= and texts="),
             (["A photo of a stranger."], {"texts": texts}, "stranger"),
             ([], {"texts": texts}, "one or more"),
-            (
-                [JOBS[0]],
-                {"texts": {one: of for one, of in texts.items() if "wom" not in one and "fem" not in one}},
-                r"\['female'\]",
-            ),
+            ([JOBS[0]], {"texts": men}, r"\['female'\]"),
             *((tmp_path / f"{name}.txt", {"texts": texts}, rf"{name}\.txt") for name in ("no such", "p", "q")),
         ):
             with pytest.raises(InvalidInputError, match=said):

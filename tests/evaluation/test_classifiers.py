@@ -22,6 +22,9 @@ from vldebias.evaluation import classifiers
 from vldebias.evaluation.classifiers import BASELINES, Examples, balanced_counts, logistic_regression
 from vldebias.metrics.classification import GroupAccuracy, group_accuracy
 
+Fitted = namedtuple("Fitted", "logits chosen")
+Head = namedtuple("Head", "weight bias logits")
+
 
 class World(NamedTuple):
     """Split of n rows as Waterbirds has them: a class direction, and a stronger spurious one that mostly agrees."""
@@ -59,11 +62,8 @@ def world(n: int, *, seed: int, agree: float = 0.95, dim: int = 32) -> World:
     return World(unit[0], labels, place, unit[1])
 
 
-Fitted = namedtuple("Fitted", "logits chosen")
-
-
-def fit(name: str, train: World, *, seed: int = 0, **settings: Any) -> Fitted:
-    given = Examples(train.features, train.labels, train.zero_shot, VAL.split, seed)
+def fit(name: str, train: World, *seed: int, **settings: Any) -> Fitted:
+    given = Examples(train.features, train.labels, train.zero_shot, VAL.split, *seed)
     return Fitted(*BASELINES[name][0](given, **settings))
 
 
@@ -85,11 +85,11 @@ def test_a_seed_gives_one_predictor_and_leaves_the_global_generators_alone(name:
     first = fit(name, TRAIN, **QUICK[name]).logits(TRAIN.features)
     with torch.inference_mode():  # it trains in a context without gradients too
         own = TRAIN._replace(features=TRAIN.features + 0, zero_shot=TRAIN.zero_shot + 0)
-        again = fit(name, own, **QUICK[name]).logits(TRAIN.features)
+        again = fit(name, own, 0, **QUICK[name]).logits(TRAIN.features)
     assert torch.equal(first, again)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert np.array_equal(np.random.get_state()[1], before[1])
-    other = fit(name, TRAIN, seed=1, **QUICK[name]).logits(TRAIN.features)
+    other = fit(name, TRAIN, 1, **QUICK[name]).logits(TRAIN.features)
     assert torch.equal(other, again) == (name in ("erm-linear", "wise-ft"))  # which draw nothing
 
 
@@ -159,7 +159,7 @@ def test_balanced_counts_make_all_groups_of_one_size(sizes: list[int], seed: int
 
 @pytest.mark.parametrize(("balance", "c"), [("sub", 0.3), ("up", 0.01)])
 def test_dfr_averages_the_coefficients_of_its_samples(balance: str, c: float) -> None:
-    ours = fit(f"dfr-{balance}", TRAIN, seed=5, draws=3, candidates=[c], tolerance=1e-9)
+    ours = fit(f"dfr-{balance}", TRAIN, 5, draws=3, candidates=[c], tolerance=1e-9)
     generator, heads = np.random.default_rng(5), []
     x = StandardScaler().fit_transform(TRAIN.features.double().numpy())
     one = LogisticRegression(C=c, tol=1e-7, max_iter=10000, l1_ratio=1.0, solver="saga", random_state=0)
@@ -176,11 +176,12 @@ def test_dfr_averages_the_coefficients_of_its_samples(balance: str, c: float) ->
 
 
 def test_the_adapter_has_the_settings_of_its_authors(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: dict[str, Any] = {}
-    sgd = torch.optim.SGD
+    told, sizes = dict[str, Any](), list[int]()
+    sgd, entropy = torch.optim.SGD, classifiers.F.cross_entropy
     monkeypatch.setattr(torch.optim, "SGD", lambda parameters, **how: told.update(how) or sgd(parameters, **how))
-    fit("erm-adapter", TRAIN, epochs=1)
-    assert told == {"lr": 1e-3, "momentum": 0.9, "weight_decay": 5e-5}
+    monkeypatch.setattr(classifiers.F, "cross_entropy", lambda x, y: sizes.append(len(y)) or entropy(x, y))
+    fit("erm-adapter", TRAIN._replace(features=TRAIN.features[:129], labels=TRAIN.labels[:129]), epochs=1)
+    assert (told, sizes) == ({"lr": 1e-3, "momentum": 0.9, "weight_decay": 5e-5}, [128, 1])
 
 
 def test_the_best_epoch_is_kept_and_patience_ends_training() -> None:
@@ -194,8 +195,11 @@ def test_the_best_epoch_is_kept_and_patience_ends_training() -> None:
     assert 1 < epoch < 12
     assert fit("erm-adapter", TRAIN, epochs=12, patience=1, **how).chosen["epoch"] <= epoch
     assert fit("erm-adapter", TRAIN, epochs=12, patience=epoch, **how).chosen["epoch"] == epoch
-    assert fit("erm-adapter", TRAIN, epochs=3, rate=0.0, hidden=16).chosen["epoch"] == 1, "the earliest on a tie"
-    assert not best.logits(VAL.features).requires_grad
+    still = [fit("erm-adapter", TRAIN, epochs=n, rate=0.0, hidden=16).chosen["epoch"] for n in (0, 3)]
+    assert still == [0, 1], "the earliest on a tie"
+    logits = best.logits(VAL.features)
+    assert not logits.requires_grad
+    torch.testing.assert_close(best.logits(VAL.features[:1]), logits[:1])  # a row by itself
 
 
 def data(classes: int, n: int = 90, dim: int = 6) -> tuple[Tensor, NDArray[np.int64]]:
@@ -205,9 +209,6 @@ def data(classes: int, n: int = 90, dim: int = 6) -> tuple[Tensor, NDArray[np.in
     centres = draw.normal(size=(classes, dim))
     scales = np.array([0.02, 0.5, 1, 2, 3, 1.0])
     return torch.from_numpy((centres[labels] + 1.5 * draw.normal(size=(n, dim)) + 1) * scales), labels
-
-
-Head = namedtuple("Head", "weight bias logits")
 
 
 def solve(features: Tensor, labels: NDArray[np.int64], classes: int, **options: Any) -> Head:

@@ -1,5 +1,6 @@
 """GroupsTask: figures against other libraries and naive twins, laws of its intervals, what is counted and refused."""
 
+import io
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -9,25 +10,26 @@ import numpy as np
 import pytest
 import torch
 from fairlearn.metrics import MetricFrame
-from groups_parts import NAMES, PLACES, PROMPTS, birds, measure, texts
+from groups_parts import DIM, NAMES, PLACES, PROMPTS, birds, measure, texts
 from made_figures import cell
+from rich.console import Console
 from sklearn.metrics import accuracy_score
 
 from tests.refusals import refused
 from vldebias.data import UNKNOWN, Embeddings, Labels
-from vldebias.errors import InvalidInputError, ProjectionMismatchError
+from vldebias.errors import InvalidInputError, ProjectionMismatchError, SuspectInputWarning
 from vldebias.evaluation.groups import MEDIAN, class_of
 from vldebias.evaluation.images import fit_method
 from vldebias.metrics.classification import share_below, worst_areas
+from vldebias.progress import Progress
 from vldebias.prompts import load_prompts
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning"),
-    pytest.mark.filterwarnings("ignore::vldebias.errors.SuspectInputWarning"),  # images and texts are noise here
-]
+silent = ("ClassSignalWarning", "SuspectInputWarning")  # images and texts are noise here
+pytestmark = [pytest.mark.filterwarnings(f"ignore::vldebias.errors.{name}") for name in silent]
 METHODS = ("none", "orth", "cali", "orth-cali")
-
-
+GROUPS = ("landbird/land", "landbird/water", "waterbird/land", "waterbird/water")
+NOWHERE = replace(birds(5), labels={**birds(5).labels, "place": Labels(np.full(5, UNKNOWN), PLACES)})
+BOOT = {"resamples": 4000, "seed": 0}
 evaluate = partial(measure, methods=METHODS)
 
 
@@ -48,8 +50,7 @@ def test_figures_are_those_of_other_libraries(method: str) -> None:
     frame = MetricFrame(metrics=accuracy_score, y_true=true, y_pred=guess, sensitive_features=names)
     for name, value in frame.by_group.items():
         found = cell(part, "accuracy", method, name)
-        assert found.value == pytest.approx(value)
-        assert found.n == {"images": names.count(name)}
+        assert (found.value, found.n) == (pytest.approx(value), {"images": names.count(name)})
         assert found.interval[0] < value < found.interval[1]
     assert cell(part, "worst_group", method).value == pytest.approx(frame.group_min())
     assert cell(part, "average", method).value == pytest.approx(accuracy_score(true, guess))
@@ -64,7 +65,7 @@ def test_the_bare_model_at_the_median_of_its_own_scores_stands_beside_it() -> No
     right = (margin > np.median(margin)) == (test.column("label").codes == 1)
     assert cell(part, "average", MEDIAN).value == pytest.approx(right.mean())
     assert cell(part, "worst_group", MEDIAN).change is not None
-    assert "half of the images" in part.provenance.methods[MEDIAN]["assumes"]
+    assert "half of the images" in part.provenance.methods[MEDIAN]["assumes"] in part.provenance.description
     turned = replace(test, labels={**test.labels, "label": Labels(1 - test.column("label").codes, NAMES)})
     assert cell(evaluate(turned)[0], "average", MEDIAN).value == pytest.approx(1 - right.mean(), abs=0.01)
 
@@ -96,15 +97,16 @@ def test_cosines_of_class_prompts_are_averages_over_the_texts_of_a_value() -> No
 
 
 def test_reweighted_averages_have_the_weights_of_the_training_split() -> None:
-    weights = {"landbird/land": 3498.0, "landbird/water": 184.0, "waterbird/land": 56.0, "waterbird/water": 1057.0}
+    weights = dict(zip(GROUPS, (3498.0, 184.0, 56.0, 1057.0), strict=True))
     part = evaluate(birds(), group_weights=weights)[0]
     for method in METHODS:
         rows = [cell(part, "accuracy", method, name).value for name in weights]
         expected = np.average(rows, weights=list(weights.values()))
         assert cell(part, "average_reweighted", method).value == pytest.approx(expected)
-    part = evaluate(birds(), train=birds(600, seed=4, correlation=0.95))[0]
-    assert part.provenance.settings["group_weights"] == part.provenance.settings["train"]["images per group"]
-    assert cell(part, "average_reweighted", "none").value > cell(part, "average", "none").value + 0.2
+    for correlation in (0.95, 1.0):  # with images of every group, and of two
+        part = evaluate(birds(), train=birds(600, seed=4, correlation=correlation))[0]
+        assert part.provenance.settings["group_weights"] == part.provenance.settings["train"]["images per group"]
+        assert cell(part, "average_reweighted", "none").value > cell(part, "average", "none").value + 0.2
 
 
 def test_a_sweep_is_rows_with_lam() -> None:
@@ -146,7 +148,11 @@ def test_unknown_rows_are_counted_and_left_out_and_an_empty_group_has_no_figure(
     inside = ~((test.column("label").codes == 0) & (test.column("place").codes == 1))
     part = evaluate(test[inside])[0]
     assert {f.subset for f in part.rows} == {"", "landbird/land", "waterbird/land", "waterbird/water"}
-    assert part.provenance.settings["data"]["images per group"]["landbird/water"] == 0
+    facts = part.provenance.settings["data"]
+    assert (facts["data"], facts["images per group"]["landbird/water"]) == ("made up", 0)
+    inside[np.flatnonzero(~inside)[0]] = True  # now it has one image
+    part = evaluate(test[inside], group_weights=dict.fromkeys(GROUPS, 1.0))[0]
+    assert cell(part, "gap", "none").n["smallest group"] == 1
 
 
 def test_lam_strength_and_edits_reach_the_figures() -> None:
@@ -168,9 +174,6 @@ def test_lam_strength_and_edits_reach_the_figures() -> None:
 def ordered(scores: np.ndarray, positive: np.ndarray) -> float:
     """Of all pairs of a positive row and another the share that is in order; a tie counts half."""
     return float((np.sign(scores[positive][:, None] - scores[~positive]) + 1).mean() / 2)
-
-
-BOOT = {"resamples": 4000, "seed": 0}
 
 
 def test_draws_by_covariance_are_those_of_resampled_rows() -> None:
@@ -221,10 +224,15 @@ def test_baselines_use_labels_and_say_so() -> None:
     assert cell(part, "worst_group", "dfr-sub").value > cell(part, "worst_group", "none").value
     chosen = part.provenance.methods["dfr-sub"]["chosen"]
     assert 0 < chosen["val_worst_group"] < chosen["val_average"] < 1
+    said = Progress(Console(file=io.StringIO(), width=200))
+    evaluate(birds(40), train=None, val=None, baselines=("erm-linear",), progress=said, resamples=2)
+    assert "birds: no split to train or select on" in said.console.file.getvalue()
 
 
-NOWHERE = replace(birds(5), labels={**birds(5).labels, "place": Labels(np.full(5, UNKNOWN), PLACES)})
-GROUPS = ("landbird/land", "landbird/water", "waterbird/land", "waterbird/water")
+def test_images_of_another_space_are_doubted() -> None:
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(DIM, DIM)))[0]
+    with pytest.warns(SuspectInputWarning, match="unaligned"):
+        evaluate(replace(birds(), features=birds().features @ turn), resamples=2)
 
 
 @refused(

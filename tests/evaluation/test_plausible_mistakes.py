@@ -3,6 +3,7 @@
 import copy
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from vldebias import CalibratedProjection, debias, evaluate, fit_projection, fit
 from vldebias import metrics as M
 from vldebias.data import Embeddings
 from vldebias.errors import SuspectInputWarning, VldebiasError, VldebiasWarning
-from vldebias.evaluation.images import ImageTask
+from vldebias.evaluation.images import ImageTask, doubt_chance
 from vldebias.hosts import TextTable
 from vldebias.miniature import load_clip
 
@@ -270,8 +271,21 @@ def test_at_most_five_mistakes_pass_in_silence() -> None:
     assert sum(SILENT in answer for _, _, *answer in CASES) <= 5
 
 
-def test_what_leaves_a_relu_is_no_embedding() -> None:
-    """Half of its numbers are 0, and none is below."""
-    features = Embeddings.of(np.maximum(RNG.normal(size=(N, 16)), 0))
-    with pytest.warns(SuspectInputWarning, match="no number below 0"):
-        ImageTask.check_images(features, TextTable({"a": np.ones(16)}), "a")
+def test_what_leaves_a_relu_and_few_rows_over_and_over_are_no_embeddings() -> None:
+    """Half of the numbers after a ReLU are 0, and none is below. A tenth of the rows are few."""
+    rows = RNG.normal(size=(N, 16))
+    few_, enough = (rows[np.arange(N) % different] for different in (20, 21))
+    for features, said in ((np.maximum(rows, 0), "no number below 0"), (few_, "20 different rows"), (enough, "")):
+        with pytest.warns(SuspectInputWarning, match=said) if said else nullcontext():
+            ImageTask.check_images(Embeddings.of(features), TextTable({"a": np.ones(16)}), "a")
+
+
+def test_chance_ends_at_two_standard_errors_and_another_order_begins_at_four() -> None:
+    """The error of 50 images of each of two values is 0.05. Fewer than ten of a value say nothing."""
+    chance, other = "more than chance: are", "72% with 'a' as 'b', 'b' as 'a'"
+    answers = (50, 31, ""), (50, 29, chance), (50, 16, chance), (50, 14, other), (10, 5, chance), (9, 4, "")
+    for n, right, said in answers:
+        own = np.repeat([0, 1], n)
+        nearest = np.where(np.arange(2 * n) % n < right, own, 1 - own)
+        with pytest.warns(SuspectInputWarning, match=said) if said else nullcontext():
+            doubt_chance(nearest, own, ("a", "b"), "texts")

@@ -24,21 +24,22 @@ from vldebias.options import Options
 from vldebias.prompts import PromptSet, make_prompt_set
 
 HASH = load_prompts("professions-gender").hash
+Painted, Parts = tuple[GeneratedImages, Shows], dict[str, TaskResult]
 
 
 @pytest.fixture(scope="module")
-def painted(tmp_path_factory: pytest.TempPathFactory) -> tuple[GeneratedImages, Shows]:
+def painted(tmp_path_factory: pytest.TempPathFactory) -> Painted:
     return paint(tmp_path_factory.mktemp("painted"), np.random.default_rng(5))
 
 
 @pytest.fixture(scope="module")
-def parts(painted: tuple[GeneratedImages, Shows]) -> dict[str, TaskResult]:
+def parts(painted: Painted) -> Parts:
     attributes = ["gender", "age", "gender x age"]
     found = task(attributes=attributes, noun="jobs").measure(painted[0].folder, Reader())
     return {part.provenance.task: part for part in found}
 
 
-def value(parts: dict[str, TaskResult], block: str, metric: str, method: str, subset: str) -> float:
+def value(parts: Parts, block: str, metric: str, method: str, subset: str) -> float:
     found = [f for f in parts[block].rows if (f.metric, f.method, f.subset) == (metric, method, subset)]
     assert len(found) == 1
     low, high = found[0].interval
@@ -46,15 +47,13 @@ def value(parts: dict[str, TaskResult], block: str, metric: str, method: str, su
     return found[0].value
 
 
-def genders(painted: tuple[GeneratedImages, Shows], **of: str) -> np.ndarray:
+def genders(painted: Painted, **of: str) -> np.ndarray:
     found = np.array([painted[1][image.path][0] for image in chosen(painted[0], **of)])
     return np.where(found == UNCLEAR, UNKNOWN, found)
 
 
 @pytest.mark.parametrize("method", ["none", "cali"])
-def test_bias_is_what_is_counted_by_hand(
-    painted: tuple[GeneratedImages, Shows], parts: dict[str, TaskResult], method: str
-) -> None:
+def test_bias_is_what_is_counted_by_hand(painted: Painted, parts: Parts, method: str) -> None:
     block, subset = "generation gender", "unseen jobs"
     by_job = {job: genders(painted, variant=method, concept=job) for job in UNSEEN}
     found = {job: discrepancy(codes, 2, unknown=UNKNOWN) for job, codes in by_job.items()}
@@ -70,9 +69,7 @@ def test_bias_is_what_is_counted_by_hand(
         assert value(parts, f"generation {attribute}", "recognised", method, subset) == pytest.approx(np.mean(right))
 
 
-def test_intersections_are_counted_as_values_of_their_own(
-    painted: tuple[GeneratedImages, Shows], parts: dict[str, TaskResult]
-) -> None:
+def test_intersections_are_counted_as_values_of_their_own(painted: Painted, parts: Parts) -> None:
     drawn, shows = painted
     shown = [[shows[i.path] for i in chosen(drawn, variant="cali", concept=job)] for job in UNSEEN]
     mean = np.mean([discrepancy([g * 3 + a for g, a, _ in one if g != UNCLEAR], 6) for one in shown])
@@ -83,9 +80,7 @@ def test_intersections_are_counted_as_values_of_their_own(
 
 
 @pytest.mark.parametrize("method", ["none", "cali", "cali, stated not kept"])
-def test_stated_prompts_are_right_where_they_show_what_they_state(
-    painted: tuple[GeneratedImages, Shows], parts: dict[str, TaskResult], method: str
-) -> None:
+def test_stated_prompts_are_right_where_they_show_what_they_state(painted: Painted, parts: Parts, method: str) -> None:
     drawn, shows = painted
     stated = chosen(drawn, variant=method, part="unseen", stated=True)
     right = np.array([shows[i.path][0] == GENDERS.index(str(i.stated)) for i in stated])
@@ -98,7 +93,7 @@ def test_stated_prompts_are_right_where_they_show_what_they_state(
     assert not any(f.metric.startswith("stated") for f in parts["generation age"].rows)
 
 
-def test_parts_methods_and_changes(painted: tuple[GeneratedImages, Shows], parts: dict[str, TaskResult]) -> None:
+def test_parts_methods_and_changes(painted: Painted, parts: Parts) -> None:
     figures = parts["generation gender"].rows
     assert {f.subset for f in figures if f.metric == "unknown"} >= {"train jobs", "unseen jobs"}
     assert {f.method for f in figures if f.metric == "discrepancy"} == {"none", "cali", "random"}
@@ -117,8 +112,12 @@ def test_parts_methods_and_changes(painted: tuple[GeneratedImages, Shows], parts
     assert settings["images that the safety checker blackened"] == black
     plots = parts["generation gender"].pictures
     assert set(plots) == {f"generation-gender-{part}-side-by-side" for part in ("train", "unseen")}
-    _, sheet = plots["generation-gender-unseen-side-by-side"]
-    assert sheet.size == (LABEL + 10 * (CELL + GAP), HEAD + 4 * 2 * (CELL + GAP))
+    (_, sheet), step = plots["generation-gender-unseen-side-by-side"], CELL + GAP
+    assert sheet.size == (LABEL + 10 * step, HEAD + 4 * 2 * step)
+    order = sorted(UNSEEN, key=lambda job: (genders(painted, variant="none", concept=job) == 0).sum())
+    for row, job in enumerate(order):  # those that show the first value least often come first
+        cells = [sheet.getpixel((LABEL + column * step, HEAD + 2 * row * step)) for column in range(10)]
+        assert cells == [painted[1][i.path] for i in chosen(painted[0], variant="none", part="unseen", concept=job)]
     assert parts["generation age"].pictures == {}  # the images stand with the first attribute
 
 
@@ -134,7 +133,7 @@ def test_prompts_of_which_nothing_can_be_told_count_most_and_are_counted(tmp_pat
             assert figure.interval == pytest.approx((0, 0.5**0.5))
 
 
-def test_prompts_of_one_concept_are_resampled_together(painted: tuple[GeneratedImages, Shows]) -> None:
+def test_prompts_of_one_concept_are_resampled_together(painted: Painted) -> None:
     """To see men everywhere is right for one prompt of every concept: half, without any doubt."""
     men = Judge("men", {"gender": GENDERS}, lambda images: {"gender": np.tile([1.0, 0.0], (len(images), 1))}, "1")
     (part,) = task(noun="jobs").measure(painted[0].folder, men)
@@ -144,13 +143,11 @@ def test_prompts_of_one_concept_are_resampled_together(painted: tuple[GeneratedI
             assert figure.n == {"jobs": 4, "stated prompts": 8, "images each": 4}
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_generated(
-    painted: tuple[GeneratedImages, Shows], tmp_path: Path
-) -> None:
-    with pytest.raises(InvalidInputError, match="another version of 'people'"):
-        task(prompts=PromptSet("other", (("a man", "a woman"),))).measure(painted[0].folder, Reader())
-    with pytest.raises(InvalidInputError, match="CLIPScore and FID"):
-        task(fid=True).measure(painted[0].folder, Reader())
+def test_what_does_not_fit_is_refused_before_anything_is_generated(painted: Painted, tmp_path: Path) -> None:
+    other = {"prompts": PromptSet("other", (("a man", "a woman"),))}
+    for fields, said in ((other, "another version of 'people'"), ({"fid": True}, "CLIPScore and FID")):
+        with pytest.raises(InvalidInputError, match=said):
+            task(**fields).measure(painted[0].folder, Reader())
     ages = SimpleNamespace(names={"age": ("young", "old")}, name="ages", fingerprint="1")
     never = SimpleNamespace(components={}, scheduler=SimpleNamespace(config={}), name_or_path="")
     with pytest.raises(InvalidInputError, match=r"\['race'\]"):
@@ -191,7 +188,7 @@ def test_evaluate_generates_the_methods_that_it_is_given(tmp_path: Path) -> None
     assert len(list(tmp_path.glob("*/*/*.png"))) == len(made) == 2 * 100
 
 
-def test_the_methods_and_saved_edits_of_the_user_are_variants(tmp_path: Path) -> None:
+def test_methods_and_saved_edits_of_the_user_are_variants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "mine"
     fit_projection(load_pipeline(), "professions-gender", method="cali", lam=3.0).save_pretrained(folder)
     given = task(variants={"cali": {"prompts": "professions-gender", "strength": 0.5}})
@@ -210,6 +207,9 @@ def test_the_methods_and_saved_edits_of_the_user_are_variants(tmp_path: Path) ->
         given.with_options(Options(out=tmp_path, methods=("calli",)))
     with pytest.raises(InvalidInputError, match="eval human --labels"):
         given.with_options(Options(out=tmp_path, labels=(tmp_path,)))
+    monkeypatch.setattr("vldebias.evaluation.generation.processes", lambda: SimpleNamespace(world=2))
+    with pytest.raises(InvalidInputError, match="one process generates images"):
+        given.with_options(Options(out=tmp_path))
 
 
 def test_the_judge_of_a_suite_has_its_own_model_and_scores_where_the_user_gives_none(tmp_path: Path) -> None:
@@ -226,12 +226,6 @@ def test_the_judge_of_a_suite_has_its_own_model_and_scores_where_the_user_gives_
     for judge, used, said in ((clip | {"model": None}, session, "no image-text"), (clip, own, "no-such-model")):
         with pytest.raises(InvalidInputError, match=said):
             task(judge=judge).inputs(used)
-
-
-def test_several_processes_generate_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vldebias.evaluation.generation.processes", lambda: SimpleNamespace(world=2))
-    with pytest.raises(InvalidInputError, match="process"):
-        task().with_options(Options(out=tmp_path))
 
 
 def test_prompts_as_people_write_them(tmp_path: Path) -> None:

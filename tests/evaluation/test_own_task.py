@@ -46,8 +46,6 @@ MACRO = Metric("macro", "mean over the groups", "utility", "higher", (0, 1), "gr
 SHOWN = Metric("most_shown", "share of the value that is shown most", "bias", "lower", (0, 1), "shares", most_shown)
 FIRST = Metric("first_group", "first place goes to the first group", "bias", "lower", (0, 1), "rankings", first_group)
 """
-
-
 TASK_FILE = '''
 from typing import Literal
 
@@ -119,8 +117,7 @@ def test_tables_page_and_conclusion_call_it_by_its_title(measured: Result, tmp_p
     heads = [one for _, heads, _, _ in grids(frame[~frame.task.str.contains("cosines")]) for one in heads]
     assert "mean over the groups (higher is better)" in heads
     page = render(measured, tmp_path / "page.html", beside=tmp_path).read_text()
-    assert "mean over the groups" in page
-    assert "macro" not in page
+    assert ("mean over the groups" in page, "macro" in page) == (True, False)
     rows = [figure("none", 0.5, metric="worst_group"), figure("none", 0.9, metric="macro")]
     rows += [figure("orth", 0.7, metric="worst_group", change=(0.2, 0.1, 0.3))]
     rows += [figure("orth", 0.7, metric="macro", change=(-0.2, -0.3, -0.1))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,9 @@ GENDER = PromptSet(
 )
 FREE = ["A photo of a nurse.", "A photo of the manager.", "A photo of a pilot."]
 STATED = ["A photo of a male nurse.", "a photo of a WOMAN"]
+TONES = {tone: [tone] for tone in ("pale", "tan", "dark-skinned")}  # three prompts a concept, three pairs
+TONED = make_prompt_set("tones", TONES, ["nurse", "plumber", "chef"], test_concepts=["pilot", "clerk"])
+TONED = replace(TONED, groups=(*TONED.groups[:2], TONED.groups[2][:2]))  # but one of the last: it counts for less
 SETTINGS = [(m, s, k) for m in ("cali", "orth") for s, k in ((1.0, False), (0.0, True))] + [("orth-cali", 0.3, True)]
 Encode = Callable[[Sequence[str]], Tensor]
 
@@ -89,21 +93,14 @@ def test_under_is_what_an_attached_model_gives(make: Callable[[], tuple[nn.Modul
         assert alike == [strength == 0] * len(FREE) + [strength == 0 or keep] * len(STATED)
 
 
-TONES = {tone: [tone] for tone in ("pale", "tan", "dark-skinned")}  # three prompts a concept, three pairs
-
-
-TONED = make_prompt_set("tones", TONES, ["nurse", "plumber", "chef"], test_concepts=["pilot", "clerk"])
-
-
 @pytest.mark.parametrize(("kind", "role"), [("model", "joint"), ("pipeline", "sequence")])
-@pytest.mark.parametrize(("method", "lam"), [("cali", 20.0), ("orth", None)])
-def test_distances_are_those_of_a_loop_over_pairs(kind: str, role: str, method: str, lam: float | None) -> None:
+@pytest.mark.parametrize("method", ["cali", "orth"])
+def test_distances_are_those_of_a_loop_over_pairs(kind: str, role: str, method: str) -> None:
     model, _, tokenizer = load_clip()
     how: dict[str, Any]
-    given, how = (load_pipeline(), {}) if kind == "pipeline" else (model, {"tokenizer": tokenizer})
-    how |= {} if lam is None else {"lam": lam}
+    given, how = (load_pipeline(), {}) if kind == "pipeline" else (model, {"tokenizer": tokenizer, "lam": 20.0})
     found = evaluate(given, prompts=TONED, task="texts", method=method, resamples=20, **how)
-    host = resolve(given, tokenizer=how.get("tokenizer"))
+    host, lam = resolve(given, tokenizer=how.get("tokenizer")), how.get("lam", 500.0) if method == "cali" else None
     edit = Problem(host, TONED, lam=lam).fit(method, role)
     for subset, groups in (("train", TONED.groups), ("unseen", TONED.held_out_groups)):
         for name, edited in (("none", lambda rows: rows), (method, edit)):
@@ -111,20 +108,10 @@ def test_distances_are_those_of_a_loop_over_pairs(kind: str, role: str, method: 
             each = [float(torch.dist(a, b)) for group in rows for a, b in combinations(group, 2)]
             row = found.row("texts tones", "pair_distance", name, subset=subset)
             assert row.value == pytest.approx(np.mean(each))
-            assert row.n == {"concepts": len(groups), "pairs": 3 * len(groups)}
+            assert row.n == {"concepts": len(groups), "pairs": 3 * len(groups) - 2 * (subset == "train")}
             assert row.interval[0] <= row.value <= row.interval[1]
     assert row.value < found.row("texts tones", "pair_distance", "none", subset="unseen").value
     assert (row.lam, row.strength) == (lam, 1.0)
-
-
-def test_concepts_with_more_pairs_count_more() -> None:
-    one, two = [f"A photo of a {a} nurse." for a in TONES], ["A photo of a pale chef.", "A photo of a tan chef."]
-    prompts = PromptSet(name="mixed", groups=(tuple(one), tuple(two)))
-    host = resolve(load_pipeline())
-    (told,) = TextsTask(name="pairs", title="", sets={"mixed": prompts}, resamples=20).measure(host)
-    rows = [host.embed(group, "sequence") for group in (one, two)]
-    each = [float(torch.dist(a, b)) for group in rows for a, b in combinations(group, 2)]
-    assert (told.rows[0].value, told.rows[0].n["pairs"]) == (pytest.approx(np.mean(each)), 4)
 
 
 def test_the_suite_gives_the_committed_rows(tmp_path: Path) -> None:

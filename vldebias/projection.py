@@ -257,7 +257,7 @@ def _root(rows: Tensor) -> Tensor:
     """Return W (d, r) with (I + X^T X)^-1 = I - W W^T for rows X (n, d)."""
     if float(rows.square().sum()) * _EPS > _ROUNDED:  # beside so much the 1 of I is rounded away; c has it in full
         _, sigma, vh = torch.linalg.svd(rows, full_matrices=False)
-        keep = sigma > max(rows.shape) * _EPS * sigma[0]
+        keep = sigma > max(rows.shape) * _EPS * sigma[:1]
         return vh[keep].T * (sigma[keep] / torch.hypot(sigma[keep], torch.ones(()).to(sigma)))
     if len(rows) > rows.shape[1]:
         rows = torch.linalg.qr(rows, mode="r").R  # the same X^T X

@@ -66,11 +66,11 @@ def flags_of_fields(groups: Mapping[str, type[BaseModel]], only: Sequence[str]) 
 
 
 def _typed(kind: Any) -> Any:
-    """Return what Typer reads: a list for a tuple, texts (A=B) for a mapping, a text for a path or a name."""
+    """Return what Typer reads: a list for a tuple, a text for a path or a name."""
     kinds = [one for one in get_args(kind) if one is not NoneType] if get_origin(kind) in (Union, UnionType) else [kind]
     if len(kinds) > 1:
         return str
     (one,) = kinds
     if get_origin(one) is tuple:
         return list[get_args(one)[0]]  # type: ignore[misc]
-    return list[str] if get_origin(one) is Mapping else one
+    return one

@@ -113,7 +113,7 @@ class PredictedGap:
         for some in drawn.split(max(1, _BLOCK // (len(rows) * len(i)))):
             counts = torch.zeros(len(some), c * a, dtype=torch.float64).index_add_(1, cell, some).view(-1, c, a)
             n_i, n_j = counts[..., i], counts[..., j]  # (b, c, p)
-            precision = n_i * n_j / (n_i + n_j).clamp(min=1)
+            precision = n_i * n_j / (n_i + n_j).clamp(min=_TINY)
             share = precision / precision.sum(1, keepdim=True).clamp(min=0.5)  # a class with both has at least 1/2
             weights = share[..., None] * (one[i] - one[j]) / counts[:, :, None].clamp(min=1)  # (b, c, p, a)
             differences.append(weights.transpose(1, 2).flatten(2)[:, :, cell] * some[:, None] @ rows)
@@ -191,14 +191,14 @@ def decide(
     reason = f"There are no class prompts, or fewer than {FEWEST} groups state two values and no images can be used."
     if folds:
         drawn, before, whole = _draws(len(neutral)), dict[str, Tensor](), parts(problem)
-        gaps, on_images = [predicted()], [False]
+        gaps, on_images = [predicted()], list[bool]()
         errors = torch.tensor([ERR[kind] for kind in folds], dtype=torch.float64)
         precision = 1 / (gaps[0][:, 1:].var(1) + errors**2)
         weights = precision / precision.sum()
-        for method, lam in ((one, lam) for one in methods for lam in (lams if one.has_lam else lams[:1])):
+        for method, lam in ((one, lam) for one in methods for lam in lams):
             edit = solved(problem, whole, method, lam)
-            if any(edit.method == one.method and np.allclose(edit.lam, one.lam, 1e-6, 0) for one in edits):
-                continue  # the bound lowers several lam to one
+            if any(edit.method == one.method and np.allclose(edit.lam, one.lam) for one in edits):
+                continue  # the bound lowers several lam to one, and some methods have none
             edits.append(edit)
             gaps.append(predicted(method, edit.lam))
             on_images.append(method.uses_images)
@@ -247,7 +247,7 @@ def choose(gaps: Sequence[Tensor], on_images: Sequence[bool], weights: Tensor) -
 
     chosen = best(range(len(gaps)), weights)
     for judge in (weights, torch.eye(len(weights), dtype=torch.float64)[0]):  # texts come first, where there are any
-        kept = best([i for i, uses in enumerate(on_images) if not uses], judge)
+        kept = best([i for i, uses in enumerate(on_images, 1) if not uses], judge)  # gaps[0] is without an edit
         if _interval(weights @ (gaps[chosen] - gaps[kept]), LEVEL)[2] >= 0:
             chosen = kept
     return chosen

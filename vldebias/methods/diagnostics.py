@@ -33,7 +33,7 @@ def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
     dim, total = rows.shape[1], float(rows.square().sum())
     _, singular, directions = torch.linalg.svd(about, full_matrices=False)
     held = singular.square().cumsum(0) / singular.square().sum()
-    if total <= 1e-12 * len(rows) or not bool(singular[:1].sum() > 1e-9):
+    if total <= 1e-12 * len(rows) or float(singular.sum()) <= 1e-9:
         return 0.0, 0.0
     k = int((held < 0.99).sum()) + 1
     spread = float((rows @ directions[:k].T).square().sum()) / k * dim / total

@@ -74,17 +74,17 @@ class ImageSplit:
         counts, sums = found[..., 0], found[..., 1:]
         i, j = torch.combinations(torch.arange(a)).T
         n_i, n_j = counts.T[i], counts.T[j]
-        own = (torch.minimum(n_i, n_j) >= _FEWEST) * n_i * n_j / (n_i + n_j).clamp(min=1)  # (p, k)
+        own = (torch.minimum(n_i, n_j) >= _FEWEST) * n_i * n_j / (n_i + n_j).clamp(min=_TINY)  # (p, k)
         if not (known := own.any(1)).any():
             seen = self.counts.sum(0).int().tolist()
             raise UnusableReferenceError(
                 f"reference: expected at least {_FEWEST} images of two attribute values, got {seen}; pass more"
             )
-        means = (sums / counts.clamp(min=1)[..., None]).transpose(0, 1)
+        means = (sums / counts.clamp(min=_TINY)[..., None]).transpose(0, 1)
         raw, own, texts = (means[i] - means[j])[known], own[known], (texts[i] - texts[j])[known]
         n, parts = counts.sum(), (counts > 0).sum()
         explained = (sums.square().sum(-1) / counts.clamp(min=1)).sum()
-        noise = (n - explained).clamp(min=0) / (n - parts).clamp(min=1)  # of unit rows around the means of their parts
+        noise = (n - explained).clamp(min=0) / (n - parts)  # of unit rows around the means of their parts
         p = own.sum(1)
         mean = (own[..., None] * raw).sum(1) / p[:, None]
         length = mean.square().sum(1)

@@ -87,7 +87,7 @@ def leace(given: Labelled) -> Affine:
     x, z = given.one_hot()
     shrunk = torch.from_numpy(need("sklearn.covariance").ledoit_wolf(x.numpy())[0])
     left = (x - x.mean(0)).T @ (z - z.mean(0)) / len(x)  # Sigma_xz
-    right = torch.linalg.pinv(shrunk, hermitian=True) @ left
+    right = torch.linalg.pinv(shrunk) @ left
     right = right @ torch.linalg.pinv(left.T @ right, hermitian=True, rtol=1e-12)  # its columns sum to 0
     return left, right, left @ (right.T @ x.mean(0))
 
@@ -176,7 +176,7 @@ def roboshot(harmful: Tensor, helpful: Tensor) -> Affine:
     vectors one by one and normalise in between, which changes lengths alone, since each basis is orthonormal.
     """
     q, t = span_of(harmful), span_of(helpful)
-    return torch.cat([q, -t], 1), torch.cat([q, t - q @ (q.T @ t)], 1), 0 * harmful[0]
+    return torch.cat([q, -t], 1), torch.cat([q, t - q @ (q.T @ t)], 1), harmful.new_zeros(harmful.shape[1])
 
 
 class RoboShot(Method):

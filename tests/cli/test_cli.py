@@ -8,9 +8,12 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import click
+import numpy as np
 import pytest
+import torch
 import typer
 from rich.console import Console
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import vldebias
@@ -18,11 +21,15 @@ import vldebias.cli as cli
 from tests.cli.conftest import call as run
 from tests.refusals import refused
 from vldebias.cli import app, apps, common
+from vldebias.data import Embeddings, save_embeddings
 from vldebias.errors import MissingPackageError, VldebiasError, warn
 from vldebias.evaluation.variants import Finding
 from vldebias.hosts.loading import Loaded
-from vldebias.methods import METHODS
+from vldebias.methods import METHODS, Reference
+from vldebias.miniature import load_clip
 from vldebias.prompts import list_prompts, load_prompts
+
+pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
 
 def commands(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
@@ -42,6 +49,7 @@ def test_a_help_has_an_example_and_two_screens_and_cuts_no_name(path: tuple[str,
     if "--settings" not in path:
         assert f"vldebias {' '.join(path)}" in done.output.split("Example")[1]
         assert len(done.output.splitlines()) <= 100
+        assert ("─ Generated images ─" in done.output) == (path == ("eval", "run"))
 
 
 def test_help_and_lists_do_without_torch() -> None:
@@ -90,7 +98,7 @@ def test_a_grid_in_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 
 def test_version_and_prompts(tmp_path: Path) -> None:
-    assert run("--version").strip() == vldebias.__version__
+    assert run("--version") == run("--version", "methods") == f"{vldebias.__version__}\n"
     listed = json.loads(run("prompts", "list", "--json"))
     assert [s["name"] for s in listed] == list_prompts()
     assert listed[0]["hash"] == load_prompts(listed[0]["name"]).hash
@@ -123,6 +131,7 @@ def test_prompts_new_writes_a_set_that_loads(tmp_path: Path) -> None:
     (("debias", "gender", "--model", "miniature", "--method", "equalise"), "images"),
     (("debias", "gender", "--model", "miniature", "--reference", "nowhere.npz"), r"nowhere\.npz"),
     (("prompts", "show", "gendre"), "got the prompt set 'gendre'"),
+    (("quickstart", "--out", __file__), "is a file; name a folder"),
     error=VldebiasError,
 )
 def test_bad_input(arguments: tuple[str, ...]) -> None:
@@ -176,10 +185,8 @@ def test_errors_leave_the_process_with_one_message_and_a_code(
     assert tuple(capsys.readouterr()) == ("", f"{said}\n")
 
 
-@pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
 def test_debias_saves_what_attaches_and_is_inspected_again(tmp_path: Path) -> None:
-    options = ("waterbirds", "--model", "miniature")
-    how = ("--method", "cali", "--lam", "200")
+    options, how = ("waterbirds", "--model", "miniature"), ("--method", "cali", "--lam", "200")
     fitted = json.loads(run("debias", *options, *how, "--out", str(tmp_path / "b"), "--json"))["roles"]["joint"]
     before, after = fitted["diagnostics"]["waterbirds"]["pair_distance"]
     assert after < before / 2
@@ -199,15 +206,7 @@ def test_debias_saves_what_attaches_and_is_inspected_again(tmp_path: Path) -> No
         run("debias", *options, "--projection", str(tmp_path / "c"))
 
 
-@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 def test_reference_gives_what_the_function_gives(tmp_path: Path) -> None:
-    import numpy as np
-    import torch
-
-    from vldebias.data import Embeddings, save_embeddings
-    from vldebias.methods import Reference
-    from vldebias.miniature import load_clip
-
     model, _, tokenizer = load_clip()
     features = np.random.default_rng(0).standard_normal((200, model.text_projection.shape[1])).astype(np.float32)
     file = save_embeddings(tmp_path / "images.npz", Embeddings.of(features))
@@ -220,13 +219,9 @@ def test_reference_gives_what_the_function_gives(tmp_path: Path) -> None:
     assert "auto: " in run(*given, "--method", "auto", heard=True)
 
 
-@pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
 def test_merge_writes_a_checkpoint_that_runs_alone(tmp_path: Path) -> None:
-    import torch
-    from safetensors.torch import load_file
-
-    from vldebias.miniature import load_clip
-
+    run("debias", "waterbirds", "--pipeline", "miniature", "--method", "orth", "--merge", str(tmp_path))
+    assert (tmp_path / "model_index.json").is_file()
     how = ("gender", "--model", "miniature", "--method", "cali", "--merge", str(tmp_path / "new" / "in"))
     assert f"saved to {tmp_path / 'new' / 'in'}" in run("debias", *how, heard=True)
     merged, _, tokenizer = load_clip()
@@ -238,11 +233,11 @@ def test_merge_writes_a_checkpoint_that_runs_alone(tmp_path: Path) -> None:
 
 def test_a_check_prints_a_table_or_json_and_fails_where_something_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [Finding("sound", True), Finding("merged", None, "why"), Finding("removed", False)]
-    check, loaded = Mock(side_effect=lambda *_, **__: iter(found)), Loaded(Mock(), "tiny")
+    check, loaded = Mock(return_value=iter(found)), Loaded(Mock(), "tiny")
     monkeypatch.setattr("vldebias.evaluation.variants.check", check)
     monkeypatch.setattr("vldebias.hosts.loading.load_host", lambda **_: loaded)
-    command = ("debias", "gender", "waterbirds", "--model", "tiny", "--check")
-    assert "tiny (Mock); " in (printed := run(*command, code=1, heard=True))
+    printed = run("debias", "gender", "waterbirds", "--model", "tiny", "--check", code=1, heard=True)
+    assert "tiny (Mock); " in printed
     assert "sound\tok\t\nmerged\tnot tried\twhy\nremoved\tWRONG\t\n" in printed
     check.assert_called_once_with(loaded, "gender", num_inference_steps=2)
     loaded.host.set_progress_bar_config.assert_called_once_with(disable=True)

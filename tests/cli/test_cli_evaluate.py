@@ -120,6 +120,7 @@ def test_data_says_what_is_there() -> None:
     assert sum(told["columns"]["label"]["counts"].values()) == 50
     text = run("data", "birds", "--option", "n=50", "--check", heard=True)
     assert all(said in text for said in ("landbird", "50 images, ", "0 images cannot be read"))
+    assert f"\n{next(iter(told['about']))}: " in text
     assert "cannot be read" not in run("data", "birds", "--option", "n=50", heard=True)
 
 
@@ -143,6 +144,7 @@ def test_shares_of_a_table_are_compared_and_corrected(tmp_path: Path, monkeypatc
     words = ("shares", "mine.csv", "--prompt", "text", "--value", "judge", "--same", "F=female", "--same", "M=male")
     plain = run(*words, "--unknown", "both", heard=True)
     assert "page: vldebias-shares/index.html" in plain
+    assert "both" not in plain
     assert Path("vldebias-shares", "index.html").is_file()
     words += ("--method", "model", "--baseline", "a", "--people", "people", "--unknown", "?", "--unknown", "both")
     told = json.loads(run(*words, "--json"))["figures"]
@@ -162,6 +164,8 @@ def test_the_paper_is_estimated_and_compared(tmp_path: Path, monkeypatch: pytest
     shown = run(*asked, heard=True)
     assert measure.call_args.kwargs == {"stop_after_estimate": False}
     assert "x\t0.250\t0.500\t\n" in shown
+    assert f"page: {tmp_path / 'index.html'}\n" in shown
+    assert json.loads(run(*asked, "--json")) == [row | {"difference": None}]
 
 
 def test_the_quickstart_runs_its_suite_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def test_few_settings_have_a_flag_and_every_one_is_listed(monkeypatch: pytest.Mo
     wide = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
     told = wide.invoke(app, ["train", "--help"]).stdout
     assert {f"--{name.replace('_', '-')}" for name in FLAGS} <= set(re.findall(r"--[a-z0-9-]+", told))
-    assert "accelerate launch" in told
+    assert all(text in told for text in ("accelerate launch", f"Default: {load_settings(data='birds').batch_size}."))
     listed = wide.invoke(app, ["train", "--settings"], catch_exceptions=False).stdout
     assert set(TrainSettings.model_fields) <= set(re.findall(r"[a-z_]+", listed))
     assert "steps\tnot set\t" in listed
@@ -45,7 +45,7 @@ def test_flags_other_settings_and_a_file_mean_the_same(tmp_path: Path) -> None:
     settings = load_settings(path)
     assert (settings.loss, settings.beta, settings.steps, settings.flip) == ("hard_negative", 0.5, 9, True)
     assert settings.clip_norm is None
-    assert call("train", "--config", str(path), "--show") == shown
+    assert call("train", "--config", str(path), "--show") == shown == settings.as_yaml()
     path.write_text(call("train", "--preset", "scratch", "--lr", "0.5", "--show"))
     assert load_settings(path) == load_settings(preset="scratch", lr=0.5)
     path.write_text(call("train", "--config", str(path), "--set", "flip=false", "--show"))
@@ -74,11 +74,12 @@ def test_what_came_of_a_run_is_printed(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_run_that_made_scores_worse_says_which_at_its_end(tmp_path: Path) -> None:
-    command = ["train", *FAST, "--set", "score_pairs=false", "--label", "label", "--out", str(tmp_path)]
-    call(*command, "--lr", "1")
+    command = ["train", *FAST, "--set", "score_pairs=false", "--label", "label", "--lr", "1"]
+    told = call(*command, "--out", str(tmp_path), heard=True)
     said = json.loads((tmp_path / "run.json").read_text())
     name, (before, after) = next(iter(said["worse"].items()))
     assert before == said["before"][name] > said["after"][name] == after
+    assert f"worse than before training: {name} {before:.3f} -> {after:.3f}" in told
 
 
 @refused(

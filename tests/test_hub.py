@@ -11,9 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import open_clip
 import pytest
 import torch
 from huggingface_hub import constants
+from open_clip.factory import load_state_dict
 from safetensors.torch import load_file
 
 import vldebias
@@ -126,8 +128,6 @@ def test_nobody_is_asked_for_what_is_here(attempts: list[Any], tmp_path: Path) -
 
 
 def test_a_folder_without_weights_gives_no_random_ones(folder: Path) -> None:
-    import open_clip
-
     (folder / "open_clip_config.json").write_text(
         json.dumps({"model_cfg": open_clip.get_model_config("ViT-B-32"), "preprocess_cfg": {}})
     )
@@ -139,9 +139,6 @@ PICKLE = r"it holds Python objects beside its tensors \(a pickle\).* convert it 
 
 
 def test_a_checkpoint_with_a_pickle_is_refused_in_a_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import open_clip
-    from open_clip.factory import load_state_dict
-
     state = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     file = folder / "pytorch_model.bin"

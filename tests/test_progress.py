@@ -34,13 +34,14 @@ def test_bars_steps_and_lines_are_shown(terminal: bool) -> None:
     assert "weights" not in text.splitlines()[-1]
 
 
-def test_in_a_log_a_line_is_written_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LINE_EVERY", 0)
+def test_in_a_log_a_line_is_written_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     on, file = console(terminal=False)
-    with Progress(on) as progress, progress.bar("training", 3, done=1) as advance:
-        advance(note="loss 0.5")
-        advance(0, "saved")
-        assert file.getvalue() == "training: loss 0.5: 2 of 3\ntraining: saved: 2 of 3\n"
+    with Progress(on) as progress, progress.bar("training", 9, done=1) as advance:
+        for now[0], note in ((159.0, "early"), (160.0, "loss 0.5"), (219.0, "late"), (220.0, None)):
+            advance(note=note)
+        assert file.getvalue() == "training: loss 0.5: 3 of 9\ntraining: late: 5 of 9\n"
 
 
 def test_silence_takes_everything_and_keeps_nothing(capsys: pytest.CaptureFixture[str]) -> None:

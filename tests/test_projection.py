@@ -51,8 +51,6 @@ def problems(draw: st.DrawFn) -> tuple[Tensor, Tensor, float]:
 
 
 laws = settings(max_examples=40, deadline=None, derandomize=True)
-
-
 SIZES = [(6, 1, 2), (6, 100, 2), (64, 5, 3), (512, 31, 2), (768, 80, 10)]
 
 
@@ -158,7 +156,7 @@ def test_repeated_prompts_change_nothing(problem: tuple[Tensor, Tensor, float], 
     assert projection.rank <= len(A) + len(S)
 
 
-@pytest.mark.parametrize("lam", [1e8, 1e15, 1e20, 1e300])
+@pytest.mark.parametrize("lam", [1e8, 1e12, 1e15, 1e20, 1e300])
 def test_where_lam_goes_to_infinity_what_pairs_differ_in_goes_once_or_repeated(lam: float) -> None:
     S, A = embeddings(3, 2, 6), embeddings(1, 6, seed=1)
     limit = fit(None, S[:, 0] - S[:, 1]).matrix()
@@ -285,11 +283,14 @@ def test_refused_groups_embeddings_and_strengths() -> None:
             fit(S8)(A8, strength)
 
 
-def test_method_rank_and_repr() -> None:
+def test_method_rank_and_repr_and_what_is_removed_is_the_trace() -> None:
+    for edit in (fit(S8), fit(S8, A8, 10.0), fit_groups([S8[:, 0]])):
+        assert edit.removed == pytest.approx(8 - float(edit.matrix().trace()))
     assert [fit(S8).method, fit(S8, A8).method, fit(None, A8).method] == ["cali", "orth-cali", "orth"]
     assert [fit(S8).rank, fit(S8, A8).rank, fit(None, A8).rank] == [3, 5, 2]
     assert CalibratedProjection.solve([S8[:, 0]]).lam == 1000.0
-    assert CalibratedProjection.identity(8).spurious_rank == 0
+    nothing = CalibratedProjection.identity(8)
+    assert (nothing.spurious_rank, nothing.lam, nothing.get_params()) == (0, 0.0, {"lam": 0.0})
     assert repr(fit(S8)) == "CalibratedProjection(cali, lam=1000.0, rank=3, dim 8, space unknown, model unknown)"
 
 

@@ -67,9 +67,7 @@ def dense_p0(method: ClosedForm, problem: Problem) -> Tensor:
 def test_every_sum_levels_the_image_means_as_equalising_alone_does(problem: Problem) -> None:
     """sqrt(lam w) |D^T P z| <= |z| / 2 for every z: the gap goes to zero as lam grows, at the same rate."""
     rows, lam = image_rows(problem)
-    parts = {
-        term: term.rows(problem, "joint") for form in SUMS for term in form.terms
-    }  # rows that are shared over methods and lam
+    parts = {term: term.rows(problem, "joint") for form in SUMS for term in form.terms}  # for all methods and lam
     for method in SUMS:
         for P in (problem.fit(method, "joint"), method.fit(problem, "joint", parts)):
             assert isinstance(P, CalibratedProjection)

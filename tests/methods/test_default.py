@@ -13,7 +13,7 @@ import torch
 from torch.nn.functional import normalize
 
 import vldebias
-from tests.methods.test_auto import world
+from tests.methods.test_auto import HARMED, HELPED, world
 from vldebias.api import debias, fit_projections
 from vldebias.errors import AutoDeclinedWarning, InvalidInputError, WideEditWarning
 from vldebias.hosts import Host, TextTable, resolve
@@ -23,9 +23,8 @@ from vldebias.methods.closed_form import CALI, EQUALISE, PAIRS
 from vldebias.miniature import load_judge
 from vldebias.miniature.words import WORLDS
 from vldebias.projection import CalibratedProjection
-from vldebias.prompts import load_prompts
+from vldebias.prompts import PromptSet, load_prompts
 
-HELPED, HARMED = (0.0, 0.3), (0.2, 0.0)  # neutral texts lean to what the pairs differ in, or to what they do not
 SET = load_prompts("professions-gender")
 FIVE = replace(SET, name="five", groups=SET.groups[:5])
 TONES = replace(TONES := load_prompts("skin-tone"), groups=TONES.groups[:5])
@@ -44,6 +43,7 @@ def test_where_help_is_expected_it_is_the_difference() -> None:
     (candidate,) = edit.provenance.choice.candidates
     assert candidate["method"] == "difference"
     assert candidate["change"][2] < 0
+    assert edit.provenance.choice.settings == {"max_loss": None, "resamples": 500, "level": 0.95}
 
 
 def test_where_no_help_is_expected_no_edit_is_attached_and_it_says_so() -> None:
@@ -185,27 +185,27 @@ def test_a_fit_that_shrinks_a_quarter_of_the_space_by_a_tenth_warns(host: Host) 
 
 
 def test_what_spares_the_space_does_not_warn_and_models_are_not_told(host: Host) -> None:
+    table = TextTable(dict(zip("abcd", torch.eye(4), strict=True)))
+    table.generative = True
     with warnings.catch_warnings():
         warnings.simplefilter("error", WideEditWarning)
         for how in ({}, {"method": "difference"}, {"method": "cali", "lam": 20.0}):
             edit = only(fit_projections(host, SET, **how))
             assert edit.removed < edit.dim / 40
         only(fit_projections(host, FIVE))
+        Problem(table, pair := PromptSet("g", groups=(("a", "b"),), spurious=("a", "b"))).fit("orth", "joint")
         rows = {text: torch.randn(8, generator=torch.Generator().manual_seed(i)) for i, text in enumerate(SET.texts)}
         with warnings.catch_warnings(action="ignore", category=vldebias.errors.ClassSignalWarning):
             edit = Problem(rows, SET).fit("cali", "joint")
         assert edit.removed > edit.dim / 40
-
-
-def test_removed_is_the_trace() -> None:
-    rows = torch.randn(30, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    for spurious in (None, rows[:3]):
-        edit = CalibratedProjection.solve([rows / 30**0.5], spurious, 100.0)
-        assert edit.removed == pytest.approx(64 - float(edit.matrix().trace()))
+    with pytest.warns(WideEditWarning, match="removes 3.0 of 4"):  # two for an attribute are few in any space
+        Problem(table, replace(pair, spurious=("a", "b", "c"))).fit("orth", "joint")
 
 
 def test_an_edit_is_fitted_in_the_place_of_balanced_prompts_and_it_says_so_once(pipe: Any, caplog: Any) -> None:
     presets.say_once.cache_clear()
+    only(fit_projections(pipe, replace(FIVE, attributes={})))  # which no words are written for
+    assert not caplog.records
     with debias(pipe, FIVE) as attachment:
         assert not attachment.projections
     for _ in range(2):

@@ -67,11 +67,14 @@ def test_differences_agree_with_loops_for_the_sample_and_its_resamples(seed: int
 def test_gaps_are_the_largest_over_pairs_in_units_of_the_spread(seed: int) -> None:
     x, values = unit(30, DIM, seed=seed), codes(30, 3, seed)
     texts = unit(4, DIM, seed=seed + 1)
-    found = gap(x, values).of_texts(texts)
+    found, drawn = gap(x, values).of_texts(texts), gap(x, values, resamples=4)
     for q, text in enumerate(texts):
         differences = naive_differences(x, values, torch.zeros(30))
         expected = max(abs(float(d @ text)) for d in differences) / float((x @ text).std())
         assert float(found[0, q]) == pytest.approx(expected)
+        each = drawn.differences @ (text / (x @ text).std())
+        square = sum(one[0] ** 2 - one[1:].var() for one in each.T) / 3  # over the pairs of values, without noise
+        assert float(drawn.of_texts(texts, squared=True)[0, q]) == pytest.approx(float(square))
 
 
 def test_the_gap_is_that_of_normal_scores_and_gives_the_share_at_the_top() -> None:

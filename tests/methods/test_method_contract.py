@@ -78,6 +78,9 @@ ON += [(name, "pipeline") for name in NAMES if METHODS[name].pipelines and name 
 def test_methods_are_those_named_here_with_a_title_and_a_color_of_their_own() -> None:
     own = {name for name, method in METHODS.items() if type(method).__module__.startswith("vldebias.")}
     assert own == {*NAMES, "balanced-prompts"}
+    assert {name for name in own if not METHODS[name].models} == {"fair-pca", "balanced-prompts"}
+    for_models = {"equalise", "cali+equalise", "difference+equalise", "target-shares", "leace", "sfid", "spd"}
+    assert {name for name in own if not METHODS[name].pipelines} == {*for_models, "roboshot", "bend-vlm"}
     assert len({METHODS[name].title for name in NAMES}) == len({to_rgb(METHODS[n].color) for n in NAMES}) == len(NAMES)
 
 
@@ -182,11 +185,13 @@ def test_a_need_that_is_not_met_is_said_before_anything_is_embedded(name: str, n
         problem.fit(name, "joint")
 
 
-def test_a_bound_says_what_it_cannot_wrap(cases: dict[str, Case]) -> None:
+def test_a_bound_and_a_side_say_what_they_cannot_be_of(cases: dict[str, Case]) -> None:
     with pytest.raises(InvalidInputError, match="got an empty list"):
         Problem(TextTable({"nothing": [1.0]}), [])
     with pytest.raises(InvalidInputError, match=r"max_loss: .*suffix"):
         cases["pipeline"].debias("suffix", max_loss=0.1)
+    with pytest.raises(InvalidInputError, match="'roboshot' acts on images"):
+        cases["model"].debias("roboshot", side="text")
 
 
 def test_terms_are_summed_in_any_order_and_once() -> None:

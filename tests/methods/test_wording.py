@@ -43,9 +43,8 @@ def test_words_are_put_into_a_prompt(prompt: str, words: str, expected: str) -> 
 
 
 def test_the_attribute_is_that_of_the_set_or_is_given() -> None:
-    other = replace(SET, name="people")
     with pytest.raises(InvalidInputError, match=r"people.*method 'suffix'"):
-        get_method("suffix").words(other)
+        get_method("suffix").words(replace(SET, name="people"))
     assert get_method("suffix").words(load_prompts("skin-tone")) == ("{text} of any skin tone",)
 
 

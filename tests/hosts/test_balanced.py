@@ -6,7 +6,8 @@ import diffusers_tiny as tiny
 import pytest
 import torch
 from diffusers_tiny import CASES
-from test_pipelines import modular
+from models_tiny import make_clip
+from test_pipelines import modular, modular_states
 
 from vldebias.api import debias, fit_projection
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasWarning
@@ -85,6 +86,17 @@ def test_so_are_those_of_a_modular_pipeline():
     assert torch.equal(drawn, pipe(prompt=texts, generator=noises(), **small))
 
 
+def test_a_block_that_encodes_one_prompt_alone_says_that_its_images_share_a_value():
+    pipe = modular("Flux3")
+    expected = [modular_states(modular("Flux3"), [f"A photo of a {value} nurse."]) for value in ("male", "female")]
+    attachment = balanced(pipe)
+    found = modular_states(pipe, PROMPTS[:1], num_images_per_prompt=1)  # which says nothing: a warning is an error
+    with pytest.warns(VldebiasWarning, match="Flux3.*num_images_per_prompt above 1"):
+        modular_states(pipe, PROMPTS[:1], num_images_per_prompt=2)
+    assert len(attachment.sampled) == 1
+    assert any(torch.equal(found["prompt_embeds"][0], one["prompt_embeds"][0]) for one in expected)
+
+
 def test_one_prompt_as_a_text_and_its_second_wording_get_the_same_value():
     pipe = tiny.sdxl()
     read = []
@@ -118,7 +130,7 @@ def test_stated_prompts_and_those_without_a_person_stay_bit_for_bit():
 
 def test_three_states_and_strength_as_a_share_of_the_images():
     pipe = tiny.sd()
-    call = {"num_images_per_prompt": 4}
+    call = {"num_images_per_prompt": 4, "negative_prompt": "blurry", "guidance_scale": 3.0}
     bare, before = tiny.draw(pipe, "A photo of a nurse.", **call), dict(vars(pipe))
     attachment = balanced(pipe)
     assert attachment_of(pipe) is attachment
@@ -154,6 +166,8 @@ def test_embeddings_of_ones_own_are_said_to_stay_as_they_are():
 
 def test_it_is_no_edit():
     pipe = tiny.sd()
+    with pytest.raises(UnsupportedHostError, match="CLIP: balanced prompts are for pipelines of diffusers"):
+        balanced(make_clip())
     with pytest.raises(InvalidInputError, match="cali"):
         fit_projection(pipe, SET, method="balanced-prompts")
     with pytest.raises(UnsupportedHostError, match="cali"):

@@ -95,9 +95,8 @@ def test_given_embeddings_are_left_alone_and_can_be_projected_by_hand():
     assert torch.equal(tiny.draw(pipe, None, prompt_embeds=by_hand), tiny.draw(pipe))
 
 
-MERGEABLE = {
-    name: case for name, case in tiny.FAMILIES.items() if name != "StableDiffusion3"
-}  # one layer of SD3 reads two of its roles
+# One layer of SD3 reads two of its roles.
+MERGEABLE = {name: case for name, case in tiny.FAMILIES.items() if name != "StableDiffusion3"}
 GUIDED = {"StableDiffusion", "StableDiffusionXL", "Chroma", "PixArt", "Sana", "AuraFlow"}
 
 
@@ -238,3 +237,17 @@ def test_weights_that_are_not_there_or_of_another_kind_are_refused():
     refuses(pipe, attachment, "float weights")
     pipe.transformer.caption_projection = None
     refuses(pipe, attachment, "found none")
+
+
+def test_unets_with_another_layer_before_the_prompt_or_fused_keys_are_refused():
+    pipe = tiny.own(tiny.sd())
+    bare, attachment = tiny.draw(pipe), everything(pipe)
+    expected = tiny.draw(pipe)
+    pipe.unet.register_to_config(encoder_hid_dim_type="text_proj")  # not that of Kolors, which can be merged
+    refuses(pipe, attachment, "no layer is known that reads it alone")
+    pipe.unet.register_to_config(encoder_hid_dim_type=None)
+    pipe.unet.fuse_qkv_projections()
+    refuses(pipe, attachment, r"keys and values of unet\..*attn2 are fused")
+    pipe.unet.unfuse_qkv_projections()
+    attachment.merge()
+    assert alike(tiny.draw(pipe), expected, bare)

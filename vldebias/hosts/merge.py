@@ -122,7 +122,7 @@ def _layers(pipe: Any, role: str, dim: int) -> list[tuple[nn.Module, Any]]:
             if where.partition(".")[2] in names:
                 found[where] = model, module
             elif CROSS_ATTENTION in names and getattr(module, "is_cross_attention", False):
-                fused, norm = getattr(module, "fused_projections", False), getattr(module, "norm_cross", None)
+                fused, norm = "Fused" in type(module.processor).__name__, getattr(module, "norm_cross", None)
                 if fused or norm is not None or between not in (None, "ip_image_proj"):
                     raise UnsupportedHostError(
                         f"{refusal} keys and values of {where} are fused (call pipe.unfuse_qkv_projections() first), "

@@ -282,15 +282,15 @@ def rewrite_call(call: dict[str, Any], rewrite: Callable[..., list[str]]) -> Non
     count, texts = count_of(call), listed(call["prompt"])
     images = int(call.get(count or "") or 1)
     each = [text for text in texts for _ in range(images)]
-    alone = isinstance(call["prompt"], str) and len(each) == 1
-    written = rewrite(each)
+    single, written = isinstance(call["prompt"], str), rewrite(each)
+    alone = single and len(each) == 1
     call["prompt"] = written[0] if alone else written
     for name, value in call.items():
         negative = name.startswith("negative_prompt")
         if not re.fullmatch(r"(negative_prompt|prompt)(_\d)?", name) or name == "prompt" or value is None:
             continue
         own = listed(value)
-        if not negative or (not isinstance(value, str) and len(own) == len(texts)):
+        if not negative or ((single or not isinstance(value, str)) and len(own) == len(texts)):
             own = [text for text in (own * len(texts) if len(own) == 1 else own) for _ in range(images)]
             own = own if negative else rewrite(own, again=True)
             call[name] = own[0] if alone else own

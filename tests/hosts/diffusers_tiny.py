@@ -172,7 +172,7 @@ def twin(model):
 
 def _pipeline(name):
     def make(cls=None, **extra):
-        config = TABLE["pipelines"][name]
+        config = {key: entry for key, entry in TABLE["pipelines"][name].items() if key != "call"}
         parts = {key: builder(entry, key == "scheduler")() for key, entry in config.items() if key != "class"}
         pipe = (cls or getattr(import_module("diffusers"), config["class"]))(**parts | extra)
         pipe.set_progress_bar_config(disable=True)
@@ -181,19 +181,9 @@ def _pipeline(name):
     return make
 
 
-sd, sdxl, sd3, flux, chroma, pixart, sana, aura = map(_pipeline, TABLE["pipelines"])
+FAMILIES = {name: (_pipeline(name), config.get("call", {})) for name, config in TABLE["pipelines"].items()}
+sd, sdxl, sd3, flux, chroma, pixart, sana, aura = (make for make, _ in FAMILIES.values())
 T5_LENGTH = {"max_sequence_length": 40}
-NO_BINNING = {"use_resolution_binning": False, "clean_caption": False, "max_sequence_length": 40}
-FAMILIES = {
-    "StableDiffusion": (sd, {}),
-    "StableDiffusionXL": (sdxl, {}),
-    "StableDiffusion3": (sd3, T5_LENGTH),
-    "Flux": (flux, T5_LENGTH),
-    "Chroma": (chroma, T5_LENGTH),
-    "PixArt": (pixart, NO_BINNING),
-    "Sana": (sana, NO_BINNING | {"height": 32, "width": 32}),
-    "AuraFlow": (aura, T5_LENGTH),
-}
 
 
 def draw(pipe, prompt=PLAIN, **call):
@@ -325,11 +315,8 @@ def _case(name):
 CASES = {name: _case(name) for name in TABLE["texts"]}
 VARIANTS = {name: (call["family"], pictured({k: v for k, v in call.items() if k != "family"}))
             for name, call in TABLE["variants"].items()}  # fmt: skip
-KREA = (
-    "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, text, spatial "
-    "relationships of the objects and background:<|im_end|>\n<|im_start|>user\n"
-)
-CASES["Krea2"].settings["prompt_template_encode_start_idx"] = len(tiny_tokenizers.chat_tokenizer()(KREA).input_ids)
+_ids = tiny_tokenizers.chat_tokenizer()(TABLE["krea"]).input_ids
+CASES["Krea2"].settings["prompt_template_encode_start_idx"] = len(_ids)
 
 
 def three_states(pipe, draw, attach):

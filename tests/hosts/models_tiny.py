@@ -94,12 +94,13 @@ TOWERS: dict[str, Callable[[], nn.Module]] = {
 """Image towers of every kind."""
 
 
-TRANSFORMERS: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "transformers.yaml").read_text())["models"]
+TABLE = yaml.safe_load((Path(__file__).parent / "transformers.yaml").read_text())
+TRANSFORMERS: dict[str, Any] = TABLE["models"]
 
 
 def make(name: str, **text: Any) -> nn.Module:
     """A new model in evaluation mode; text: settings of its text tower."""
-    config = copy.deepcopy({key: value for key, value in TRANSFORMERS[name].items() if key != "tokenizer"})
+    config = {k: v for k, v in copy.deepcopy(TRANSFORMERS[name]).items() if k not in ("tokenizer", "processor")}
     config = config | ({"text_config": config["text_config"] | text} if "text_config" in config else text)
     kind = getattr(transformers, name)
     return kind(kind.config_class(**config)).eval()

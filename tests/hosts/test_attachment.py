@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,10 +31,6 @@ class Tower:
     def encode(self, prompts: Sequence[str], images_per_prompt: int = 1) -> Tensor:
         rows = torch.tensor([[p.count(c) for c in "abcdef"] for p in prompts], dtype=torch.float32)
         return rows.repeat_interleave(images_per_prompt, 0)
-
-
-class Bag:
-    """Something that hosts can share."""
 
 
 class TowerHost(Host):
@@ -168,16 +165,43 @@ def test_texts_and_roles_that_do_not_fit(tower: Tower) -> None:
     for texts in (["a", "b", "c"], []):
         with pytest.raises(InvalidInputError, match=rf"Tower: 4 embeddings for {len(texts)} prompts"):
             attachment.apply("joint", torch.randn(4, 6), lambda texts=texts: texts)
+    attachment.remove()
+    reads = SimpleNamespace(method="reads", lam=0.0, wordings=tuple, provenance=SimpleNamespace(choice=None))
+    with Attachment(TowerHost(tower), {"joint": reads}) as attachment:
+        assert repr(attachment).startswith("Attachment(Tower, projection, joint: reads lam=0.0, strength=1.0, ")
+        with pytest.raises(InvalidInputError, match="needs the prompt of each row"):
+            attachment.apply("joint", torch.randn(4, 6))
+        with pytest.raises(VldebiasError, match=r"SimpleNamespace \(reads\) is not one linear map"):
+            attachment.merge()
 
 
-def owner_of(encoder: Bag, name: str = "owner") -> TowerHost:
+def test_it_says_what_it_holds_and_who_chose_that(tower: Tower) -> None:
+    for method, choice, shown in (("cali", None, ""), ("cali", "fewest", "auto: "), ("auto-x", "fewest", "")):
+        edit = PROJECTION.stamped(method=method, lam=2.0, choice=choice)
+        said = f"joint: {shown}{method} lam=2.0 rank {edit.rank}/6, strength=0.5, stated kept, attached)"
+        with Attachment(TowerHost(tower), {"joint": edit}, strength=0.5, stated_words=["man"], label="of mine") as one:
+            assert repr(one) == f"Attachment(Tower, of mine, {said}"
+
+
+def test_prompts_of_a_host_are_edited_as_an_attachment_edits_them(tower: Tower) -> None:
+    host, edit = TowerHost(tower), PROJECTION.stamped(stated_words=("woman",))
+    bare = host.embed(PROMPTS, "joint")
+    unit = [torch.nn.functional.normalize(edit(bare, strength), dim=-1) for strength in (1.0, 0.5)]
+    assert torch.equal(host.under(PROMPTS, "joint", None), bare)
+    assert torch.equal(host.under(PROMPTS, "joint", edit, keep_stated=False), unit[0])
+    assert torch.equal(host.under(PROMPTS, "joint", edit), torch.stack([unit[0][0], bare[1], unit[0][2]]))
+    assert torch.equal(host.under(PROMPTS, "joint", edit, strength=0.5)[::2], unit[1][::2])
+    assert host.weights == {"structure": "letters", "tensors": [[1.0, 0.5]]}
+
+
+def owner_of(encoder: Tower, name: str = "owner") -> TowerHost:
     host = TowerHost(Tower(), name=name)
     host.exclusive_modules = [encoder]
     return host
 
 
 def test_shared_objects_may_be_shared_but_not_owned() -> None:
-    encoder = Bag()
+    encoder = Tower()
     first, second = Tower(), Tower()
     one = Attachment(TowerHost(first, shared=[encoder], name="one"), {"joint": PROJECTION})
     two = Attachment(TowerHost(second, shared=[encoder], name="two"), {"joint": PROJECTION})
@@ -205,7 +229,7 @@ def test_a_host_that_fails_to_install_is_not_claimed(tower: Tower) -> None:
 def test_and_no_longer(request: pytest.FixtureRequest) -> None:
     gc.disable()  # Python frees what is held in a circle whenever it likes: here never
     request.addfinalizer(gc.enable)
-    encoder = Bag()
+    encoder = Tower()
     tower = Tower()
     kept = Attachment(TowerHost(tower, shared=[encoder]), {"joint": PROJECTION})
     with pytest.raises(AlreadyAttachedError, match="owner already carries"):
@@ -245,6 +269,10 @@ def test_merge_hands_the_projections_over_and_takes_everything_off(tower: Tower)
         attachment.merge()
     with pytest.raises(AlreadyAttachedError, match="hold a projection since merge"):
         attach(tower)
+    other = TowerHost(Tower())
+    other.merge = lambda edits, strength: Host.merge(other, edits, strength)
+    with pytest.raises(UnsupportedHostError, match="Tower: cannot merge, because no layer is known"):
+        Attachment(other, {"joint": PROJECTION}).merge()
 
 
 ASKED = ["a photo of a doctor", "a photo of a male nurse", "a photo of a chef"]

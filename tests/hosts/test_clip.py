@@ -9,19 +9,8 @@ import open_clip
 import pytest
 import torch
 import transformers
-from models_tiny import (
-    OPEN_CLIP,
-    PROMPTS,
-    STATED,
-    TRANSFORMERS,
-    OpenClip,
-    Transformers,
-    make,
-    make_clip,
-    make_hf,
-    tokenizer_for,
-)
-from tiny_tokenizers import CLIP_IDS, bert_tokenizer, clip_tokenizer, siglip_tokenizer
+from models_tiny import OPEN_CLIP, PROMPTS, STATED, TRANSFORMERS, OpenClip, Transformers, make, make_clip, make_hf
+from tiny_tokenizers import CLIP_IDS, bert_tokenizer, clip_tokenizer, hf_tokenizer, siglip_tokenizer
 from torch import Tensor, nn
 from transformers.utils import logging
 
@@ -119,9 +108,7 @@ def test_threads_do_not_mix_their_prompts(clip: Transformers, gender: PromptSet)
     assert not torch.allclose(found[0], base[1], atol=1e-3)
 
 
-def test_a_saved_projection_serves_both_classes_of_a_checkpoint(
-    clip: Transformers, gender: PromptSet, tmp_path: Any
-) -> None:
+def test_a_saved_edit_serves_both_classes_of_a_checkpoint(clip: Transformers, gender: PromptSet, tmp_path: Any) -> None:
     clip.host.save_pretrained(tmp_path / "model")
     with clip.debias(gender, keep_stated=False) as attachment:
         expected = clip.features()
@@ -133,9 +120,7 @@ def test_a_saved_projection_serves_both_classes_of_a_checkpoint(
         torch.testing.assert_close(text(**clip.inputs()).text_embeds, expected)
 
 
-def test_merged_weights_are_not_projected_again_where_they_were_saved(
-    clip: Transformers, gender: PromptSet, tmp_path: Any
-) -> None:
+def test_merged_and_saved_weights_are_not_edited_again(clip: Transformers, gender: PromptSet, tmp_path: Any) -> None:
     clip.host.save_pretrained(tmp_path / "before")
     clip.debias(gender, method="cali", strength=0.5, keep_stated=False).merge()
     clip.host.save_pretrained(tmp_path / "after")
@@ -184,12 +169,14 @@ def test_padding_with_the_end_token(eos: int) -> None:
 
 def test_what_is_refused(clip: Transformers, gender: PromptSet) -> None:
     blip = type("BlipModel", (transformers.BlipModel,), {"__init__": nn.Module.__init__})()
-    for other in (clip.host.text_model, blip, nn.DataParallel(clip.host), torch.compile(clip.host)):
-        with pytest.raises(UnsupportedHostError, match=type(other).__name__):
-            vldebias.debias(other, gender)
-    clip.host.text_model.compile()
-    with pytest.raises(UnsupportedHostError, match="compiled in place"):
-        vldebias.debias(clip.host, gender)
+    own, text = make_clip(), clip.host.text_model
+    for model, compiled, *others in ((clip.host, text, text, blip), (own, own, own.visual)):
+        for other in (*others, nn.DataParallel(model), torch.compile(model)):
+            with pytest.raises(UnsupportedHostError, match=type(other).__name__):
+                vldebias.debias(other, gender)
+        compiled.compile()
+        with pytest.raises(UnsupportedHostError, match="compiled in place"):
+            vldebias.debias(model, gender)
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
@@ -280,20 +267,15 @@ def test_tokenizers_of_open_clip(gender: PromptSet) -> None:
         vldebias.debias(make_clip(vocab_size=1000), gender)
     with pytest.raises(InvalidInputError, match=r"expected what open_clip\.get_tokenizer.* returns, got function"):
         vldebias.debias(make_clip(), gender, tokenizer=open_clip.tokenize)
+    with pytest.raises(InvalidInputError, match=r"expected ids below 2562, the vocabulary of CLIP"):
+        vldebias.debias(make_clip(), gender, tokenizer=open_clip.SimpleTokenizer())
     vldebias.debias(make_clip(vocab_size=49408), gender).remove()
 
 
 def test_a_hugging_face_tokenizer_reads_for_the_gate(gender: PromptSet) -> None:
-    tokenizer = object.__new__(open_clip.tokenizer.HFTokenizer)
-    vars(tokenizer).update(
-        tokenizer=bert_tokenizer(),
-        context_length=12,
-        clean_fn=open_clip.tokenizer.get_clean_fn("whitespace"),
-        strip_sep_token=False,
-        tokenizer_mode="",
-    )
-    model = make_hf()
+    tokenizer, model = hf_tokenizer(), make_hf()
     ids = tokenizer(PROMPTS[:3])
+    assert OpenClipHost(model, tokenizer).texts(ids) == [prompt.lower() for prompt in PROMPTS[:3]]
     base = model.encode_text(ids)
     with vldebias.debias(model, gender, tokenizer=tokenizer):
         attached = model.encode_text(ids)
@@ -302,20 +284,10 @@ def test_a_hugging_face_tokenizer_reads_for_the_gate(gender: PromptSet) -> None:
     assert [torch.equal(one, other) for one, other in zip(base, attached, strict=True)] == STATED[:3]
 
 
-def test_what_is_refused_of_open_clip(gender: PromptSet) -> None:
-    model = make_clip()
-    for wrapped in (model.visual, nn.DataParallel(model), torch.compile(model)):
-        with pytest.raises(UnsupportedHostError, match=type(wrapped).__name__):
-            vldebias.debias(wrapped, gender)
-    model.compile()
-    with pytest.raises(UnsupportedHostError, match="compiled in place"):
-        vldebias.debias(model, gender)
-
-
 @torch.no_grad()
 def test_a_method_that_was_replaced_on_the_instance_is_edited_and_comes_back(gender: PromptSet) -> None:
     model = make_clip()
-    ids, own = tokenizer_for(model)(PROMPTS), model.encode_text
+    ids, own = OpenClip(model).tokenizer(PROMPTS), model.encode_text
     model.encode_text = mine = lambda tokens, normalize=False: own(tokens, normalize=normalize) * 2
     with OpenClip(model).debias(gender, keep_stated=False) as attachment:
         torch.testing.assert_close(model.encode_text(ids), attachment.projections["joint"](2 * own(ids)))

@@ -146,6 +146,8 @@ def test_a_pipeline_of_ones_own(gender: PromptSet) -> None:
     [
         (lambda: vldebias.debias(custom(Pipeline(), "encode_prompt"), "gender"), "embed="),
         (lambda: vldebias.debias(Clip(), "gender"), r"custom\("),
+        (lambda: custom(Clip(), "head"), "'head' is a module inside; pass embed="),
+        (lambda: vldebias.debias(custom(Clip(), "encode_text", embed=lambda p: counts(p[1:])), "gender"), "one row"),
     ],
 )
 def test_refusals_say_what_to_do(make: Any, words: str) -> None:
@@ -155,17 +157,13 @@ def test_refusals_say_what_to_do(make: Any, words: str) -> None:
 
 def test_prompts_that_cannot_be_read_and_embeddings_in_something_else_are_not_guessed(gender: PromptSet) -> None:
     clip = Clip()
-    with (
-        vldebias.debias(clip_host(clip), gender),
-        pytest.raises(InvalidInputError, match=r"ids: Tensor, and no prompts to read; pass texts="),
-    ):
+    said = "ids: Tensor, and no prompts to read; pass texts="
+    with vldebias.debias(clip_host(clip), gender), pytest.raises(InvalidInputError, match=said):
         clip.encode_text(counts(PROMPTS))
     pipe = Pipeline()
     host = custom(pipe, "encode_prompt", embed=lambda p: pipe.tower.head(counts(p)))
-    with (
-        vldebias.debias(host, gender, keep_stated=False),
-        pytest.raises(InvalidInputError, match=r"got Output.*output="),
-    ):
+    said = "got Output.*output="
+    with vldebias.debias(host, gender, keep_stated=False), pytest.raises(InvalidInputError, match=said):
         pipe.encode_prompt(PROMPTS)
 
 
@@ -225,12 +223,10 @@ def test_rows_of_any_kind_are_kept_as_directions() -> None:
     found = table.embed(["c", "a", "b", "a"], "joint")
     expected = torch.tensor([[5 / 13, 12 / 13], [0.6, 0.8], [0.0, -1.0], [0.6, 0.8]], dtype=torch.float64)
     torch.testing.assert_close(found, expected)
-    assert (table.dim("joint"), table.space("joint"), table.fingerprint(), table.model_id) == (
-        2,
-        "table.joint",
-        None,
-        "theirs",
-    )
+    assert (table.dim("joint"), table.space("joint"), table.model_id) == (2, "table.joint", "theirs")
+    assert (table.fingerprint(), table.weights) == (None, None)
+    same = TextTable({"b": [0.0, -1.0], "c": [10, 24], "a": [3.0, 4.0]})  # of those directions, in another order
+    assert table.digest == same.digest != TextTable({"a": [3.0, 4.0]}).digest
 
 
 @pytest.mark.parametrize(

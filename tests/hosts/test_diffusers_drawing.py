@@ -5,8 +5,8 @@ from functools import partial
 
 import diffusers_tiny as tiny
 import pytest
-import torch
 from diffusers_tiny import CASES, PLAIN, STATED, VARIANTS
+from test_pipelines import changed
 
 from vldebias.api import debias
 from vldebias.errors import UnsupportedHostError
@@ -19,11 +19,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LoraLoaderMixin.*:FutureWarning"),  # diffusers, of its own mixin
     pytest.mark.filterwarnings("ignore:In CPU autocast:UserWarning"),  # Mochi
 ]
-
-
-def changed(one, other):
-    """For each image: is it another one?"""
-    return [not torch.equal(a, b) for a, b in zip(one, other, strict=True)]
 
 
 def comes_back(pipe, draw):

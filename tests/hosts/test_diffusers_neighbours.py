@@ -60,7 +60,13 @@ def test_a_projection_of_other_adapters_is_attached_with_a_warning(lora, tmp_pat
     without = fit_projection(plain, tiny.gender())
     _load(pipe, lora)
     with_lora = load_edit(fit_projection(pipe, tiny.gender()).save_pretrained(tmp_path))
-    debias(pipe, with_lora).remove()
+    with debias(pipe, with_lora):
+        weights = [p for name, p in pipe.text_encoder.named_parameters() if "lora_" in name]
+        for factor, said in ((1.004, 0), (1.002, 1), (1 / 1.006008, 0)):  # 1.004 times as before, 1.006, 1
+            torch._foreach_mul_([one.detach() for one in weights], factor)
+            with warnings.catch_warnings(record=True, action="always") as found:
+                tiny.encode(pipe)
+            assert len(found) == said
     for host, projection in ((pipe, without), (plain, with_lora)):
         with pytest.warns(VldebiasWarning, match=r"fitted with other adapters \(LoRA\) .*; fit again on this host"):
             debias(host, projection).remove()
@@ -132,9 +138,7 @@ def _components(pipe):
     return type(pipe)(**pipe.components, requires_safety_checker=False)
 
 
-@pytest.mark.parametrize(
-    "make", [lambda pipe: type(pipe).from_pipe(pipe), _components], ids=["from_pipe", "components"]
-)
+@pytest.mark.parametrize("make", [lambda pipe: type(pipe).from_pipe(pipe), _components], ids=["from_pipe", "parts"])
 def test_it_is_said_once_with_the_line_to_write(make):
     pipe = tiny.sd()
     attachment = debias(pipe, tiny.gender(), method="cali")

@@ -6,11 +6,13 @@ import diffusers_tiny as tiny
 import pytest
 import torch
 from diffusers_tiny import CASES, PLAIN, STATED
+from torch.nn.functional import normalize
 
 from vldebias.api import debias, fit_projections
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.diffusers import DiffusersHost
 from vldebias.hosts.pipelines import same_values
+from vldebias.miniature import load_clip
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LoraLoaderMixin.*:FutureWarning")  # diffusers, of its own mixin
 SERVED = [name for name in CASES if name not in ("BriaFibo", "HiDream", "HunyuanDiT")]
@@ -100,7 +102,7 @@ def test_the_state_that_is_fitted_is_that_of_the_end_of_the_prompt(name):
         assert tokenizer.decode(real[:end]).rstrip().endswith(prompt)
     (whole,) = rows(result[part.place])
     candidates = [len(whole) - 1 - behind, len(whole) - 1 - behind - (len(ids[0]) - len(real))]  # padded or cut
-    expected = [torch.nn.functional.normalize(whole[i].double(), dim=-1) for i in candidates if i >= 0]
+    expected = [normalize(whole[i].double(), dim=-1) for i in candidates if i >= 0]
     found = host.embed([prompt], part.role)[0]
     assert min(float((found - one).abs().max()) for one in expected) < 1e-6
 
@@ -132,9 +134,8 @@ def test_what_shows_the_image_is_left_alone(name):
         length = int(mask[i].sum())
         start = length - turn - len(tokenizer(prompt).input_ids)
         assert torch.equal(attached[i, :start], bare[i, :start])
-        torch.testing.assert_close(
-            attached[i, start:], attachment.projections["sequence"](bare[i, start:]), atol=1e-4, rtol=1e-4
-        )
+        expected = attachment.projections["sequence"](bare[i, start:])
+        torch.testing.assert_close(attached[i, start:], expected, atol=1e-4, rtol=1e-4)
         assert not torch.equal(attached[i, start], bare[i, start])
 
 
@@ -146,3 +147,49 @@ def test_other_layers_than_were_fitted_are_refused():
     with pytest.raises(InvalidInputError, match="text_encoder_out_layers"):
         case.encode(pipe, [PLAIN], text_encoder_out_layers=(1, 2, 3))
     case.encode(pipe, [PLAIN], text_encoder_out_layers=[9, 18, 27])
+
+
+NURSE, PERSON = "A photo of a nurse.", "A photo of a female nurse."
+
+
+def test_an_attached_model_reads_other_wordings_itself():
+    model, _, tokenizer = load_clip()
+    stated = [f"A photo of a {value} {job}." for job in ("nurse", "pilot") for value in ("male", "female")]
+    means = normalize(model.encode_text(tokenizer(stated)), dim=1).unflatten(0, (2, 2)).mean(1)
+    prompts = tokenizer([NURSE, "A photo of a pilot."])
+    bare = model.encode_text(prompts)
+    with debias(model, "professions-gender", method="each-value", tokenizer=tokenizer):
+        changed = model.encode_text(prompts)
+    torch.testing.assert_close(normalize(changed, dim=1), normalize(means, dim=1), atol=1e-5, rtol=0)
+    torch.testing.assert_close(changed.norm(dim=1), bare.norm(dim=1))
+
+
+def test_a_wording_generates_what_its_prompt_generates_bit_for_bit():
+    pipe, call = tiny.sd(), {"guidance_scale": 3.0, "negative_prompt": "old", "num_images_per_prompt": 2}
+    texts = ("A photo of a nurse of any gender.", NURSE, PERSON)
+    expected, bare, stated = (tiny.draw(pipe, text, **call) for text in texts)
+    with debias(pipe, "professions-gender", method="suffix"):
+        assert torch.equal(tiny.draw(pipe, NURSE, **call), expected)
+        assert torch.equal(tiny.draw(pipe, PERSON, **call), stated)  # left alone
+    assert torch.equal(tiny.draw(pipe, NURSE, **call), bare)
+    assert not torch.equal(expected, bare)
+
+
+@pytest.mark.parametrize("make", [tiny.sd, tiny.sdxl])
+def test_each_value_is_the_mean_of_the_states_at_every_place(make):
+    pipe = make()
+    bare, *values = (tiny.encode(pipe, NURSE.replace(" a n", f" a {value}n")) for value in ("", "male ", "female "))
+    with debias(pipe, "professions-gender", method="each-value") as attachment:
+        for strength in (1.0, 0.5):
+            attachment.strength = strength
+            for own, start, *both in zip(tiny.encode(pipe, NURSE), bare, *values, strict=True):
+                if own is not None:
+                    torch.testing.assert_close(own, torch.lerp(start, (both[0] + both[1]) / 2, strength))
+
+
+def test_wordings_of_another_length_are_refused_where_states_are_not_padded():
+    case = CASES["QwenImage"]
+    pipe = case.make()
+    said = r"'suffix': the other wordings have states \(1, \d+, \d+\), the prompts"
+    with debias(pipe, "professions-gender", method="suffix"), pytest.raises(InvalidInputError, match=said):
+        case.encode(pipe, [NURSE])

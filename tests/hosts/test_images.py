@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import models_tiny
@@ -17,24 +16,16 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torchvision import transforms
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts.images import image_encoder
 from vldebias.hosts.transformers import WITH_IMAGES as TRANSFORMERS
 from vldebias.miniature import load_clip
 from vldebias.prompts import PromptSet
 
-SQUARE = {"size": {"height": 32, "width": 32}}
-CROP = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
-PROCESSORS: dict[str, Callable[[], Any]] = {
-    "CLIPModel": lambda: transformers.CLIPImageProcessor(**CROP),
-    "MetaClip2Model": lambda: transformers.CLIPImageProcessor(**CROP),
-    "CLIPSegModel": lambda: transformers.ViTImageProcessor(**SQUARE),
-    "ChineseCLIPModel": lambda: transformers.ChineseCLIPImageProcessor(**SQUARE, do_center_crop=False),
-    "AltCLIPModel": lambda: transformers.CLIPImageProcessor(**CROP),
-    "AlignModel": lambda: transformers.EfficientNetImageProcessor(**SQUARE),
-    "SiglipModel": lambda: transformers.SiglipImageProcessor(**SQUARE),
-    "Siglip2Model": lambda: transformers.Siglip2ImageProcessor(patch_size=16, max_num_patches=4),
-}
+
+def processor_of(name: str, **more: Any) -> Any:
+    config = models_tiny.TRANSFORMERS[name]["processor"] | more
+    return getattr(transformers, config.pop("class"))(**config)
 
 
 def pictures(n: int = 3) -> list[Image.Image]:
@@ -49,7 +40,7 @@ def plain(size: int = 32) -> transforms.Compose:
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_transformers_features_are_those_of_forward(name: str) -> None:
-    model, processor = models_tiny.made(name), PROCESSORS[name]()
+    model, processor = models_tiny.made(name), processor_of(name)
     encoder = image_encoder(model, processor)
     found = encoder.encode(pictures())
     inputs = {k: v for k, v in processor(images=pictures(), return_tensors="pt").items() if k != "labels"}
@@ -106,6 +97,8 @@ def test_every_weight_and_buffer_of_the_tower_counts(name: str) -> None:
             parameter.add_(1)
     assert digest(model) == before
     assert image_encoder(model, print).fingerprint == fingerprint
+    with pytest.raises(InvalidInputError, match=rf"{name}: .* is on the meta device"):
+        digest(model.to("meta"))
 
 
 def test_kinds_and_constants_of_modules_count() -> None:
@@ -134,8 +127,8 @@ DESCRIBED = [
     lambda: plain(32),
     lambda: plain(40),
     lambda: greyed,
-    lambda: PROCESSORS["CLIPModel"](),
-    lambda: transformers.CLIPImageProcessor(**CROP, do_normalize=False),
+    lambda: processor_of("CLIPModel"),
+    lambda: processor_of("CLIPModel", do_normalize=False),
     lambda: load_clip()[1],
 ]
 
@@ -157,3 +150,11 @@ def test_what_cannot_be_told_apart_is_refused(preprocess: Any) -> None:
     with pytest.raises(InvalidInputError, match="preprocessing="):
         image_encoder(model, preprocess)
     assert image_encoder(model, preprocess, preprocessing="grey, version 1").preprocessing == "grey, version 1"
+
+
+def test_what_has_no_image_tower_or_gives_no_pixels_is_refused() -> None:
+    with pytest.raises(UnsupportedHostError, match="SiglipTextModel: it has no image tower"):
+        image_encoder(models_tiny.made("SiglipTextModel"), plain())
+    for made, said in ((lambda image: image, "got Image"), (lambda image: greyed(image)[None], r"got \(1, 3, 40, 6")):
+        with pytest.raises(InvalidInputError, match=rf"preprocess: expected a tensor \(3, h, w\) for an image, {said}"):
+            image_encoder(models_tiny.make_clip(), made, preprocessing="mine").encode(pictures(1))

@@ -15,17 +15,9 @@ from diffusers_tiny import CASES, PLAIN, STATED
 from vldebias.api import debias
 from vldebias.errors import AlreadyAttachedError, InvalidInputError, UnsupportedHostError
 from vldebias.hosts import resolve
-from vldebias.hosts.pipelines import BESIDE, EMBEDDING, NEGATIVE, source_of
+from vldebias.hosts.pipelines import BESIDE, EMBEDDING, NEGATIVE, same_values, source_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LoraLoaderMixin.*:FutureWarning", "ignore:.*trust_remote_code.*")
-OTHER_WAYS = """
-    AudioLDM2 BlipDiffusion BlipDiffusionControlNet BriaFibo2 CycleDiffusion DreamLite DreamLiteMobile ErnieImage
-    LEditsPPPipelineStableDiffusion LEditsPPPipelineStableDiffusionXL LongCatAudioDiT StableDiffusionDiffEdit
-    HunyuanVideoImageToVideo StableDiffusionGLIGEN StableDiffusionGLIGENTextImage StableUnCLIP VisualClozeGeneration
-"""  # refused altogether: the prompt reaches the model by another way as well, or has no argument of its own
-NO_EDIT = """
-    BriaFibo BriaFiboEdit HiDreamImage HunyuanDiT HunyuanDiTControlNet HunyuanDiTPAG Ideogram4
-"""  # their prompts can be balanced; what their encode_prompt returns cannot be edited whole
 
 
 def classes():
@@ -57,8 +49,8 @@ def why_not(kind):
 
 def test_every_class_of_this_release_is_attached_or_refused_by_its_name():
     found = {name: why_not(kind) for name, kind in classes().items()}
-    assert {name for name, why in found.items() if why == "another way"} == set(OTHER_WAYS.split()) & set(found)
-    assert {name for name, why in found.items() if why == "half"} == set(NO_EDIT.split()) & set(found)
+    for how in ("another way", "half"):
+        assert {name for name, why in found.items() if why == how} == set(tiny.TABLE[how].split()) & set(found)
     assert sum(not why for why in found.values()) >= 179
 
 
@@ -125,8 +117,7 @@ def test_an_earlier_layer_is_another_space_and_refused(make):
 
 
 QUICK = ("Flux", "ErnieImage", "LTX", "QwenImage", "Krea2", "StableDiffusion3")
-REFUSED = {"Anima", "Cosmos3Distilled", "Cosmos3Omni", "Ideogram4", "MiniMaxH3", "MiniMaxMusic3", "QwenImageEdit",
-           "QwenImageEditPlus"}  # fmt: skip
+REFUSED = set(tiny.TABLE["modular refused"].split())
 
 
 @cache
@@ -160,14 +151,14 @@ def modular(name, blocks=None):
     return pipe
 
 
-def modular_states(pipe, prompts=(PLAIN, STATED)):
+def modular_states(pipe, prompts=(PLAIN, STATED), **call):
     """The state after the block that encodes text and what stands behind it, before anything is drawn."""
     single = "WanAnimate2" in type(pipe).__name__ or "Flux3" in type(pipe).__name__
     states = []
     for prompt in prompts if single else [list(prompts)]:
         state = PipelineState()
         defaults = {given.name: given.default for given in pipe._blocks.inputs if given.name}
-        for name, value in (defaults | {"prompt": prompt}).items():
+        for name, value in (defaults | call | {"prompt": prompt}).items():
             state.set(name, value)
         steps = pipe._blocks.sub_blocks["text_encoder"]
         images = {"resize", "get_image_prompt"} & steps.sub_blocks.keys()  # they look at an image beside the text
@@ -188,10 +179,6 @@ def draw(pipe, prompts=(PLAIN, STATED), **call):
 def changed(one, other):
     """For each row: is it another one?"""
     return [not torch.equal(a, b) for a, b in zip(tiny.rows(one), tiny.rows(other), strict=True)]
-
-
-def same(one, other):
-    return one.keys() == other.keys() and not any(any(changed(one[key], other[key])) for key in one)
 
 
 def test_the_images_of_a_prompt_change_and_come_back():
@@ -224,9 +211,9 @@ def test_what_every_class_reads_changes_and_comes_back(name):
             expected = [True, False]
         assert key.startswith("negative") or changed(attached[key], bare[key]) == expected, key
     with attachment.disabled():
-        assert same(modular_states(pipe), bare)
+        assert same_values(modular_states(pipe), bare)
     attachment.remove()
-    assert same(modular_states(pipe), bare)
+    assert same_values(modular_states(pipe), bare)
 
 
 @pytest.mark.parametrize("name", ["StableDiffusionXL", "StableDiffusion3", "Flux"])
@@ -265,6 +252,9 @@ def test_tokens_of_an_image_stay(monkeypatch):
 
     def with_image(block, components, state):
         components, state = run(block, components, state)
+        if state.get("prompt") == ["no states"]:
+            state.set("prompt_embeds", None)
+            return components, state
         mask = torch.zeros_like(state.get("prompt_embeds")[..., 0])
         mask[:, 1:3] = 1
         state.set("image_pad_mask", mask)
@@ -274,6 +264,8 @@ def test_tokens_of_an_image_stay(monkeypatch):
     bare = modular_states(pipe)["prompt_embeds"][0]
     with debias(pipe, tiny.gender(), method="cali", lam=1e6):
         attached = modular_states(pipe)["prompt_embeds"][0]
+        with pytest.raises(InvalidInputError, match="got a prompt, but its block gave no 'prompt_embeds'"):
+            modular_states(pipe, ["no states"])
     stay, padding = (attached == bare).all(-1), ~bare.any(-1)
     assert stay[:3].all()
     assert torch.equal(stay[3:], padding[3:])

@@ -8,7 +8,7 @@ from diffusers_tiny import ENCODERS, MODELS, PLAIN, STATED, builder
 from tiny_tokenizers import clip_tokenizer
 
 from vldebias.api import debias
-from vldebias.errors import UnsupportedHostError
+from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts import resolve
 from vldebias.hosts.pipelines import same_values
 
@@ -120,51 +120,54 @@ def test_what_can_be_told_is_served(name, build):
         assert same_values(pipe.encode_prompt(**asked), bare)
 
 
-def names_that_lie(self, prompt, do_classifier_free_guidance=False, negative_prompt=None):
-    negative_prompt_embeds, prompt_embeds = both(self, prompt, negative_prompt)
-    return prompt_embeds, negative_prompt_embeds
+class Untold:
+    """Ways to encode of which an edit would miss something."""
+
+    def names_that_lie(self, prompt, do_classifier_free_guidance=False, negative_prompt=None):
+        negative_prompt_embeds, prompt_embeds = both(self, prompt, negative_prompt)
+        return prompt_embeds, negative_prompt_embeds
+
+    def both_in_one(self, prompt, do_classifier_free_guidance=False, negative_prompt=None):
+        prompt_embeds = states(self, prompt)
+        if do_classifier_free_guidance:
+            prompt_embeds = torch.cat([states(self, negative_prompt or ""), prompt_embeds])
+        return (prompt_embeds,)
+
+    def other_for_long_prompts(self, prompt, do_classifier_free_guidance=False, negative_prompt=None):
+        prompt_embeds, negative_prompt_embeds = both(self, prompt, negative_prompt)
+        if len(prompt if isinstance(prompt, str) else prompt[0]) > 12:
+            prompt_embeds, negative_prompt_embeds = negative_prompt_embeds, prompt_embeds
+        return prompt_embeds, negative_prompt_embeds
+
+    def a_dict(self, prompt):
+        return {"prompt_embeds": states(self, prompt)}
+
+    def any_arguments(self, *args, **kwargs):
+        prompt_embeds = states(self, args[0])
+        return (prompt_embeds,)
+
+    def half_without_a_name(self, prompt):
+        prompt_embeds = states(self, prompt)
+        return prompt_embeds, prompt_embeds.sum(1) * 2
+
+    def not_of_tokens(self, prompt):
+        letters = torch.tensor([[ord(c) for c in str(prompt).ljust(99)[:99]]])
+        prompt_embeds = letters[..., None].float().expand(-1, -1, 4)
+        return (prompt_embeds,)
+
+    def fewer_for_one(self, prompt, negative_prompt=None):
+        prompt_embeds, negative_prompt_embeds = both(self, prompt, negative_prompt)
+        if negative_prompt is None:
+            return (prompt_embeds,)
+        return prompt_embeds, negative_prompt_embeds
 
 
-def both_in_one(self, prompt, do_classifier_free_guidance=False, negative_prompt=None):
-    prompt_embeds = states(self, prompt)
-    if do_classifier_free_guidance:
-        prompt_embeds = torch.cat([states(self, negative_prompt or ""), prompt_embeds])
-    return (prompt_embeds,)
-
-
-def other_for_long_prompts(self, prompt, do_classifier_free_guidance=False, negative_prompt=None):
-    prompt_embeds, negative_prompt_embeds = both(self, prompt, negative_prompt)
-    if len(prompt if isinstance(prompt, str) else prompt[0]) > 12:
-        prompt_embeds, negative_prompt_embeds = negative_prompt_embeds, prompt_embeds
-    return prompt_embeds, negative_prompt_embeds
-
-
-def a_dict(self, prompt):
-    return {"prompt_embeds": states(self, prompt)}
-
-
-def any_arguments(self, *args, **kwargs):
-    prompt_embeds = states(self, args[0])
-    return (prompt_embeds,)
-
-
-def half_without_a_name(self, prompt):
-    prompt_embeds = states(self, prompt)
-    return prompt_embeds, prompt_embeds.sum(1) * 2
-
-
-def not_of_tokens(self, prompt):
-    letters = torch.tensor([[ord(c) for c in str(prompt).ljust(99)[:99]]])
-    prompt_embeds = letters[..., None].float().expand(-1, -1, 4)
-    return (prompt_embeds,)
-
-
-REFUSED = [names_that_lie, both_in_one, other_for_long_prompts, a_dict, any_arguments, half_without_a_name]
-REFUSED += [not_of_tokens]
-REFUSED = {one.__name__: one for one in REFUSED} | {
+REFUSED = {name: way for name, way in vars(Untold).items() if name[0] != "_"} | {
+    "no_prompt": encoding(lambda z: torch.ones(1, 77, 32), alone=True),
     "tokens_last": encoding(lambda z: z.mT, alone=True),
     "flattened": encoding(lambda z: z.flatten(1), alone=True),
     "layers_before_tokens": encoding(lambda z: torch.stack([z] * 2, dim=1), alone=True),
+    "signs_of_all_tokens": encoding(lambda z: (z[:, 1:] + 0.5).sign().prod(1, keepdim=True), alone=True),
 }
 
 
@@ -174,6 +177,15 @@ def test_what_cannot_be_told_is_refused(name, build):
     with pytest.raises(UnsupportedHostError, match=type(pipe).__name__):
         debias(pipe, tiny.gender(), method="cali")
     assert "encode_prompt" not in vars(pipe)
+
+
+def test_a_prompt_whose_end_is_cut_off_and_roles_that_are_not_there_are_refused(build):
+    host = resolve(build(encode_prompt=encoding(lambda z: z[:, :50])))
+    assert host.embed([PLAIN], "sequence").shape == (1, 32)
+    with pytest.raises(UnsupportedHostError, match="the end of a prompt is not among the tokens of prompt_embeds"):
+        host.embed([f"{PLAIN} " * 12], "sequence")
+    with pytest.raises(InvalidInputError, match=r"expected a role of \['sequence'\], got 'pooled'"):
+        host.embed([PLAIN], "pooled")
 
 
 class Ways:
@@ -204,10 +216,7 @@ def test_a_prompt_with_another_way_is_refused(name, build):
 
 
 def test_a_class_without_source_is_refused():
-    made = {}
-    exec(
-        "def encode_prompt(self, prompt):\n    prompt_embeds = self.text_encoder(prompt)\n    return prompt_embeds",
-        made,
-    )
+    members = {}
+    exec("def encode_prompt(self, prompt):\n    prompt_embeds = self.encode(prompt)\n    return prompt_embeds", members)
     with pytest.raises(UnsupportedHostError, match="source"):
-        resolve(acme(type("FrozenPipeline", (Acme,), {"encode_prompt": made["encode_prompt"]})))
+        resolve(acme(type("FrozenPipeline", (Acme,), {"encode_prompt": members["encode_prompt"]})))

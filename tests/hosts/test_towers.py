@@ -1,14 +1,18 @@
-"""Towers to train with: features as the model itself makes them, with gradients, whatever was left out to be quick."""
+"""Towers to train with: features as the model itself makes them, with gradients; saved, and what could not be saved."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import models_tiny
 import open_clip
 import pytest
 import test_images
+import tiny_tokenizers
 import torch
 from PIL import Image
 from torch import Tensor, nn
@@ -17,7 +21,8 @@ from torchvision import transforms
 import vldebias
 from vldebias.errors import AlreadyAttachedError, InvalidInputError, TruncatedPromptWarning, UnsupportedHostError
 from vldebias.hosts.images import image_encoder
-from vldebias.hosts.towers import Towers
+from vldebias.hosts.loading import load_host
+from vldebias.hosts.towers import CONFIG, WEIGHTS, Towers
 from vldebias.hosts.transformers import WITH_IMAGES as TRANSFORMERS
 from vldebias.prompts import PromptSet
 
@@ -33,7 +38,7 @@ def build(name: str) -> Towers:
         return Towers(model, models_tiny.tokenizer_for(model), test_images.plain())
     torch.manual_seed(1)
     model = models_tiny.made(name)
-    return Towers(model, models_tiny.tokenizer_for(model), test_images.PROCESSORS[name]())
+    return Towers(model, models_tiny.tokenizer_for(model), test_images.processor_of(name))
 
 
 @pytest.fixture(params=NAMES)
@@ -69,10 +74,9 @@ def test_texts_equal_those_with_all_padding(found: Towers, captions: list[str]) 
     assert torch.allclose(quick, slow, atol=exact)
     parameters = [p for p in model.parameters() if p.is_floating_point()]
     weights = torch.randn_like(slow)
-    one, other = (
-        torch.autograd.grad((features * weights).sum(), parameters, allow_unused=True) for features in (quick, slow)
-    )
-    for left, right in zip(one, other, strict=True):
+    sums = ((features * weights).sum() for features in (quick, slow))
+    both = (torch.autograd.grad(total, parameters, allow_unused=True) for total in sums)
+    for left, right in zip(*both, strict=True):
         assert (left is None) == (right is None)
         assert left is None or torch.allclose(left, right, atol=100 * exact)
 
@@ -176,7 +180,9 @@ def test_temperature_divides_the_cosines(name: str) -> None:
         second = logits(found.model, found)
     assert torch.allclose(second * 0.02, first * found.temperature, atol=1e-5)
     assert second.abs().max() > 1e-3
-    assert Towers(found.model, found.tokenizer, found.preprocess).temperature == pytest.approx(0.02)
+    found.set_temperature(0.02, bias=-3.5)  # of a model without one it is left out
+    again = Towers(found.model, found.tokenizer, found.preprocess)
+    assert (again.temperature, again.bias) == (pytest.approx(0.02), None if found.bias is None else -3.5)
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
@@ -197,3 +203,63 @@ def test_an_attached_model_is_refused(name: str, gender: PromptSet) -> None:
 def test_patches_are_refused() -> None:
     with pytest.raises(UnsupportedHostError, match=r"Siglip2Model: .*patches.*loads as SiglipModel"):
         build(PATCHES)
+
+
+@pytest.fixture(autouse=True)
+def _named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Known to open_clip as its own are."""
+    for name, config in models_tiny.TABLE["open_clip"].items():
+        monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, name, config)
+
+
+def small(preprocess: Any = None, tokenizer: Any = None, **more: Any) -> Towers:
+    torch.manual_seed(1)
+    model, _, own = open_clip.create_model_and_transforms("small", **more)
+    return Towers(model.eval(), tokenizer or open_clip.SimpleTokenizer(), preprocess or own)
+
+
+@pytest.mark.parametrize("kind", ["clip", "words", "CLIPModel"])
+def test_what_is_saved_is_read_by_its_library(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind == "words":  # a text tower from a config of transformers, whose weights are not there
+        models_tiny.make_hf().text.config.save_pretrained(tmp_path / "bert")
+        text = {"text_cfg": {"hf_model_name": str(tmp_path / "bert"), "hf_proj_type": "mlp"}}
+        monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, "small", models_tiny.TABLE["open_clip"]["small"] | text)
+        found = small(tokenizer=tiny_tokenizers.hf_tokenizer(), pretrained_hf=False)
+    else:
+        looks = {"image_mean": (0.4, 0.5, 0.6), "image_interpolation": "bilinear"}
+        found = small(force_quick_gelu=True, **looks) if kind == "clip" else build(kind)
+    folder, name = tmp_path / "saved", "small/tag" if kind == "words" else "small-words"
+    found.check_saving(found.model.state_dict(), name=name)
+    folder.mkdir()
+    found.save(found.model.state_dict(), folder, name=name)
+    loaded = load_host(str(folder))
+    again = Towers(loaded.host, loaded.tokenizer, loaded.preprocess)
+    pixels = torch.linspace(-1, 1, 2 * 3 * 32 * 32).reshape(2, 3, 32, 32).sin()
+    assert torch.allclose(again.image(pixels), found.image(pixels), atol=1e-6)
+    assert torch.allclose(again.text(again.tokenize(CAPTIONS)), found.text(found.tokenize(CAPTIONS)), atol=1e-6)
+    assert (again.size, again.mean, again.std) == (found.size, found.mean, found.std)
+    assert again.temperature == pytest.approx(found.temperature)
+    if kind != "CLIPModel":
+        wrote = json.loads((folder / CONFIG).read_text())["model_cfg"]
+        assert wrote["quick_gelu"] == (kind == "clip")
+        assert wrote["text_cfg"].get("hf_tokenizer_name") == (name if kind == "words" else None)
+    if kind == "clip":
+        assert load_host("small", str(folder / WEIGHTS)).name == f"small/{folder / WEIGHTS}"
+
+
+def test_what_could_not_be_saved_is_refused() -> None:
+    found, hugging = small(), build("CLIPModel")
+    other = test_images.plain()
+    sharper = transforms.Compose([other, lambda x: x * 1.02 - 0.02 * x.mean((1, 2), keepdim=True)])  # not if plain
+    whole = SimpleNamespace(image_processor=hugging.preprocess)  # a processor holds it beside a tokenizer
+    Towers(hugging.model, hugging.tokenizer, whole).check_saving({}, name="any")
+    for towers, name, said in (
+        (found, "somewhere", "'somewhere' is no open_clip architecture"),
+        (found, "small-wide", "another architecture"),
+        (found, "small-last", "features of texts differ"),
+        (build("clip"), "small", "vocabulary of its own"),
+        (Towers(hugging.model, hugging.tokenizer, other), "any", "preprocess: Compose cannot be saved"),
+        (small(sharper), "small", r"preprocess: .* differ by up to 0\.0\d"),
+    ):
+        with pytest.raises(InvalidInputError, match=said):
+            towers.check_saving(towers.model.state_dict(), name=name)

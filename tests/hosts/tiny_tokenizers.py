@@ -4,7 +4,7 @@ import copy
 import gzip
 import inspect
 import json
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -65,6 +65,15 @@ def bert_tokenizer() -> Any:
     vocabulary = (*special.values(), *WORDS)
     backend = BertWordPieceTokenizer({word: i for i, word in enumerate(vocabulary)}, lowercase=True)
     return PreTrainedTokenizerFast(tokenizer_object=backend._tokenizer, **special)
+
+
+def hf_tokenizer() -> Any:
+    """The one above inside of open_clip's class."""
+    from open_clip.tokenizer import HFTokenizer, get_clean_fn
+
+    tokenizer, how = object.__new__(HFTokenizer), {"strip_sep_token": False, "tokenizer_mode": ""}
+    vars(tokenizer).update(tokenizer=bert_tokenizer(), context_length=12, clean_fn=get_clean_fn("whitespace"), **how)
+    return tokenizer
 
 
 def _unigram(special: list[str], template: str, lower: bool, **names: Any) -> Any:
@@ -130,15 +139,7 @@ def right_gemma_tokenizer() -> Any:
     return tokenizer
 
 
-CHAT = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is string %}{{ m.content }}"
-    "{% else %}{% for c in m.content %}{{ c.text }}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-INST = (
-    "{% for m in messages %}{% if m.role == 'system' %}[SYS]{{ m.content[0].text }}[/SYS]"
-    "{% else %}[INST]{{ m.content[0].text }}[/INST]{% endif %}{% endfor %}"
-)
+CHAT, INST = ((Path(__file__).parent / f"{name}.jinja").read_text("utf-8") for name in ("chat", "inst"))
 SPECIAL = (
     "<pad> <|im_start|> <|im_end|> <|vision_start|> <|vision_end|> <|image_pad|> <|video_pad|> [SYS] [/SYS] [INST] "
     "[/INST] <|begin_of_text|> <|start_header_id|> <|end_header_id|> <|eot_id|>"
@@ -153,9 +154,8 @@ def chat_bpe() -> Any:
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=600, special_tokens=SPECIAL.split(), initial_alphabet=alphabet, show_progress=False
-    )
+    how = {"special_tokens": SPECIAL.split(), "initial_alphabet": alphabet, "show_progress": False}
+    trainer = trainers.BpeTrainer(vocab_size=600, **how)
     # The system message of some is cut off by its length: it has to be a hundred tokens, not five hundred.
     raw.train_from_iterator([SENTENCE] * 9 + [DEFAULT_PROMPT_TEMPLATE["template"]] * 2, trainer)
     return raw
@@ -171,19 +171,14 @@ def chat_tokenizer(template: str = CHAT, **settings: Any) -> Any:
     return tokenizer
 
 
-def inst_tokenizer() -> Any:
-    return chat_tokenizer(INST)
-
-
-def left_tokenizer() -> Any:
-    return chat_tokenizer(padding_side="left")
+inst_tokenizer, left_tokenizer = partial(chat_tokenizer, INST), partial(chat_tokenizer, padding_side="left")
 
 
 class Processor:
     """A tokenizer that takes images, and returns positions, as processors do."""
 
-    def __init__(self, tokenizer: Any, positions: bool = False) -> None:
-        self.tokenizer, self.positions = tokenizer, positions
+    def __init__(self, make: Any = chat_tokenizer, positions: bool = False) -> None:
+        self.tokenizer, self.positions = make(), positions
 
     def __call__(self, text: Any, images: Any = None, videos: Any = None, **settings: Any) -> Any:
         tokens = self.tokenizer(text, **settings)
@@ -210,13 +205,4 @@ class Spelled(Processor):
         return [self.tokenizer(text).input_ids] if tokenize else self.tokenizer.apply_chat_template(chat, **settings)
 
 
-def processor() -> Any:
-    return Processor(chat_tokenizer())
-
-
-def left_processor() -> Any:
-    return Processor(left_tokenizer(), positions=True)
-
-
-def spelled_processor() -> Any:
-    return Spelled(chat_tokenizer())
+processor, left_processor = Processor, partial(Processor, left_tokenizer, positions=True)

@@ -38,7 +38,7 @@ class ModularHost(DiffusersHost):
 
     library = "diffusers.modular_pipelines"
 
-    def __init__(self, pipe: Any, tokenizer: Any = None, negative: bool = False) -> None:
+    def __init__(self, pipe: Any, tokenizer: Any, negative: bool) -> None:
         why = ""
         for self.block in leaves(pipe._blocks):  # of a conditional block the one that needs no image
             names = tuple(one.name for one in self.block.intermediate_outputs)

@@ -29,7 +29,7 @@ class OpenClipHost(JointHost):
 
     library = "open_clip"
 
-    def __init__(self, model: Any, tokenizer: Any = None, negative: bool = False) -> None:
+    def __init__(self, model: Any, tokenizer: Any = None, *_: Any) -> None:
         super().__init__(model, tokenizer)
         if not any(b.__module__.startswith("open_clip.") and b.__name__ in SUPPORTED for b in type(model).__mro__):
             raise UnsupportedHostError(

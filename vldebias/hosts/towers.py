@@ -161,7 +161,7 @@ class Towers:
             self.save(weights, Path(folder), name=name)
             try:
                 load = need("open_clip").create_model_and_transforms
-                twin, _, transform = load(f"local-dir:{folder}", pretrained_hf=False)
+                twin, _, transform = load(f"local-dir:{folder}")
             except RuntimeError as error:
                 raise InvalidInputError(f"{mismatch}: {error}") from error
         picture = need("PIL.Image").linear_gradient("L").point(lambda value: value * 37 % 256).convert("RGB")

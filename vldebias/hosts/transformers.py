@@ -71,7 +71,7 @@ class TransformersHost(JointHost):
 
     library = "transformers"
 
-    def __init__(self, model: Any, tokenizer: Any = None, negative: bool = False) -> None:
+    def __init__(self, model: Any, tokenizer: Any = None, *_: Any) -> None:
         super().__init__(model, tokenizer)
         names = [b.__name__ for b in type(model).__mro__ if b.__module__.partition(".")[0] in ("transformers", "peft")]
         known = next((name for name in names if name in _FAMILIES), None)

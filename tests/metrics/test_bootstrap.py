@@ -53,13 +53,12 @@ def test_resampled_values_are_those_of_each_alone_on_the_same_resamples() -> Non
     assert direct.low > 0 > percentile_interval(drawn["after"] - drawn["before"][::-1])[0]  # unpaired
 
 
-def test_tensors_seeds_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensors_and_seeds() -> None:
     values = np.random.default_rng(7).normal(size=(50, 3))
     whole = bootstrap_interval(values)
     assert whole == bootstrap_interval(values, level=0.95, resamples=2000, seed=0)
     assert whole == bootstrap_interval(torch.tensor(values)) != bootstrap_interval(values, seed=2)
-    monkeypatch.setattr(bootstrap, "_BLOCK", 1000)
-    assert bootstrap_interval(values) == whole
+    assert bootstrap_interval(values, resamples=1).low == bootstrap_interval(values, resamples=1).high
 
 
 def test_weights_and_counts_are_those_of_drawing_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,12 +73,13 @@ def test_weights_and_counts_are_those_of_drawing_rows(monkeypatch: pytest.Monkey
         assert stats.ks_2samp(law(weights[:, :9], axis=1), law(some, axis=1)).pvalue > 1e-3
     (fewer,) = counts_of(np.array([2, 2]), 20_000, 0, size=3)  # a mean has the variance that a sample's has
     assert (fewer[:, 0] / 3).var() == pytest.approx(np.array([1, 1, 0, 0]).var(ddof=1) / 4, rel=0.05)
-    for name in ("_WEIGHTS", "_BLOCK"):
-        monkeypatch.setattr(bootstrap, name, 40 * 7)
-    parts = [*weights_of(40, 4000, 3, 40)], [*counts_of(np.ones((2, 20), int), 4000, seed=3)]
-    for blocks, whole in zip(parts, (weights, counts), strict=True):
-        assert len(blocks) == 572
-        assert np.array_equal(np.concatenate(blocks), whole)  # memory does not change the numbers
+    for most, number in ((40 * 7, 572), (39, 4000)):
+        for name in ("_WEIGHTS", "_BLOCK"):
+            monkeypatch.setattr(bootstrap, name, most)
+        parts = [*weights_of(40, 4000, 3, 40)], [*counts_of(np.ones((2, 20), int), 4000, seed=3)]
+        assert [*map(len, parts)] == [number] * 2
+        for blocks, whole in zip(parts, (weights, counts), strict=True):
+            assert np.array_equal(np.concatenate(blocks), whole)  # memory does not change the numbers
 
 
 def test_means_of_few_different_rows_are_counted_with_the_same_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ def test_wilson_is_scipys(n: int, data: st.DataObject) -> None:
 @refused(
     (([1.0], [1.0, 2.0]), {"statistic": max}, "one length"),
     ((), {}, "one or more arrays"),
-    (([1.0, 2.0],), {"level": 95}, "level"),
+    *((([1.0, 2.0],), {"level": level}, "level") for level in (0, 1, 95)),
     (([1.0, 2.0],), {"resamples": 0}, "resamples"),
     (([1.0, 2.0],), {"statistic": lambda v: float("nan")}, "statistic: .* 2001 of 2001"),
     (([1.0, float("nan")],), {}, r"arrays\[0\]: 1 of 2"),

@@ -1,7 +1,6 @@
 """Accuracy by group, AUROC, k-variance and agreement of annotators against other libraries and definitions."""
 
 import math
-from collections.abc import Callable
 from functools import partial
 from itertools import permutations
 
@@ -40,14 +39,14 @@ def test_group_accuracy_is_fairlearns_for_any_kind_of_array() -> None:
 
 def test_statistics_of_groups_and_wilsons_interval_where_nothing_varies() -> None:
     some = [[[6, 2], [4, 8]], [[10, 20], [30, 40]]]  # of each group wrong and right without, by these with a method
-    (low, _), (least, most) = wilson_interval(9, 9), wilson_interval(60, 100)
+    (low, _), (least, most) = wilson_interval(1, 1), wilson_interval(60, 100)
     off, on = math.hypot(0.25 * (1 - low), 0.75 * (0.6 - least)), 0.75 * (most - 0.6)
     for of, cells, value, before, ends in (
         (lowest_accuracy, [[[0, 0], [9, 0]], [[0, 40], [0, 60]]], 0, 0.6, wilson_interval(0, 9)),
         (lowest_accuracy, [[[0, 0], [0, 0]], [[0, 40], [0, 60]]], 1, 0.6, wilson_interval(100, 100)),
         (mean_accuracy, [[[0, 10], [0, 10]], [[0, 0], [0, 20]]], 1, 0.75, wilson_interval(40, 40)),
         (Reweighted(np.array([0.2, 0.0])), [[[0, 0], [0, 9]], [[3, 0], [0, 6]]], 1, 1, wilson_interval(9, 9)),
-        (Reweighted(np.array([1, 3])), [[[0, 9], [0, 0]], [[40, 0], [0, 60]]], 0.7, 0.45, (0.7 - off, 0.7 + on)),
+        (Reweighted(np.array([1, 3])), [[[0, 1], [0, 0]], [[40, 0], [0, 60]]], 0.7, 0.45, (0.7 - off, 0.7 + on)),
         (accuracy_gap, some, 70 / 120 - 0.5, 82 / 120 - 0.6, None),
         (Reweighted(np.array([1, 0])), [[[0, 1], [1, 0]], [[90, 0], [0, 210]]], 0.5, 0.5, None),  # in some resamples
     ):
@@ -90,6 +89,7 @@ def test_a_metric_is_known_by_its_name_with_its_bounds() -> None:
     assert (get_metric("max_skew@10").title, get_metric(METRICS["gap"])) == ("MaxSkew@10", get_metric("gap"))
     assert get_metric("of_another@5", strict=False) == Metric("of_another@5", "of another@5", "bias")
     bounds = {"share": (0, 1), "fid": (0, math.inf), "lean_r": (-1, 1), "min_skew": (-math.inf, 0)}
+    bounds["lean_r2"] = (-math.inf, 1)
     assert {name: METRICS[name].bounds for name in bounds} == bounds
 
 
@@ -104,6 +104,7 @@ def test_auroc_is_scikit_learns_and_its_interval_that_of_resampling_each_kind(de
     rows = [np.concatenate([rng.choice(kind, len(kind)) for kind in kinds]) for _ in range(500)]
     expected = np.quantile([roc_auc_score(wrong[row], -scores[row]) for row in rows], [0.025, 0.975])
     assert (found.low, found.high) == pytest.approx(tuple(expected), abs=0.015)
+    assert auroc(np.arange(9), [1, 1, 0, 1, 0, 0, 0, 0, 0]).high == 1, "an area is no larger"
 
 
 @pytest.mark.parametrize("k", [1, 2, 4, 6])
@@ -115,6 +116,8 @@ def test_k_variance_is_the_cheapest_of_all_matchings(k: int) -> None:
     assert k_variance(points, k=k, seed=5) == pytest.approx(expected, rel=1e-12)
     assert k_variance(points + 2.0**20, k=k, seed=5) == pytest.approx(expected, rel=1e-8)  # far from the origin
     assert k_variance(points) == k_variance(points, k=6, seed=0)
+    many = np.random.default_rng(1).normal(size=(204, 2))
+    assert (k_variance(many), k_variance([[0, 0], [3, 4]])) == (k_variance(many, k=100), 5)
 
 
 alpha_of = partial(krippendorff.alpha, level_of_measurement="nominal")
@@ -131,7 +134,7 @@ def test_alpha_is_krippendorffs_and_percent_its_definition(seed: int, annotators
     assert (found.percent.value, found.answers) == (pytest.approx(np.mean(equal)), sum(map(len, units)))
 
 
-def test_its_interval_is_that_of_drawing_units_one_by_one() -> None:
+def test_its_interval_is_that_of_drawing_units_that_have_a_second_value() -> None:
     rng = np.random.default_rng(1)
     labels = rng.integers(0, 2, (3, 40)).astype(float)
     labels[2, rng.random(40) < 0.3] = NAN
@@ -139,11 +142,8 @@ def test_its_interval_is_that_of_drawing_units_one_by_one() -> None:
     found = agreement(labels, resamples=2000, seed=0).alpha
     assert agreement(torch.tensor(np.nan_to_num(labels, nan=-1)).long()).alpha == found  # a negative code is no answer
     assert (found.low, found.high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])), abs=0.03)
-
-
-def test_resamples_without_a_second_value_are_left_out() -> None:
-    found = agreement(np.array([[0] * 9 + [1], [0] * 9 + [1]]))
-    assert (found.alpha.low, found.alpha.high) == (1, 1)
+    rare = agreement(np.array([[0] * 9 + [1], [0] * 9 + [1]])).alpha  # draws without a second value are left out
+    assert (rare.low, rare.high) == (1, 1)
 
 
 @refused(
@@ -160,5 +160,5 @@ def test_resamples_without_a_second_value_are_left_out() -> None:
     (partial(k_variance, k=3), (np.ones((5, 2)),), "k: .* got 3"),
     *((agreement, (of,), "labels: ") for of in ([[0, 1]], [["m", "f"]] * 2, [[0, NAN], [NAN, 1]], [[1, 1]] * 2)),
 )
-def test_errors(of: Callable, given_: tuple) -> None:
+def test_errors(of, given_) -> None:
     of(*given_)

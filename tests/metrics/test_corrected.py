@@ -69,11 +69,10 @@ def test_few_labels_warn_and_no_interval_has_no_width(labels, told):
     """Also where judge and people agree about every image that was labelled, and all labels are one value."""
     said, people = np.zeros(400, int), np.full(400, NOT_LABELLED)
     people[:labels] = 0
-    context = pytest.warns(SuspectInputWarning, match="label more") if told else contextlib.nullcontext()
-    with context:
+    with pytest.warns(SuspectInputWarning, match="label more") if told else contextlib.nullcontext():
         found = corrected_shares(said, people, 2)
-    for one in found.figures(2):
-        assert one.low <= one.value <= one.high
+    for one, most in zip(found.figures(2), (1, 1, 0.5**0.5, math.log(2)), strict=True):
+        assert 0 <= one.low <= one.value <= one.high <= most + 1e-12
         assert one.high - one.low > 0.01
 
 
@@ -124,8 +123,7 @@ def test_a_judge_that_says_one_thing_leaves_the_people_alone():
     np.testing.assert_allclose(found.shares, [0.5, 0.3, 0.2])
     share, _, gap, skew = found.figures(2)
     np.testing.assert_allclose((share.low, share.high), wilson_interval(20, 40), atol=0.02)
-    assert gap.value == pytest.approx(np.sqrt(2) * 0.125)
-    assert skew.value == pytest.approx(np.log(1.25))
+    assert (gap.value, skew.value) == pytest.approx((np.sqrt(2) * 0.125, np.log(1.25)))
     assert gap.low == skew.low == 0 < gap.value < gap.high
 
 
@@ -200,8 +198,9 @@ def test_discrepancy_ratio_and_kl_are_their_definitions(case: tuple[int, list[in
     assert module.deviation_ratios(both) == pytest.approx([max(abs(shares - even)) / (1 - even), 1])
     kl = sum(s * math.log(s * n_groups) for s in shares if s)
     assert module.kl_divergences(both) == pytest.approx([kl, math.log(n_groups)], abs=1e-12)
-    blind = [one.value for one in as_judged(np.full(4, n_groups), n_groups)[-2:]]
-    assert blind == pytest.approx([math.sqrt(1 - even), math.log(n_groups)])
+    blind, seen = ([one.value for one in as_judged(np.array(of), n_groups)] for of in ([n_groups] * 4, labels))
+    assert blind[-2:] == pytest.approx([math.sqrt(1 - even), math.log(n_groups)])
+    assert seen[:-2] == pytest.approx(shares)
 
 
 def test_the_squared_discrepancy_is_unbiased() -> None:
@@ -225,9 +224,11 @@ def test_the_radius_holds_the_true_shares_as_often_as_it_says() -> None:
 @refused(
     *((discrepancy, (labels, 2), "labels: .* 0 .. 1") for labels in ([0, 2], [-1, 0], ["f", "m"])),
     (partial(discrepancy, unknown=-1), ([-1, -1], 2), "labels: all 2"),
-    (partial(discrepancy, unknown=1), ([0, 1], 2), "unknown: "),
+    *((partial(discrepancy, unknown=code), ([0, 1], 2), "unknown: ") for code in (0, 1)),
     (discrepancy, ([0, 0], 1), "n_groups: "),
-    *((corrected_shares, ([0] * 30, of * 10, 2), "people|length") for of in ([NOT_LABELLED] * 3, [0, 1, 5], [0])),
+    *((corrected_shares, ([0] * 30, of * 10, 2), "people|length") for of in ([NOT_LABELLED] * 3, [0])),
+    (corrected_shares, ([0] * 30, [0, 1, 2] * 10, 2), r"people: expected codes -1 \.\. 1"),
+    (lambda *of: corrected_shares(*of).figures(2), ([0] * 30, [2] * 30, 3), "can be told"),
     (partial(corrected_shares, weights=[1, 0, 1] * 10), ([0] * 30, [0, 1, 1] * 10, 2), "above 0"),
 )
 def test_errors(of, given_):

@@ -93,8 +93,7 @@ def test_leaders_are_sorted_and_equal_scores_keep_the_order_that_is_given(galler
     of_rows, of_places = (leaders(queries, items, k, places) for places in (np.arange(n), place))
     for i, row in enumerate(scores):
         stable = sorted(range(n), key=lambda j: (-row[j], j))[:k]
-        assert of_rows[1][i].tolist() == stable
-        assert of_rows[0][i].tolist() == row[stable].tolist()
+        assert [of[i].tolist() for of in of_rows] == [row[stable].tolist(), stable]
         assert of_places[1][i].tolist() == place[sorted(range(n), key=lambda j: (-row[j], place[j]))[:k]].tolist()
 
 

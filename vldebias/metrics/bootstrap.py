@@ -137,7 +137,7 @@ def resampled_counts(
     """
     rng, n = np.random.default_rng(seed), int(counts.sum())
     for b in _blocks(_BLOCK, counts.size, resamples):
-        drawn = rng.multinomial(n if size is None else size, counts.reshape(-1) / n, size=b)
+        drawn = rng.multinomial(n if size is None else size, counts.ravel() / n, size=b)
         yield drawn.reshape(b, *counts.shape)
 
 

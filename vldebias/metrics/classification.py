@@ -169,7 +169,7 @@ def auroc(scores: Values, wrong: Values, *, resamples: int = 2000) -> Interval:
     `worst_areas`. Source: Hanley and McNeil, "The meaning and use of the area under a ROC curve" (1982).
     """
     values, mask = vectors(scores=scores, wrong=wrong)
-    if np.unique(mask).tolist() not in ([0, 1], [False, True]):  # a text "0" would be true, and so would -1
+    if np.unique(mask).tolist() != [0, 1]:  # a text "0" would be true, and so would -1
         raise InvalidInputError(f"wrong: expected truth values of both kinds, got {np.unique(mask)[:8].tolist()}")
     found, draws, _ = worst_areas({"": values}, mask == 0, np.zeros(len(mask), np.int64), resamples=resamples, seed=0)
     return Interval(found[""], *percentile_interval(draws[""].clip(0, 1)))

@@ -177,7 +177,7 @@ def log_skew(shares: Floats, reach: float) -> Interval:
 
 def as_judged(judged: Codes, values: int) -> list[Interval]:
     """Return shares, discrepancy and MaxSkew of codes (n,), taken as correct; a code beyond the values is unknown."""
-    n, counts = len(judged), np.bincount(judged, minlength=values + 1)[:values]
+    n, counts = len(judged), np.bincount(judged, minlength=values)[:values]
     shares, reach = _shares(counts), float(shares_radius(counts[None])[0])
     each = [Interval(count / n, *wilson_interval(count, n)) for count in counts.tolist()]
     return [*each, _gap(shares, reach), log_skew(shares, reach)]

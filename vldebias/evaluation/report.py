@@ -77,7 +77,7 @@ def told(result: Result) -> pd.DataFrame:
     t["units"] = [tuple(row.n) for row in result.rows]
     t["whole"] = t.subset == ""
     # Of a task without wholes a few parts with several measures, such as train and unseen professions; else all.
-    for _, alike in t[~t.task.isin(t.task[t.whole])].groupby(["task", "units"], sort=False):
+    for _, alike in t[~t.task.isin(t.task[t.whole])].groupby(["task", "units"]):
         t.loc[alike.index, "whole"] = alike.metric.nunique() > 1 and alike.subset.nunique() <= 3
     t["whole"] |= ~t.task.isin(t.task[t.whole])
     wholes = t[t.whole].drop_duplicates([*keys, "method"], keep="last").set_index(keys)

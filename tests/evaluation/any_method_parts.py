@@ -1,7 +1,5 @@
 """A small world of embeddings in which gender leaks into jobs: a gallery, a reference, the texts of the same model."""
 
-from __future__ import annotations
-
 from itertools import chain
 
 import numpy as np

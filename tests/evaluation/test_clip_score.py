@@ -62,8 +62,7 @@ def test_means_over_prompts_and_the_paired_change(clip, drawn) -> None:
     mean = {variant: np.mean(scores) for variant, scores in score.items()}
     assert figures["none"].value == pytest.approx(mean["none"], abs=1e-3)
     assert figures["cali"].change[0] == pytest.approx(mean["cali"] - mean["none"], abs=1e-3)
-    assert figures["cali"].n == {"prompts": 3, "images": 12}
-    assert figures["cali"].better == "higher"
+    assert (figures["cali"].n, figures["cali"].better) == ({"prompts": 3, "images": 12}, "higher")
     assert protocol.settings["preprocessing"].startswith("Preprocess(")
 
 

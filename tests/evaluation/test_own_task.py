@@ -1,7 +1,5 @@
 """A task and a metric of another package, in one file each: by name in `evaluate`, suites, commands and reports."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -126,11 +124,14 @@ def test_tables_page_and_conclusion_call_it_by_its_title(measured: Result, tmp_p
 
 
 def test_one_of_shares_and_one_of_rankings_are_measured_too(package: Path) -> None:
-    counts = {"none": np.array([[3, 1, 0], [2, 2, 0]])}
+    counts, right = {"none": np.array([[2, 2, 0], [3, 1, 0]])}, {"none": np.array([1.0, 0.5])}
     drawn = TaskResult(protocol(task="generation gender"))
-    add_shares(drawn, ("male", "female"), counts, ["nurse", "pilot"], subset="train professions", resamples=20)
-    (row,) = [row for row in drawn.rows if row.metric == "most_shown"]
-    assert row.value == (3 / 4 + 2 / 4) / 2
+    add_shares(drawn, ("male", "female"), counts, ["nurse", "pilot"], subset="train", recognised=right, resamples=20)
+    rows = {(row.metric, row.subset): row for row in drawn.rows if row.method == "none"}
+    assert rows["most_shown", "train"].value == (3 / 4 + 2 / 4) / 2
+    assert rows["most_shown", "train"].n == {"prompts": 2, "images each": 4}
+    worst = [rows[metric, "train, the worst"].value for metric in ("discrepancy", "recognised")]
+    assert worst == pytest.approx([2**0.5 / 4, 0.5])
     gallery = Gallery(Labels(np.array([0, 0, 1, 1]), ("a", "b")), [2])
     values = gallery.measure(gallery.codes[[[0, 1, 2, 3], [2, 3, 0, 1], [1, 2, 3, 0]]], gallery.prior)
     assert values["first_group@2"].tolist() == [1, 0, 1]

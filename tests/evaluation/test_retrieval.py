@@ -117,10 +117,9 @@ def test_an_intersection_is_solved_jointly_and_images_of_unknown_groups_are_left
     told = json.loads(part.provenance.model_dump_json())["settings"]
     expected = {"k": [K, N - 7], "prior": "dataset", "queries": list(QUERIES)}
     assert {name: told[name] for name in expected} == expected
-    assert told["gallery"] == {**BARE.about, "data_fingerprint": "abc"}
-    assert part.provenance.data["images"] == "abc"
-    assert set(told["prior shares"]) == set(labels.names)
-    assert sum(told["prior shares"].values()) == pytest.approx(1)
+    assert (told["gallery"], part.provenance.data["images"]) == ({**BARE.about, "data_fingerprint": "abc"}, "abc")
+    assert None not in told.values()
+    assert (set(told["prior shares"]), sum(told["prior shares"].values())) == (set(labels.names), pytest.approx(1))
 
 
 def test_intervals_over_queries_are_those_of_the_query_means() -> None:
@@ -217,8 +216,7 @@ def test_accuracy_agrees_with_scikit_learn(method: str) -> None:
         each.append(accuracy_score(labels.codes[known], (images @ rows.T).argmax(1)))
         assert cell(part, "accuracy", method, column).value == pytest.approx(each[-1])
     mean = cell(part, "accuracy", method)
-    assert mean.value == pytest.approx(np.mean(each))
-    assert mean.n == {"images": N - 5, "without a label": 5}
+    assert (mean.value, mean.n) == (pytest.approx(np.mean(each)), {"images": N - 5, "without a label": 5})
     assert mean.interval[0] < mean.value < mean.interval[1]
     assert {f.subset for f in part.rows if f.metric == "accuracy"} == {"", *CLASSES}  # not the attribute's own column
 

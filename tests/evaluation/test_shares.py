@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 from painted_by_hand import GENDERS, chosen, paint
 
-from vldebias.errors import InvalidInputError, SuspectInputWarning
+from tests.refusals import refused
+from vldebias.errors import SuspectInputWarning
 from vldebias.evaluation import SharesTask
 from vldebias.evaluation.answers import CANNOT_TELL, NO_PERSON, AnnotationLog
 from vldebias.evaluation.report import lines, told
@@ -93,22 +94,18 @@ def test_prompts_that_a_method_lacks_are_left_out_and_one_is_measured_over_its_i
     assert whole.interval[0] < whole.value < whole.interval[1]
 
 
-@pytest.mark.parametrize(
-    ("changed", "fields", "said"),
-    [
-        ({}, {"prompt": "nothing"}, "'nothing'"),
-        ({}, {"baseline": "sd3"}, "baseline: .*'mended', 'sd'"),
-        ({"judge": ["male"] * 480}, {}, "expected two or more"),
-        ({}, {"values": ["male", "other"]}, r"judge: got \['female'\]"),
-        ({"text": [""] * 480}, {}, "rows have no 'text'"),
-        ({"weight": ["much"] * 480}, {"weight": "weight"}, "'much' in row 1"),
-        ({"weight": [-1] * 480}, {"weight": "weight"}, "'-1' in row 1"),
-        ({"text": [f"only {i}" for i in range(480)]}, {}, "of every method"),
-    ],
+@refused(
+    ({}, {"prompt": "nothing"}, "'nothing'"),
+    ({}, {"baseline": "sd3"}, "baseline: .*'mended', 'sd'"),
+    ({"judge": ["male"] * 480}, {}, "expected two or more"),
+    ({}, {"values": ["male", "other"]}, r"judge: got \['female'\]"),
+    ({"text": [""] * 480}, {}, "rows have no 'text'"),
+    ({"weight": ["much"] * 480}, {"weight": "weight"}, "'much' in row 1"),
+    ({"weight": [-1] * 480}, {"weight": "weight"}, "'-1' in row 1"),
+    ({"text": [f"only {i}" for i in range(480)]}, {}, "of every method"),
 )
-def test_refused(changed, fields, said):
-    with pytest.raises(InvalidInputError, match=said):
-        measure(table() | changed, **fields)
+def test_what_is_refused(changed, fields):
+    measure(table() | changed, **fields)
 
 
 def test_texts_that_mean_the_same_are_one_value_and_those_that_may_are_told():
@@ -135,10 +132,11 @@ def test_a_method_with_fewer_than_ten_labels_is_not_corrected(labels, blocks):
 
 
 def test_a_table_is_read_from_its_file(tmp_path):
-    columns = table(prompts=4)
+    columns = table(prompts=2)
     pd.DataFrame(columns).to_csv(tmp_path / "mine.csv", index=False)
     read, given = (measure(one, people="people") for one in (tmp_path / "mine.csv", columns))
     assert [part.rows for part in read] == [part.rows for part in given]
+    assert ("corrected_discrepancy_squared", "mended", "") in by_name(read[1]), "a mean over both prompts"
 
 
 MEANING = {"m": "male", "f": "female", "?": CANNOT_TELL, "0": NO_PERSON}
@@ -196,16 +194,12 @@ def test_what_most_say_counts_and_how_far_they_agree(people):
     assert provenance.settings["annotators"] == ["0", "1", "2"]
 
 
-@pytest.mark.parametrize(
-    ("other", "said", "message"),
-    [
-        (("none/1.png", "woman"), {("none", "pilot"): ["m"]}, "woman"),
-        (("x/1.png", "male"), {}, r"none of 140 .* x/1\.png"),
-        (None, {("none", "pilot"): ["m"], ("cali", "clerk"): ["m"]}, "of every method"),
-    ],
+@refused(
+    (("none/1.png", "woman"), {("none", "pilot"): ["m"]}, "woman"),
+    (("x/1.png", "male"), {}, r"none of 140 .* x/1\.png"),
+    (None, {("none", "pilot"): ["m"], ("cali", "clerk"): ["m"]}, "of every method"),
 )
-def test_answers_that_do_not_fit_the_images_are_refused(people, tmp_path, other, said, message):
+def test_answers_that_do_not_fit_the_images_are_refused(people, tmp_path, other, said):
     if other is not None:
         AnnotationLog(tmp_path / "labels.jsonl").append(other[0], "eve", "gender", other[1])
-    with pytest.raises(InvalidInputError, match=message):
-        people(said)
+    people(said)

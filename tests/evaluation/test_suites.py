@@ -51,7 +51,7 @@ def test_suites_of_the_contract_come_with_the_wheel() -> None:
     named = {"waterbirds", "celeba", "fairface", "generation", "backgrounds", "human", "miniature"}
     assert named <= set(packaged("suites"))
     (fairface,) = load_suite("fairface").tasks  # as the paper has it
-    assert (fairface.k, fairface.prior, fairface.lam) == ([1000], "uniform", 1000)
+    assert (fairface.k, fairface.prior, fairface.lam, fairface.seed) == ([1000], "uniform", 1000, 0)
     generation = load_suite("generation").tasks[1]
     assert (generation.images, generation.variants["cali"].lam) == (100, 500)
     packed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]

@@ -145,6 +145,15 @@ def test_wise_ft_goes_from_zero_shot_to_the_probe() -> None:
     assert worst[chosen["alpha"]] == max(worst.values())
 
 
+def test_which_strengths_are_tried_and_how_often_a_sample_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user chooses no strength: one of these is. DFR chooses on one sample and fits nine more with the same."""
+    tried, head = list[float](), (torch.ones(2, 32).double(), torch.ones(2).double())
+    monkeypatch.setattr(classifiers, "logistic_regression", lambda *_, c, **how: tried.append(c) or head)
+    for name in ("erm-linear", "dfr-sub"):
+        fit(name, TRAIN)
+    assert tried == [1, 10, 30, 100, 1000, 10000, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, *[0.003] * 9]
+
+
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(0, 99))
 def test_balanced_counts_make_all_groups_of_one_size(sizes: list[int], seed: int) -> None:
     generator = np.random.default_rng(seed)

@@ -98,18 +98,18 @@ def test_parts_methods_and_changes(painted: Painted, parts: Parts) -> None:
     assert {f.subset for f in figures if f.metric == "unknown"} >= {"train jobs", "unseen jobs"}
     assert {f.method for f in figures if f.metric == "discrepancy"} == {"none", "cali", "random"}
     by = {(f.metric, f.method, f.subset): f for f in figures}
+    stated = [method for metric, method, subset in by if (metric, subset) == ("stated_right", "unseen jobs")]
+    assert stated == ["none", "cali", "cali, stated not kept"]
     for (metric, method, subset), figure in by.items():
         if method in ("none", "random") or metric == "share":
             assert figure.change is None
             continue
-        assert figure.change is not None
         assert figure.change[0] == pytest.approx(figure.value - by[metric, "none", subset].value)
         assert figure.change[1] <= figure.change[0] <= figure.change[2]
         assert (figure.lam, figure.strength) == (500.0, 1.0)
     assert by["discrepancy", "none", "unseen jobs"].n == {"jobs": 4, "images each": 10}
     black = Counter(image.variant for image in painted[0] if painted[1][image.path][0] == UNCLEAR)
-    settings = parts["generation gender"].provenance.settings
-    assert settings["images that the safety checker blackened"] == black
+    assert parts["generation gender"].provenance.settings["images that the safety checker blackened"] == black
     plots = parts["generation gender"].pictures
     assert set(plots) == {f"generation-gender-{part}-side-by-side" for part in ("train", "unseen")}
     (_, sheet), step = plots["generation-gender-unseen-side-by-side"], CELL + GAP
@@ -247,11 +247,11 @@ def test_prompts_as_people_write_them(tmp_path: Path) -> None:
     assert squares.value == pytest.approx(0, abs=0.01)  # it has no bias
     chance = rows["discrepancy", "random", subset]
     assert chance.interval[0] < chance.value < chance.interval[1]
-    plain = [genders((drawn, shows), variant="none", concept=job, part="wordings") for job in UNSEEN]
-    known = [(one != UNKNOWN).sum() for one in plain]
+    known = [(genders((drawn, shows), variant="none", concept=job, part="wordings") != UNKNOWN).sum() for job in UNSEEN]
     assert chance.value == pytest.approx(np.mean([(1 / (np.pi * n)) ** 0.5 for n in known]), rel=0.1)  # of a fair coin
     assert ("recognised", "cali", subset) in rows, "the judge knows every concept"
-    for which in ("without a person", "of a named person"):
+    assert [name for metric, _, name in rows if metric == "unchanged"] == [f"prompts {which}" for which in OTHERS]
+    for which in OTHERS:
         own = [i for i in chosen(drawn, variant="cali", part="others") if i.prompt in OTHERS[which]]
         same = np.mean([shows[i.path] == shows[i.under("none").path] for i in own])
         assert rows["unchanged", "cali", f"prompts {which}"].value == pytest.approx(same)

@@ -267,7 +267,7 @@ class GenerationTask(Task):
             # Some of the prompts, from those that show the first value least often; each column shares a seed.
             order = np.argsort(counts[NONE][:, 0], kind="stable")
             chosen = order[np.linspace(0, len(order) - 1, min(ROWS, len(order))).round().astype(int)]
-            of = {key: list(images.index[:COLUMNS]) for key, images in own.groupby(["variant", "unit"], sort=False)}
+            of = {key: list(images.index[:COLUMNS]) for key, images in own.groupby(["variant", "unit"])}
             cells = {one: [[made.read(made.images[i]) for i in of[one, units[at]]] for at in chosen] for one in counts}
             heads = [str(i + 1) for i in range(len(cells[NONE][0]))]
             told = f"{subset.capitalize()}: the same seeds column by column, as the pipeline is and debiased."

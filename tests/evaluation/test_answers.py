@@ -89,8 +89,7 @@ def test_a_whole_line_without_its_end_is_kept(log: AnnotationLog) -> None:
 
 def test_a_full_disk_leaves_the_file_as_it_was(log: AnnotationLog, monkeypatch) -> None:
     log.append("a.png", "ada", "gender", "male")
-    before = log.path.read_bytes()
-    real = os.write
+    before, real = log.path.read_bytes(), os.write
     monkeypatch.setattr(os, "write", lambda file, data: real(file, data[:10]))
     with pytest.raises(OSError, match="no room"):
         log.append("b.png", "ada", "gender", "male")

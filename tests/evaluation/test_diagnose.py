@@ -89,9 +89,9 @@ class TestWrongLabels:
         given_labels = np.where(wrong, (y + rng.integers(1, 10, len(y))) % 10, y)
         listed = wrong_labels(x, given_labels)
         assert list(listed.columns) == ["row", "given", "proposed", "confidence"]
-        assert listed.confidence.is_monotonic_increasing
+        assert (listed.confidence.is_monotonic_increasing, listed.index[0]) == (True, 0)
         assert roc_auc_score(wrong[listed.row], -listed.confidence) > 0.9
-        first = listed.loc[: wrong.sum() - 1]
+        first = listed[: wrong.sum()]
         assert (first.proposed.astype(int).to_numpy() == y[first.row]).mean() > 0.7
         some = wrong_labels(x, [None if i % 3 == 0 else f"c{label}" for i, label in enumerate(y)])
         assert sorted(some.row) == [i for i in range(len(y)) if i % 3], "unknown labels are left out"
@@ -170,7 +170,6 @@ class TestDiagnose:
         none = result.row("diagnose", "linear_probe", "none", subset="gender")
         cali = result.row("diagnose", "linear_probe", "cali", subset="gender")
         assert cali.value < none.value > 0.95
-        assert cali.change is not None
         assert cali.change[0] == pytest.approx(cali.value - none.value)
         assert result.row("diagnose", "class_probe", "cali", subset="smile").value > 0.9
 
@@ -196,8 +195,7 @@ class TestDiagnose:
         how = {"texts": texts, "prompts": "gender", "methods": ["cali", "leace"], "reference": data[150:], "seed": 3}
         read = vldebias.diagnose(data[:150], groups="gender", **how)
         (gone,) = vldebias.diagnose(data[:150], groups=np.random.default_rng(2).integers(2, size=150), **how).provenance
-        assert "nothing to remove" in gone.description
-        assert "leace" not in gone.description
+        assert ("nothing to remove" in gone.description, "leace" in gone.description) == (True, False)
         said = read.provenance[0]
         assert "nothing to remove" not in said.description
         for method, limit in said.settings["chance"]["linear_probe of gender"].items():

@@ -97,7 +97,6 @@ def test_under_is_what_an_attached_model_gives(make: Callable[[], tuple[nn.Modul
 @pytest.mark.parametrize("method", ["cali", "orth"])
 def test_distances_are_those_of_a_loop_over_pairs(kind: str, role: str, method: str) -> None:
     model, _, tokenizer = load_clip()
-    how: dict[str, Any]
     given, how = (load_pipeline(), {}) if kind == "pipeline" else (model, {"tokenizer": tokenizer, "lam": 20.0})
     found = evaluate(given, prompts=TONED, task="texts", method=method, resamples=20, **how)
     host, lam = resolve(given, tokenizer=how.get("tokenizer")), how.get("lam", 500.0) if method == "cali" else None

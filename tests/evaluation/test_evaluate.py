@@ -207,7 +207,7 @@ def test_unknown_rows_are_left_out_and_counted(absent: object, unknown: object) 
 def test_groups_find_their_columns_by_name_and_leave_out_what_is_unknown() -> None:
     """Three columns: the classes name one, the values of the attribute another."""
     sexes = np.where(np.arange(len(SEX)) % 5 == 0, "?", np.array(["male", "female"])[SEX]).tolist()
-    labels = {"job": torch.from_numpy(JOB), "gender": sexes, "split": GALLERY.column("split")}
+    labels = {"job": torch.from_numpy(JOB), "split": GALLERY.column("split"), "gender": sexes}
     how = {"prompts": GENDER, "task": "groups", "methods": "cali", "resamples": 5}
     (about, _) = evaluate(texts(), torch.from_numpy(GALLERY.features), labels=labels, unknown="?", **how).provenance
     assert (about.settings["label"], about.settings["spurious"]) == ("job", "gender")

@@ -14,7 +14,7 @@ def flag(panel: str, value: str | None, text: str, *name: str, least: int | None
 
     value: its placeholder, None for a switch. name: of the flag, if not that of the field.
     """
-    return typer.Option(*name, help=text, rich_help_panel=panel, metavar=value, show_default=False, min=least)
+    return typer.Option(*name, help=text, rich_help_panel=panel, metavar=value, min=least)
 
 
 @dataclass(frozen=True)

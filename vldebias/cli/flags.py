@@ -61,7 +61,7 @@ def flags_of_fields(groups: Mapping[str, type[BaseModel]], only: Sequence[str]) 
             field, text = group.model_fields[name], group.model_fields[name].description or ""
             if field.get_default() is not None and "Default:" not in text:
                 text += f" Default: {field.get_default()}."
-            option = typer.Option(help=text.replace("[", r"\["), rich_help_panel=panel, show_default=False)
+            option = typer.Option(help=text.replace("[", r"\["), rich_help_panel=panel)
             yield name, Annotated[field.annotation | None, option], None  # type: ignore[operator]
 
 

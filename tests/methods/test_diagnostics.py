@@ -67,7 +67,7 @@ class TestSpreadAlong:
             spread, deviations = spread_along(self.images(n), self.TEXTS)
             assert spread > 3
             assert deviations > 4
-        moved = spread_along(3 * self.images(100) + unit(24, seed=1), 0.01 * self.TEXTS + unit(24, seed=2))
+        moved = spread_along(0.01 * self.images(100) + unit(24, seed=1), 0.01 * self.TEXTS + unit(24, seed=2))
         assert moved == pytest.approx((spread, deviations))
 
     def test_directions_that_hold_a_hundredth_of_the_texts_are_left_out(self) -> None:

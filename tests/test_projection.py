@@ -291,6 +291,7 @@ def test_method_rank_and_repr_and_what_is_removed_is_the_trace() -> None:
     assert CalibratedProjection.solve([S8[:, 0]]).lam == 1000.0
     nothing = CalibratedProjection.identity(8)
     assert (nothing.spurious_rank, nothing.lam, nothing.get_params()) == (0, 0.0, {"lam": 0.0})
+    assert "choice" not in repr(nothing.provenance)
     assert repr(fit(S8)) == "CalibratedProjection(cali, lam=1000.0, rank=3, dim 8, space unknown, model unknown)"
 
 

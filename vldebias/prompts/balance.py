@@ -126,7 +126,7 @@ class Balancer:
             for at, attribute in enumerate(self._attributes):
                 reason = place if isinstance(place := attribute.place(prompt), str) else None
                 # Rows of equal values of the attributes before stand together: so the attributes cross evenly.
-                rows.sort(key=lambda row: [str(value) for value in values[row][: 0 if reason else at]])
+                rows.sort(key=lambda row: [str(value) for value in values[row][:at]])
                 dealt = [None] * len(rows) if reason else attribute.deal(prompt, len(rows), self.strength)
                 for row, value in zip(rows, dealt, strict=True):
                     values[row][at] = value
@@ -198,7 +198,10 @@ class _Attribute:
         return "stated" if self.rank in later.values() else [(at, at)]
 
     def deal(self, prompt: str, n: int, strength: float) -> list[str | None]:
-        """Return n values for one prompt, spread evenly: whole parts of the shares, then the values most behind."""
+        """Return n values for one prompt, spread evenly: whole parts of the shares, then the values most behind.
+
+        A prompt has each value as often as its share says, rounded up or down; which of the two all prompts decide.
+        """
         shares = {value: share * strength for value, share in self.shares.items()} | {None: 1 - strength}
         given, total, everything = self.given[prompt], self.given[prompt].total() + n, self._all.total() + n
         rng = random.Random(f"{self._seed}/{total}/{prompt}")
@@ -206,9 +209,9 @@ class _Attribute:
         luck = {value: rng.random() for value in shares}
 
         def behind(value: str | None) -> tuple[float, float, float]:
-            own = shares[value] * total - given[value] - counts[value]
+            own = round(shares[value] * total - given[value] - counts[value], 9)
             overall = shares[value] * everything - self._all[value] - counts[value]
-            return round(own, 9), round(overall, 9), luck[value]
+            return (own > 0) + (own >= 1), round(overall, 9), luck[value]
 
         fractional = [value for value, share in shares.items() if share * n - counts[value] > 1e-9]
         for value in sorted(fractional, key=behind, reverse=True)[: n - sum(counts.values())]:

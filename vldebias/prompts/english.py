@@ -139,7 +139,7 @@ class Text:
 
 
 @lru_cache(maxsize=1000)  # the images of a prompt ask again
-def find_subject(prompt: str, gender: bool = True) -> list[tuple[int, str]] | str:
+def find_subject(prompt: str, gender: bool) -> list[tuple[int, str]] | str:
     """Return offset and word of the subject's adjectives and of its first noun; or the reason why there is none.
 
     gender: whether it is the attribute; then a noun that states a gender is no subject, otherwise it can be one.
@@ -254,7 +254,7 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
     described = listed(rest, "determiner", "pronoun") or adjective(rest)
     if after.endswith("s") and not plural and "v" in (known := kinds(base(after))):
         # A verb in its third person, or a noun in the plural: "the chef cooks a meal", "the nurse uniforms".
-        return not classes(after).startswith("n") and (described or known.find("v") < (known + "n").find("n"))
+        return not classes(after).startswith("n") and (described or "v" in known.partition("n")[0])
     if listed(after, "made") and not listed(rest, "determiner"):
         return False  # "a child drawing", "an old master painting"
     noun = plural or "a" not in kinds(text.low[i])  # not as in "an alien liquid"

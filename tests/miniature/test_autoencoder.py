@@ -21,7 +21,9 @@ def test_pictures_become_latents_and_come_back_also_by_a_saved_one(small, tmp_pa
         (plain,) = small.decode(z, return_dict=False)
         assert torch.equal(small.decode(z).sample, plain)
         assert torch.allclose(again.decode(z).sample, plain, atol=1e-5)
-    assert plain.shape == x.shape
+        again.enable_tiling()  # of pictures that are larger than those that it is for
+        assert torch.allclose(again.decode(z).sample, plain, atol=1e-5)
+    assert (plain.shape, again.config.scaling_factor) == (x.shape, 1)
 
 
 def test_the_first_level_moves_pixels_and_loses_none(small):
@@ -40,4 +42,6 @@ def test_a_pipeline_reads_the_size_of_its_pictures_from_it():
     assert isinstance(pipeline, StableDiffusionPipeline)
     side = pipeline.unet.config.sample_size * pipeline.vae_scale_factor
     assert side == pipeline.vae.config.sample_size == 64
+    assert pipeline.vae.config.scaling_factor > 1  # measured when it was trained; 1 is that of a new one
+    assert not any(weight.requires_grad for weight in pipeline.vae.parameters())
     assert pipeline.vae.config.latent_channels == pipeline.unet.config.in_channels

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from eval.miniature.twin import load_transformers_clip
 from vldebias.errors import InvalidInputError
 from vldebias.miniature import AttributeNetwork, load_clip, load_judge, load_pipeline, open_world, weights_dir, words
+from vldebias.miniature.architectures import NARROW
 from vldebias.miniature.models import load_weights
 
 TEXTS = ["A photo of a doctor.", "this is a WATERBIRD in the ocean", "", "a photo of a female web developer!"]
@@ -18,11 +19,6 @@ TEXTS = ["A photo of a doctor.", "this is a WATERBIRD in the ocean", "", "a phot
 @pytest.fixture(scope="module")
 def clip():
     return load_clip()
-
-
-@pytest.fixture(scope="module")
-def twin():
-    return load_transformers_clip()
 
 
 @pytest.fixture(scope="module")
@@ -47,32 +43,32 @@ def test_what_ships_is_small():
     assert {path.suffix for path in files} <= {".safetensors", ".json", ".gz", ".md", ".webp", ".csv"}
 
 
-@pytest.mark.parametrize("padding", ["max_length", True])
-def test_features_and_logits_of_the_twins_agree(clip, twin, people, padding):
+def test_features_and_logits_of_the_twins_agree(clip, people):
     """Padding follows the end token, and the tower is causal, so that how much there is does not matter."""
     model, preprocess, tokenizer = clip
     assert isinstance(model, open_clip.CLIP)
     assert not model.training
-    other, other_tokenizer, processor = twin
+    other, other_tokenizer, processor = load_transformers_clip()
     pictures = [people[0].read(i) for i in range(5)]
     seen, ids = torch.stack([preprocess(picture) for picture in pictures]), tokenizer(TEXTS)
-    texts = other_tokenizer(TEXTS, padding=padding, truncation=True, return_tensors="pt")
     with torch.no_grad():
-        assert torch.allclose(model.encode_text(ids), features(other.get_text_features(**texts)), atol=1e-5)
         images = features(other.get_image_features(**processor(pictures, return_tensors="pt")))
         assert torch.allclose(model.encode_image(seen), images, atol=1e-5)
-        logits = other(**texts, pixel_values=seen).logits_per_image
-        assert torch.allclose(model.get_logits(seen, ids)[0], logits, atol=1e-3)
+        for padding in ("max_length", True):
+            texts = other_tokenizer(TEXTS, padding=padding, truncation=True, return_tensors="pt")
+            assert torch.allclose(model.encode_text(ids), features(other.get_text_features(**texts)), atol=1e-5)
+            logits = other(**texts, pixel_values=seen).logits_per_image
+            assert torch.allclose(model.get_logits(seen, ids)[0], logits, atol=1e-3)
 
 
 def test_preprocess_reads_pictures_and_tensors_of_any_size(clip):
     _, preprocess, _ = clip
-    picture = Image.new("RGBA", (50, 70), (255, 0, 0, 255))
-    expected = torch.tensor([1.0, -1.0, -1.0]).view(3, 1, 1).expand(3, 64, 64)
-    assert torch.allclose(preprocess(picture), expected)
-    tensor = torch.zeros(3, 50, 70)
-    tensor[0] = 1
-    assert torch.allclose(preprocess(tensor), expected)
+    picture = Image.new("RGBA", (50, 70), (255, 0, 255, 255))
+    tensor = torch.tensor([1.0, 0.0, 1.0]).view(3, 1, 1).expand(3, 50, 70)
+    for given in (picture, tensor, 2 * tensor):
+        assert torch.allclose(preprocess(given), 2 * tensor[:, :1, :1].expand(3, 64, 64) - 1)
+    stripes = torch.arange(192).remainder(2).expand(3, 192, 192).float()
+    assert preprocess(stripes).abs().max() < 0.1  # grey, not every third of them
     with pytest.raises(InvalidInputError, match=r"got a tensor \(64, 64\)"):
         preprocess(torch.zeros(64, 64))
 
@@ -101,14 +97,17 @@ def test_clip_mistakes_birds_in_front_of_the_wrong_background(clip):
     assert right[frequent].mean() - right[~frequent].mean() > 0.2
 
 
-def test_pipeline_reads_a_text_tower_of_its_own_and_a_seed_gives_one_picture():
+def test_pipeline_reads_a_text_tower_of_its_own_and_a_seed_gives_one_picture(capsys):
     pipeline, own = load_pipeline(), load_weights(weights_dir() / "text.safetensors")
+    config, tokenizer = pipeline.text_encoder.config, pipeline.tokenizer
+    assert (config.hidden_size, config.bos_token_id) == (NARROW.text, tokenizer.bos_token_id)
     for name, tensor in pipeline.text_encoder.state_dict().items():
         assert torch.equal(tensor, own[f"text_model.{name.removeprefix('text_model.')}"]), name
     sources = [torch.Generator().manual_seed(seed) for seed in (0, 0, 1)]
     how = {"num_inference_steps": 2, "output_type": "pt"}
     one, again, other = (pipeline("A photo of a chef.", generator=source, **how).images for source in sources)
     assert one.shape == (1, 3, 64, 64)
+    assert (pipeline.config.requires_safety_checker, *capsys.readouterr()) == (False, "", "")
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
 
@@ -149,6 +148,7 @@ def test_another_build_is_found_through_the_environment(monkeypatch, tmp_path):
 
 def test_weights_of_another_edition_are_refused(tmp_path):
     weights = load_weights(weights_dir() / "judge.safetensors")
+    assert {weight.dtype for weight in weights.values()} == {torch.float32, torch.int64}  # counts of batches
     for change in ({"features.0.weight": torch.zeros(32, 3, 5, 5)}, {}):
         weights.pop("features.0.weight")
         save_file(weights | change, tmp_path / "judge.safetensors")

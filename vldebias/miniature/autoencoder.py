@@ -25,10 +25,10 @@ class PatchAutoencoder(AutoencoderKL):
     @register_to_config
     def __init__(
         self,
-        block_out_channels: tuple[int, ...] = (12, 32, 48, 64),
-        latent_channels: int = 8,
-        norm_num_groups: int = 8,
-        sample_size: int = 64,
+        block_out_channels: tuple[int, ...],
+        latent_channels: int,
+        norm_num_groups: int,
+        sample_size: int,
         scaling_factor: float = 1.0,
     ) -> None:
         own, inner = dict(self.config), block_out_channels[1:]
@@ -55,5 +55,5 @@ class PatchAutoencoder(AutoencoderKL):
         self, z: torch.Tensor, return_dict: bool = True, generator: torch.Generator | None = None
     ) -> DecoderOutput | tuple[torch.Tensor]:
         """Return the pictures of latents, as AutoencoderKL does."""
-        pixels = F.pixel_shuffle(super().decode(z, return_dict=False)[0], 2)
+        pixels = F.pixel_shuffle(super().decode(z).sample, 2)
         return DecoderOutput(sample=pixels) if return_dict else (pixels,)

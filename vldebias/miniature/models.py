@@ -68,9 +68,8 @@ class Preprocess:
             raise InvalidInputError(
                 f"expected a PIL image or a tensor (3, h, w) in [0, 1], got a tensor {tuple(pixels.shape)}"
             )
-        if tuple(pixels.shape[1:]) != (SIZE, SIZE):
-            bicubic = T.InterpolationMode.BICUBIC
-            pixels = T.center_crop(T.resize(pixels, [SIZE], bicubic, antialias=True), [SIZE])
+        bicubic = T.InterpolationMode.BICUBIC
+        pixels = T.center_crop(T.resize(pixels, [SIZE], bicubic, antialias=True), [SIZE])
         return T.normalize(pixels.clamp(0, 1), list(IMAGE_MEAN), list(IMAGE_STD))
 
     def __repr__(self) -> str:

@@ -70,12 +70,10 @@ class LazyText:
     """Declare a dataclass field that takes a text, or a function that returns one when it is first read."""
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self._name, self._slot = name, f"_{name}"
+        self._slot = f"_{name}"
 
     def __get__(self, holder: Any, owner: type) -> str:
-        if holder is None:  # dataclasses look here for a default, and there is none
-            raise AttributeError(self._name)
-        value = holder.__dict__[self._slot]
+        value = holder.__dict__[self._slot]  # of the class, where dataclasses look for a default: AttributeError
         holder.__dict__[self._slot] = text = value() if callable(value) else value
         return str(text)
 

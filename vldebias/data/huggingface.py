@@ -115,7 +115,7 @@ def source_of(root: str, config: str | None, revision: str | None) -> dict[str, 
         return {"path": root, "name": config, "revision": revision}
     files = list(map(str, files_of(root)))
     formats = {Path(file).suffix for file in files}
-    if len(formats) > 1 or not formats <= set(_FORMATS):
+    if len(formats) > 1 or formats - set(_FORMATS):
         raise InvalidInputError(
             f"huggingface: {root}: expected files ending in {' or '.join(_FORMATS)}, got {sorted(formats)}; open "
             "tables of paths as 'manifest'"

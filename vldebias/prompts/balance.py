@@ -198,10 +198,7 @@ class _Attribute:
         return "stated" if self.rank in later.values() else [(at, at)]
 
     def deal(self, prompt: str, n: int, strength: float) -> list[str | None]:
-        """Return n values for one prompt, spread evenly: whole parts of the shares, then the values most behind.
-
-        A prompt has each value as often as its share says, rounded up or down; which of the two all prompts decide.
-        """
+        """Return n values for one prompt, spread evenly: its shares rounded down, or up where all prompts lack them."""
         shares = {value: share * strength for value, share in self.shares.items()} | {None: 1 - strength}
         given, total, everything = self.given[prompt], self.given[prompt].total() + n, self._all.total() + n
         rng = random.Random(f"{self._seed}/{total}/{prompt}")

@@ -22,7 +22,7 @@ def result() -> Result:
     """Two splits of a small world: a search, and groups."""
     patch = pytest.MonkeyPatch()
     patch.setattr(rivals, "RESAMPLES", 20)
-    methods = [METHODS[name] for name in ("cali", "equalise", "leace", "roboshot")]
+    methods = [METHODS[name] for name in ("cali", "difference", "equalise", "leace", "roboshot")]
     methods += [METHODS["suffix"], rivals.ZeroShotLabels("leace")]
     searches, groups, people = [], [], replace(GENDER, name="gender")
     for seed in (0, 1):
@@ -38,7 +38,7 @@ def result() -> Result:
 
 def test_a_value_is_the_mean_over_splits(result: Result) -> None:
     frame = result.to_pandas().query("task == 'jobs' and metric.str.startswith('max_skew')")
-    titles = {"none", *(METHODS[name].title for name in ("cali", "equalise", "leace", "roboshot"))}
+    titles = {"none", *(METHODS[name].title for name in ("cali", "difference", "equalise", "leace", "roboshot"))}
     assert set(frame.method) == {*titles, "LEACE of images, zero-shot labels"}  # of "suffix" there are no texts
     for name in titles:
         mean = result.row("jobs", "max_skew@20", name)
@@ -58,12 +58,12 @@ def test_rank_kept_is_spearman_inside_groups() -> None:
     assert np.allclose(rivals.rank_kept(before, lifted, groups), 1)
 
 
-def test_the_table_says_what_each_needs_and_marks_whose_it_is(result: Result, tmp_path: Path) -> None:
+def test_the_table_says_what_each_needs_and_marks_what_is_attached(result: Result, tmp_path: Path) -> None:
     lines = compared(result, "jobs").splitlines()
     rows = {line.split(" | ")[0].strip("| "): line for line in lines[2:]}
-    assert list(rows)[-1] == "`none`"  # the worst
-    assert "**labels**" in rows["`leace`"]
-    assert "**labels**" not in rows["**`equalise`**"] + rows["`leace, zero-shot labels`"]
+    assert (list(rows)[-1], "**labels**" in rows["`leace`"]) == ("`none`", True)  # the worst comes last
+    assert "**labels**" not in rows["`equalise`"] + rows["`leace, zero-shot labels`"]
+    assert [name for name in rows if "**" in name] == ["**`difference`, the default**"]
     assert len({line.count("|") for line in lines}) == 1
     assert "worst group" in compared(result, "people")
     assert rivals.draw({"rivals": result}, tmp_path / "plot.png").stat().st_size > 10_000

@@ -49,7 +49,7 @@ def test_pictures_are_those_of_the_rewritten_prompts(name):
     assert torch.equal(drawn, tiny.draw(bare, texts, **given))
 
 
-@pytest.mark.parametrize("name", ["Wan", "QwenImage", "Flux2Klein"])
+@pytest.mark.parametrize("name", ["Wan", "QwenImage", "Flux2Klein", "HunyuanDiT"])
 def test_so_are_videos_and_what_encodes_the_negative_prompt_by_a_second_call(name):
     drawing = CASES[name]
     pipe = drawing.make(whole=True)

@@ -60,9 +60,7 @@ def test_long_prompts_warn(case: Transformers) -> None:
 
 @pytest.mark.parametrize("whole_first", [True, False])
 def test_one_tower_has_one_door(whole_first: bool, gender: PromptSet) -> None:
-    siglip = make("SiglipModel")
-    text = make("CLIPTextModelWithProjection")
-    clip = make("CLIPModel")
+    siglip, text, clip = map(make, ("SiglipModel", "CLIPTextModelWithProjection", "CLIPModel"))
     clip.text_model, clip.text_projection = text.text_model, text.text_projection
     for doors, tokenizer in (((siglip, siglip.text_model), siglip_tokenizer()), ((clip, text), clip_tokenizer())):
         first, second = doors if whole_first else doors[::-1]
@@ -150,6 +148,9 @@ def test_tokenizers(clip: Transformers, gender: PromptSet) -> None:
     for given in (None, "openai/clip", bare):
         with pytest.raises(InvalidInputError, match="tokenizer"):
             vldebias.debias(clip.host, gender, tokenizer=given)
+    cased = siglip_tokenizer()
+    ids = TransformersHost(clip.host, cased).tokenize(["A DOCTOR"])["input_ids"].tolist()
+    assert ids == cased(["A DOCTOR"])["input_ids"] != cased(["a doctor"])["input_ids"]
     processor = SimpleNamespace(tokenizer=clip.tokenizer)
     vldebias.debias(clip.host, gender, tokenizer=processor).remove()
 
@@ -288,7 +289,7 @@ def test_a_hugging_face_tokenizer_reads_for_the_gate(gender: PromptSet) -> None:
 def test_a_method_that_was_replaced_on_the_instance_is_edited_and_comes_back(gender: PromptSet) -> None:
     model = make_clip()
     ids, own = OpenClip(model).tokenizer(PROMPTS), model.encode_text
-    model.encode_text = mine = lambda tokens, normalize=False: own(tokens, normalize=normalize) * 2
+    model.encode_text = mine = lambda tokens, **more: own(tokens, **more) * 2
     with OpenClip(model).debias(gender, keep_stated=False) as attachment:
         torch.testing.assert_close(model.encode_text(ids), attachment.projections["joint"](2 * own(ids)))
     assert model.encode_text is mine

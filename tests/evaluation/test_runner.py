@@ -168,12 +168,13 @@ def test_the_images_of_a_limit_are_always_the_same(tmp_path: Path, cache: Path) 
     assert len(first) == 60
 
 
-def test_what_a_suite_needs_is_said(run: Any) -> None:
+def test_what_a_suite_needs_is_said(run: Any, tmp_path: Path) -> None:
     elsewhere = {**BIRDS, "data": {"name": "waterbirds"}}
     model, people = (BIRDS, None, "model: .* a brave heart"), (PEOPLE, "miniature", "this suite needs")
-    for task, host, named in (model, people, (TEXTS, None, "pipeline"), (elsewhere, "miniature", "waterbirds")):
+    for task, host, named in (model, people, (TEXTS, None, "pipeline"), (elsewhere, "miniature", "waterbirds: .*mine")):
         with pytest.raises(InvalidInputError, match=named):
-            run(task, host=host)
+            run(task, host=host, data_root=tmp_path / "mine")
+    assert not (tmp_path / "index.html").exists(), "nothing was measured"
 
 
 def test_embeddings_alone_need_no_model(run: Any, tmp_path: Path, cache: Path) -> None:
@@ -209,12 +210,12 @@ def test_of_several_processes_the_first_alone_writes(run: Any, table: Any, tmp_p
     monkeypatch.setattr(runner, "processes", lambda: Processes(1, 2, lambda: None, lambda value: value))
     second, said = run(table, out=tmp_path / "second")
     assert (second.rows, said, (tmp_path / "second").exists()) == (alone.rows, "", False)
-    devices, measure = [], runner._finished
-    monkeypatch.setattr(runner, "_finished", lambda s, *a: [devices.append(s.options.device), measure(s, *a)][1])
+    used, measure = [], runner._finished
+    monkeypatch.setattr(runner, "_finished", lambda s, *a: [used.append(s.options), measure(s, *a)][1])
     run(table, device="cuda")
     monkeypatch.setenv("LOCAL_RANK", "3")
-    run(table, device="cuda")
-    assert devices == ["cuda", "cuda:3"]
+    run(table, device="cuda", pipeline="own/pipe")
+    assert [(own.device, own.pipeline) for own in used] == [("cuda", "miniature"), ("cuda:3", "own/pipe")]
 
 
 def test_some_of_the_tasks_are_measured(run: Any, table: Any) -> None:

@@ -1,7 +1,5 @@
 """Fixtures of the tests of data: stand-ins for the real data sets."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 

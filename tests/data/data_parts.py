@@ -1,7 +1,5 @@
 """Tiny pictures, data sets in the exact layouts of the real ones, and an encoder whose features are exact."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -136,16 +134,12 @@ def broken(index: int) -> OSError:
     return OSError(f"image {index} is truncated <_io.BytesIO object at {hex(id(object()))}>")
 
 
-def reading(bad: Collection[int], error: Callable[[int], OSError] = broken) -> Callable[[int], Image.Image]:
+def make_data(n: int, bad: Collection[int] = (), *, error: Callable[[int], OSError] = broken, **more: Any) -> ImageData:
     def read(index: int) -> Image.Image:
         if index in bad:
             raise error(index)
         return small(index)
 
-    return read
-
-
-def make_data(n: int, bad: Collection[int] = (), *, error: Callable[[int], OSError] = broken, **more: Any) -> ImageData:
     settings = {
         "name": "tiny/set",
         "split": "test",
@@ -154,7 +148,7 @@ def make_data(n: int, bad: Collection[int] = (), *, error: Callable[[int], OSErr
         "captions": tuple(f"picture {i}" for i in range(n)),
         "about": {"root": Path("here")},
     }
-    return ImageData(ids=tuple(f"img{i}" for i in range(n)), read=reading(bad, error), **(settings | more))
+    return ImageData(ids=tuple(f"img{i}" for i in range(n)), read=read, **(settings | more))
 
 
 def embed(data: Any, encoder: Counting, folder: Path, **options: Any) -> Embeddings:

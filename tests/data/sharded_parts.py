@@ -1,7 +1,5 @@
 """A gallery of made features with texts and labels, and its figures under both tasks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

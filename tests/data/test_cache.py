@@ -1,12 +1,12 @@
 """The embedding cache: equal to the naive twin, computed once, resumed, repaired, and never mistaken for another."""
 
-from __future__ import annotations
-
 import errno
+import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,9 @@ from data_parts import Counting, contents, embed, make_data, naive, shards
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from vldebias.data import Labels, cache, prefetch, processes
+from vldebias.data import Labels, cache, embed_images, prefetch, processes
 from vldebias.data.parallel import Processes
 from vldebias.errors import InvalidInputError, VldebiasWarning
-
-HOW: dict[str, Any] = {"shard_size": 4, "batch_size": 3, "workers": 0}
 
 
 @given(
@@ -65,6 +63,19 @@ def test_an_interrupted_run_goes_on_with_the_missing_shards(stop_at: int, shard_
         embed(make_data(18), Counting(), Path(second), **how)
         assert resumed.images == 18 - done * shard_size
         assert contents(Path(first)) == contents(Path(second))
+
+
+def test_a_run_says_what_is_there_and_where_it_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(encoder: Counting, **how: Any) -> str:
+        embed_images(make_data(9), encoder.encoder, tmp_path, shard_size=4, **how)
+        return capsys.readouterr().err
+
+    with pytest.raises(KeyboardInterrupt):
+        said(Counting(stop_at=5))
+    assert re.search("0 of 3 shards found in(.|\n)*Interrupted. Complete shards are kept in", capsys.readouterr().err)
+    assert re.search("1 of 3 shards found in(.|\n)*5/5", said(Counting(), runner=SimpleNamespace(map=map)))
+    assert len(said(Counting()).strip().splitlines()) == 1  # 3 of 3 shards found, and no bar
+    assert "9/9" in said(Counting(), dtype="bfloat16")
 
 
 def flip(path: Path, place: int) -> None:
@@ -122,10 +133,11 @@ def test_a_fault_of_the_machine_or_the_drive_is_not_put_down_to_the_image(tmp_pa
     with pytest.raises(OSError, match="Input/output error"):
         embed(data, Counting(), tmp_path)
     assert not shards(tmp_path)
-    with pytest.raises(InvalidInputError, match=r"none of the 20 images from 'img20' to 'img39'"):
-        embed(make_data(40, set(range(20, 40))), Counting(), tmp_path, shard_size=20)
+    with pytest.raises(InvalidInputError, match=r"none of the 16 images from 'img16' to 'img31'"):
+        embed(make_data(32, set(range(16, 32))), Counting(), tmp_path, shard_size=16)
     assert len(shards(tmp_path)) == 1  # nothing is written down about the others
-    assert len(embed(make_data(40), Counting(), tmp_path, shard_size=20)) == 40
+    assert len(embed(make_data(32), Counting(), tmp_path, shard_size=16)) == 32
+    assert len(embed(make_data(30, set(range(15, 30))), Counting(), tmp_path, shard_size=15)) == 15  # too few to tell
 
 
 def test_features_that_half_precision_cannot_hold_are_refused(tmp_path: Path) -> None:
@@ -141,7 +153,7 @@ def test_whatever_changes_a_feature_has_a_folder_of_its_own_and_labels_do_not(tm
         return embed(data or make_data(4), encoder or Counting(), tmp_path / "many", **options).about["cache"]
 
     assert folder() == folder()
-    assert Path(folder()).name.startswith("tiny-set-test-")
+    assert Path(folder()).name == "tiny-set-test-60c8c951287b80271750"  # else what lies there is computed again
     cases = [folder(), folder(Counting(seed=1)), folder(Counting(preprocessing="3x3")), folder(shard_size=7)]
     cases += [folder(data=make_data(n, fingerprint=mark)) for n, mark in ((4, "other"), (3, "4 pictures"))]
     cases += [folder(dtype="float32")]
@@ -168,7 +180,7 @@ def test_prefetch_keeps_the_order_does_not_run_far_ahead_and_ends_with_the_calle
 
     for result in prefetch(tasks(), lambda i: i * i, workers, ahead):
         done.append(result)
-        assert len(drawn) - len(done) <= ahead
+        assert len(drawn) - len(done) == (min(ahead, n - len(done)) if workers else 0)
     assert done == [i * i for i in range(n)]
     stopped = prefetch(range(100), lambda i: i, workers, ahead)
     assert next(stopped) == 0

@@ -1,7 +1,5 @@
 """Images with labels: rows that stay together, files below a folder, fingerprints, counts, what cannot be read."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -86,10 +84,13 @@ def test_a_fingerprint_survives_copying_and_touching_and_notices_what_changes(tm
     os.utime(root / files[0], (0, 0))
     assert mark(root, files) == mark(tmp_path / "b", files) == seen[0]
     seen.append(fingerprint_files(["x", *files[1:]], [root / file for file in files]))
-    content = (root / files[1]).read_bytes()
-    for changed in (content[:-1], content[:-1] + b"x", b"x" + content[1:], (root / files[2]).read_bytes()):
+    content = (root / files[1]).read_bytes() + bytes(9000)
+    ends = [content[:at] + b"x" + content[at + 1 :] for at in (0, 4095, len(content) - 4096, len(content) - 1)]
+    for changed in (content, content[:-1], *ends, (root / files[2]).read_bytes()):
         (root / files[1]).write_bytes(changed)
         seen.append(mark(root, files))
+    (root / files[1]).write_bytes(content[:4096] + b"x" * (len(content) - 8192) + content[-4096:])
+    assert mark(root, files) == seen[4]  # 4 KiB at either end are read
     (root / files[1]).unlink()
     seen.append(mark(root, files))
     assert len(set(seen)) == len(seen)

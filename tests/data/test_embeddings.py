@@ -1,7 +1,5 @@
 """Embeddings: rows that stay together, files as others write them, and what is refused before it is misread."""
 
-from __future__ import annotations
-
 import io
 import pickle
 from pathlib import Path
@@ -50,6 +48,7 @@ def test_arrays_lists_and_tensors_make_embeddings() -> None:
     found = Embeddings.of(torch.eye(2, 3, dtype=torch.bfloat16, requires_grad=True), labels, captions=["a", "b"])
     assert (found.features.dtype, found.features.tolist()) == (np.float32, [[1, 0, 0], [0, 1, 0]])
     assert (tuple(found.ids), found.captions) == (("0", "1"), ("a", "b"))
+    assert repr(found) == "Embeddings(2 images of width 3, columns ['gender', 'age', 'smiling'], captions)"
     names = {name: found.column(name).names for name in labels}
     assert names == {"gender": ("f", "m"), "age": ("4", "30"), "smiling": ("no", "yes")}
     assert Embeddings.of([[1.0, 2.0]], ids=[7], about={"model": "m"}).ids == ("7",)
@@ -138,7 +137,11 @@ def test_a_file_as_people_write_it(tmp_path: Path) -> None:
 def test_texts_are_read_of_a_file_that_has_no_images(tmp_path: Path) -> None:
     texts = load_texts(write(tmp_path, text=np.eye(2, 4), prompts=np.array(["a", "b"])))
     assert (list(texts), texts["b"].tolist()) == (["a", "b"], [0, 1, 0, 0])
+    with pytest.raises(InvalidInputError, match=r"mine.npz: expected an array 'features', found \['prompts', 'text'\]"):
+        load_embeddings(tmp_path / "mine.npz")
     assert load_texts(write(tmp_path, **arrays())) is None
+    with pytest.raises(InvalidInputError, match=r"none.npz: cannot be read"):
+        load_texts(tmp_path / "none.npz")
 
 
 class Bomb:
@@ -156,13 +159,12 @@ def test_a_flipped_bit_of_a_feature_and_a_column_that_is_not_listed_are_refused(
             load_embeddings(path)
 
 
-JSON_NO_LIST = np.frombuffer(b'{"a": 1}', dtype=np.uint8)
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"features": np.ones((3, 4), dtype=int)}, r"features: expected floats \(n, d\), got \(3, 4\) of int64"),
     ({"features": np.float32(1)}, r"features: expected floats \(n, d\), got \(\)"),
     ({"ids": np.array(["a", "b"])}, r"expected 3 rows in every column, got \{'ids': 2\}"),
     ({"ids": np.array([1.0, 2, 3])}, r"'ids': expected strings \(n,\), got \(3,\) of float64"),
-    ({"ids": JSON_NO_LIST}, r"'ids': expected strings \(n,\), got \(8,\) of uint8"),
+    ({"ids": np.frombuffer(b'{"a": 1}', dtype=np.uint8)}, r"'ids': expected strings \(n,\), got \(8,\) of uint8"),
     ({"captions": np.arange(3, dtype=np.uint8)}, "'captions': expected UTF-8 JSON in an array of uint8"),
     ({"ids": np.array([Bomb(), 1, "x"], dtype=object)}, "'ids' cannot be read .* Python objects are never unpickled"),
     ({"ids": np.array([b"a", b"\xff", b"c"])}, "'ids': expected strings, got bytes that are no UTF-8"),

@@ -1,7 +1,5 @@
 """Hugging Face data sets from folders, files and tars of this machine, at random and as a stream."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import tarfile
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 from data_parts import as_bytes, picture, save
 
+from tests.refusals import refused
 from vldebias.data import ImageData, open_data
 from vldebias.errors import InvalidInputError
 
@@ -19,7 +18,6 @@ datasets = pytest.importorskip("datasets")
 pytestmark = pytest.mark.usefixtures("hf_cache")
 BOTH = pytest.mark.parametrize("streaming", [False, True])
 N = 5
-CODES = [0, 1, -1, 1, -1]
 
 
 def opened(root: Any, *split: str, **options: Any) -> Any:
@@ -28,15 +26,13 @@ def opened(root: Any, *split: str, **options: Any) -> Any:
 
 def rows_of(data: Any) -> list[tuple[str, str, Any]]:
     if isinstance(data, ImageData):
-        captions = data.captions or [""] * len(data)
-        return [(data.ids[i], captions[i], data.read(i)) for i in range(len(data))]
+        return [*zip(data.ids, data.captions or [""] * len(data), map(data.read, range(len(data))), strict=True)]
     return [(record.id, record.caption or "", record.read()) for record in data.records()]
 
 
 def reads_of(data: Any) -> list[Any]:
-    if isinstance(data, ImageData):
-        return [lambda i=i: data.read(i) for i in range(len(data))]
-    return [record.read for record in data.records()]
+    one_by_one = isinstance(data, ImageData)
+    return [lambda i=i: data.read(i) for i in range(len(data))] if one_by_one else [one.read for one in data.records()]
 
 
 def pixels(n: int, first: int = 0) -> list[dict[str, Any]]:
@@ -71,7 +67,7 @@ def test_rows_at_random_are_those_of_a_stream_from_any_start(tmp_path: Path) -> 
     data, stream = opened(root, **MAPPED), opened(root, streaming=True, **MAPPED)
     assert (data.name, data.split, len(data)) == (stream.name, stream.split, N) == ("own", "test", N)
     assert rows_of(data) == [(f"{i:08d}", f"text {20 + i}", picture(20 + i)) for i in range(N)]
-    assert (data.column("gender").names, data.column("gender").codes.tolist()) == (("f", "m"), CODES)
+    assert (data.column("gender").names, data.column("gender").codes.tolist()) == (("f", "m"), [0, 1, -1, 1, -1])
     assert (data.column("tone").names, data.column("tone").codes.tolist()) == (("dark", "pale"), [0, -1, -1, 1, 0])
     assert stream.names == {"gender": ("f", "m")}
     assert rows_of(stream) == rows_of(data)
@@ -139,23 +135,17 @@ def test_the_fingerprint_of_a_table_of_paths_notices_other_images(tmp_path: Path
     assert opened(root, "test", **options).fingerprint != before
 
 
-def texts(root: Path, **columns: list[Any]) -> Path:
-    root.mkdir()
-    datasets.Dataset.from_dict(columns).to_parquet(str(root / "test.parquet"))
-    return root
-
-
 @BOTH
 def test_paths_start_from_a_folder_and_stay_below(tmp_path: Path, streaming: bool) -> None:
     save(tmp_path / "pictures/a.png", 3)
-    root = texts(tmp_path / "own", image=["a.png", None])
-    reads = reads_of(opened(root, "test", images=tmp_path / "pictures", streaming=streaming))
+    root = parquet_of(tmp_path / "own.parquet", image=["a.png", None])
+    reads = reads_of(opened(root, images=tmp_path / "pictures", streaming=streaming))
     assert reads[0]() == picture(3)
     with pytest.raises(OSError, match="the cell is empty"):
         reads[1]()
-    outside = texts(tmp_path / "x", image=["../pictures/a.png"])
+    outside = parquet_of(tmp_path / "x.parquet", image=["../pictures/a.png"])
     with pytest.raises(InvalidInputError, match="1 paths lead out of"):
-        reads_of(opened(outside, "test", streaming=streaming))
+        reads_of(opened(outside, streaming=streaming))
 
 
 def write_tar(path: Path, rows: Sequence[tuple[str, Mapping[str, bytes]]]) -> Path:
@@ -216,25 +206,27 @@ def parquet_of(path: Path, images: Sequence[str] = (), **columns: list[Any]) -> 
     return path
 
 
-@pytest.mark.parametrize(
-    ("images", "refusal"),
-    [
-        (("image", "png"), ""),
-        (("jpg", "mask"), ""),
-        (("photo",), ""),
-        (("jpg", "png"), r"images may be in any of \['jpg', 'png'\]; name it with image="),
-        ((), r"image=.* There are \['txt'\]"),
-    ],
-)
-def test_the_column_of_images_is_found_by_name_or_by_type(
-    images: tuple[str, ...], refusal: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("images", [("image", "png"), ("jpg", "mask"), ("photo",)])
+def test_the_column_of_images_is_found_by_name_or_by_type(images: tuple[str, ...], tmp_path: Path) -> None:
     path = parquet_of(tmp_path / "a.parquet", images, txt=["x"] * 5)
-    if refusal:
-        with pytest.raises(InvalidInputError, match=refusal):
-            opened(path)
-    else:
-        assert rows_of(opened(path))[0] == ("00000000", "", picture(0))
+    assert rows_of(opened(path))[0] == ("00000000", "", picture(0))
+
+
+@refused(
+    ("no/where", {}, "no/where: cannot be opened: there is no such file or folder, and .*Expected a dataset id"),
+    ("{}/a.tar", {}, "a.tar: cannot be opened: .*Expected a dataset id"),
+    ("{}/a.*", {}, r"expected files ending in .parquet or .arrow or .tar, got \['.tar', '.txt'\]; .* as 'manifest'"),
+    ("{}/two.parquet", {"split": "test"}, "expected split train or all, got 'test'"),
+    ("{}/two.parquet", {}, r"images may be in any of \['jpg', 'png'\]; name it with image="),
+    ("{}/none.parquet", {}, r"no column of images; name it with image=.* There are \['txt'\]"),
+    ("{}/none.parquet", {"image": "txt", "labels": "sex"}, r"expected columns \['sex'\]; there are \['txt'\]"),
+)
+def test_what_cannot_be_opened_says_why(tmp_path: Path, root: str, options: dict[str, Any]) -> None:
+    for name, images in (("none", ()), ("two", ("jpg", "png"))):
+        parquet_of(tmp_path / f"{name}.parquet", images, txt=["x"] * 5)
+    for name in ("a.tar", "a.txt"):
+        (tmp_path / name).write_bytes(b"no tar")
+    opened(root.format(tmp_path), **options)
 
 
 CELLS: list[Any] = [["one", "two"], [], ["three"], None, ["", None, "four", " ", "five", "six"]]
@@ -253,8 +245,7 @@ def test_lists_of_captions(name: str, tmp_path: Path) -> None:
 def test_rows_of_one_path_become_one_with_several_captions(tmp_path: Path) -> None:
     for k, file in enumerate(("a.png", "b.png")):
         save(tmp_path / file, k)
-    columns = {"image": ["a.png", "b.png", "a.png"], "caption": ["one", "two", "three"]}
-    datasets.Dataset.from_dict(columns).to_parquet(str(tmp_path / "own.parquet"))
-    data = opened(tmp_path / "own.parquet", image="image", caption="caption")
+    said = {"caption": ["one", "two", "three"]}
+    data = opened(parquet_of(tmp_path / "own.parquet", image=["a.png", "b.png", "a.png"], **said), caption="caption")
     assert (data.captions, data.more_captions) == (("one", "two"), (("three",), ()))
     assert [data.read(row) for row in range(2)] == [picture(0), picture(1)]

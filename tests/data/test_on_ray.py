@@ -3,8 +3,6 @@
 Skipped where Ray is not installed; `.ci/environments ray` has it.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """The paper's tables in one command, on stand-ins: tiny images in the layouts and file names of the real data sets."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,6 +1,7 @@
 """Rows in the order of suspicion: their table, their page of pictures, and where the pictures are."""
 
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ def gone(row: int) -> Any:
 
 @pytest.mark.parametrize("read", [gone, None])
 def test_pictures_that_are_gone_leave_a_note(read: Any, tmp_path: Path) -> None:
-    found = Suspects(np.arange(3.0), ("a", "b", "c"), read=read)
-    assert found.page(tmp_path / "page.html", "gone", lambda row: ("", "")).read_text().count("<img") == 3
+    found = Suspects(np.arange(201.0), tuple(map(str, range(201))), read=read)
+    page = found.page(tmp_path / "page.html", "gone", lambda row: ("", "")).read_text()
+    assert (page.count("<img"), re.findall(r"<figcaption>(\d+)", page)) == (200, [str(i) for i in range(1, 201)])
 
 
 def test_the_table_has_the_lowest_first_and_what_has_no_score_last(tmp_path: Path) -> None:
@@ -27,7 +29,8 @@ def test_the_table_has_the_lowest_first_and_what_has_no_score_last(tmp_path: Pat
     told = list(csv.DictReader(found.write(tmp_path / "t.csv", {"row": str}).read_text().splitlines()))
     assert [one["row"] for one in told] == ["2", "0", "3", "1"]
     assert told[0]["id"] == "'=c"  # no formula
-    assert [(one["rank"], one["score"]) for one in told[::3]] == [("1", "-0.250000"), ("", "")]
+    figures = [(one["rank"], one["percentile"], one["score"]) for one in told[::3]]
+    assert figures == [("1", "16.6667", "-0.250000"), ("", "", "")]  # half of the one row, of three
     assert list(told[0]) == ["rank", "percentile", "score", "id", "row", "path"]
 
 

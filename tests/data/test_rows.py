@@ -1,7 +1,5 @@
 """Features in parts are one array: rows, products, rankings and whole evaluations, wherever the cuts are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

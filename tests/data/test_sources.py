@@ -1,7 +1,5 @@
 """Waterbirds, CelebA and FairFace in the layouts that they come in, a table of one's own, and data sets by name."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from itertools import product
@@ -202,6 +200,17 @@ def test_a_row_per_caption_and_lists_of_captions_are_read_as_images(tmp_path: Pa
     rows: Any = [{"image": f"{name}.png", "said": cell} for name, cell in zip("abc", cells, strict=True)]
     lists = open_manifest(table(tmp_path / "own.jsonl", rows), caption="said")
     assert (lists.captions, lists.more_captions) == (("one", "", "four"), (("two",), (), ("five",)))
+    with pytest.raises(InvalidInputError, match=r"column 'said': expected a text or a list of texts .* got \[1, 2\]"):
+        open_manifest(table(tmp_path / "own.jsonl", [{"image": "a.png", "said": [1, 2]}]), caption="said")
+
+
+@refused(
+    ({"split": "val", "split_column": "part"}, "own.csv: expected split test or train or all, got 'val'"),
+    ({"split": "test"}, "own.csv: split 'test' needs split_column"),
+    ({"image": "tone"}, "own.csv: 1 rows have no image in column 'tone'"),
+)
+def test_a_split_or_an_image_that_is_not_there_is_named(tmp_path: Path, options: dict[str, Any]) -> None:
+    open_manifest(table(tmp_path / "own.csv"), **options)
 
 
 def test_paths_that_lead_out_need_leave(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Labels and their intersections as laws; tables in four formats; captions as people have them."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

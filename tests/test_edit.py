@@ -49,7 +49,7 @@ def fitted(lam: float | list[float] = 1000.0) -> CalibratedProjection:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return fitted().save_pretrained(tmp_path / "saved")
+    return SAVED.save_pretrained(tmp_path / "saved")
 
 
 @pytest.mark.parametrize("lam", [1000.0, [500.0, 0.125]])
@@ -123,6 +123,7 @@ def test_nothing_in_the_package_unpickles() -> None:
 
 
 NUMBERS = tuple((100.0, 10.0) for _ in range(20))
+SAVED = fitted()
 PRINT = Fingerprint(structure="a", tensors=NUMBERS, adapters=2.0, texts=((3.0, 4.0), (1.0, 0.0)))
 
 
@@ -223,7 +224,8 @@ def tamper(folder: Path, change: dict[str, Any], tensors: dict[str, Any], *, sig
         header = file.metadata()
     plain = json.loads(header["config"])
     plain |= {"provenance": plain["provenance"] | change.pop("provenance", {})} | change
-    header["config"], content = json.dumps(plain), load_file(path) | tensors
+    header["config"] = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))  # as it was, if nothing is changed
+    content = load_file(path) | tensors
     if signed:
         header["sha256"] = _digest(header["config"], content)
     save_file(content, path, header)
@@ -239,7 +241,7 @@ def tamper(folder: Path, change: dict[str, Any], tensors: dict[str, Any], *, sig
     ({}, {"bias": torch.zeros(1)}, True, "left, right, got .*bias"),
     ({}, {"bias": torch.zeros(1)}, False, "damaged"),
     ({}, {"left": torch.ones(12, 11).double()}, False, "damaged"),
-    ({}, {"left": fitted().left.reshape(-1, 12)}, False, "damaged"),
+    ({}, {"left": SAVED.left.reshape(-1, 12)}, False, "damaged"),
 )
 def test_no_projection(folder: Path, change: dict[str, Any], tensors: dict[str, torch.Tensor], signed: bool) -> None:
     tamper(folder, change, tensors, signed=signed)

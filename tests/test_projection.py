@@ -42,8 +42,7 @@ def dense_p0(d: int, spurious: Tensor | None) -> Tensor:
 
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[Tensor, Tensor, float]:
-    d = draw(st.integers(2, 24))
-    n = draw(st.integers(1, 40))
+    d, n = draw(st.integers(2, 24)), draw(st.integers(1, 40))
     m = draw(st.integers(1, min(6, d - 1)))
     seed = draw(st.integers(0, 2**20))
     lam = draw(st.sampled_from([0.0, 1e-3, 1.0, 500.0, 1000.0, 1e6]))
@@ -156,7 +155,7 @@ def test_repeated_prompts_change_nothing(problem: tuple[Tensor, Tensor, float], 
     assert projection.rank <= len(A) + len(S)
 
 
-@pytest.mark.parametrize("lam", [1e8, 1e12, 1e15, 1e20, 1e300])
+@pytest.mark.parametrize("lam", [1e8, 1e15, 1e20, 1e300])
 def test_where_lam_goes_to_infinity_what_pairs_differ_in_goes_once_or_repeated(lam: float) -> None:
     S, A = embeddings(3, 2, 6), embeddings(1, 6, seed=1)
     limit = fit(None, S[:, 0] - S[:, 1]).matrix()

@@ -63,6 +63,7 @@ def test_batches_of_an_epoch_follow_its_order_and_leave_out_the_rest(sizes: tupl
     sampler = Sampler(items, batch * world, seed=2, rank=0, world=1)
     for epoch in (0, 3):
         assert sorted(Sampler.order(items, 2, epoch)) == list(range(items))
+        assert not Sampler.order(items, 2, epoch).flags.writeable, "it is kept"
         numbers = range(epoch * sampler.per_epoch, (epoch + 1) * sampler.per_epoch)
         assert {sampler.epoch(number) for number in numbers} == {epoch}
         rows = np.concatenate([sampler.rows(number) for number in numbers])

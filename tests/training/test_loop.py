@@ -6,14 +6,16 @@ import json
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import Tensor, nn
-from training_parts import SIZE, Stream, letters_of, plain, tiny_towers
+from training_parts import SIZE, Stream, equal, letters_of, plain, tiny_towers
 
 from eval.experiments.tensor_batches import TensorBatches
 from vldebias.errors import InvalidInputError
@@ -23,7 +25,7 @@ from vldebias.training.objective import Objective, Trainee
 from vldebias.training.optim import climbed
 from vldebias.training.settings import LoopSettings, LossSettings
 
-N, B, STEPS = 24, 6, 7
+N, B, STEPS, STOP = 24, 6, 7, Mock(side_effect=KeyboardInterrupt)
 IMAGES = torch.rand(N, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
 CAPTIONS = [f"number {i}" for i in range(N)]
 KINDS: dict[str, dict[str, Any]] = {
@@ -59,17 +61,8 @@ def weights(made: Trainee) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in made.state_dict().items()}
 
 
-def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
-    assert first.keys() == second.keys()
-    return all(torch.equal(first[name], second[name]) for name in first)
-
-
 def at_step(number: int, do: Any) -> Any:
     return lambda entry, _: do() if entry["step"] == number else None
-
-
-def stop() -> None:
-    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize(("sharpness", "rho"), [("none", 0), ("sam", 0.05), ("asam", 2.0)])
@@ -115,18 +108,17 @@ def test_an_interrupted_run_ends_with_the_weights_of_a_whole_one(kind: str, at: 
     if loss == "group_dro":
         given = {"loss": "info_nce", "group_dro": "place", "group_dro_step": 0.5, "learn_temperature": True}
     chosen, whole, resumed, finished = settings(**KINDS[kind]), trainee(**given), trainee(**given), trainee(**given)
-    expected = fit(whole, batches(loss=loss), chosen)
+    go: Any = partial(fit, settings=chosen)
+    expected = go(whole, batches(loss=loss))
     with pytest.raises(KeyboardInterrupt):
-        fit(trainee(**given), batches(loss=loss), chosen, folder=tmp_path, on_step=at_step(at, stop))
+        go(trainee(**given), batches(loss=loss), folder=tmp_path, on_step=at_step(at, STOP))
     seen: list[float] = []
-    history = fit(
-        resumed, batches(loss=loss), chosen, folder=tmp_path, on_step=lambda entry, _: seen.append(entry["step"])
-    )
+    history = go(resumed, batches(loss=loss), folder=tmp_path, on_step=lambda entry, _: seen.append(entry["step"]))
     assert seen == list(range(at, STEPS))
-    assert same(weights(resumed), weights(whole))
+    assert equal(weights(resumed), weights(whole))
     assert [entry["loss"] for entry in history] == [entry["loss"] for entry in expected]
     fit(finished, batches(loss=loss), chosen, folder=tmp_path)
-    assert same(weights(finished), weights(whole)), "a run that is done changes nothing"
+    assert equal(weights(finished), weights(whole)), "a run that is done changes nothing"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -142,7 +134,7 @@ def test_a_signal_lets_the_step_finish_and_saves_it(number: signal.Signals, tmp_
     fit(resumed, batches(), chosen, folder=tmp_path, on_step=lambda entry, _: seen.append(entry["step"]))
     fit(whole, batches(), chosen)
     assert seen == [3, 4, 5, 6]
-    assert same(weights(resumed), weights(whole))
+    assert equal(weights(resumed), weights(whole))
     twice = at_step(2, lambda: [os.kill(os.getpid(), number) for _ in range(2)])
     with pytest.raises(KeyboardInterrupt):
         fit(trainee(), batches(), chosen, folder=tmp_path / "twice", on_step=twice)
@@ -164,7 +156,7 @@ def test_a_kill_while_the_state_is_written_leaves_the_old_one(tmp_path: Path, mo
     monkeypatch.setattr(torch, "save", save)
     history = fit(resumed, batches(), settings(), folder=tmp_path)
     assert len(history) == STEPS
-    assert same(weights(resumed), weights(whole))
+    assert equal(weights(resumed), weights(whole))
 
 
 class Foreign:
@@ -217,7 +209,7 @@ def test_a_state_of_another_model_is_refused_and_changes_nothing(tmp_path: Path)
     before = weights(other)
     with pytest.raises(InvalidInputError, match="not of the model and loss at hand"):
         fit(other, batches(), settings(), folder=tmp_path)
-    assert same(weights(other), before)
+    assert equal(weights(other), before)
 
 
 def test_the_state_holds_what_learns_and_no_code(tmp_path: Path) -> None:
@@ -299,10 +291,10 @@ def half(scale: float, steps: int) -> tuple[Trainee, list[Entry]]:
 
 def test_an_overflow_of_the_scale_costs_a_step_and_not_the_run() -> None:
     start = tiny_towers().model.state_dict()
-    assert not same(half(1.0, steps=12)[0].model.state_dict(), start)
+    assert not equal(half(1.0, steps=12)[0].model.state_dict(), start)
     stayed, seen = half(1e3, steps=1)  # 65536 times a thousand is no half-precision number
     assert len(seen) == 1
-    assert same(stayed.model.state_dict(), start)
+    assert equal(stayed.model.state_dict(), start)
     with pytest.raises(DivergedError, match="loss is inf"):
         half(1e9, steps=1)
 
@@ -325,12 +317,13 @@ def test_every_micro_batch_has_randomness_of_its_own_and_the_loss_hears_every_st
 
 
 def test_what_is_frozen_is_asked_in_evaluation_mode_and_the_rest_in_training_mode() -> None:
-    made, seen = trainee("info_nce"), list[tuple[bool, bool]]()
+    made, seen = trainee("info_nce"), list[list[bool]]()
+    parts = (made.model.image, made.model.letters, made.model.drop)
     made.model.image.requires_grad_(False)
     before = made.model.image.weight.detach().clone()
-    made.model.image.register_forward_hook(lambda part, *_: seen.append((part.training, made.model.letters.training)))
+    made.model.image.register_forward_hook(lambda *_: seen.append([part.training for part in parts]))
     fit(made, batches(), settings(steps=2))
-    assert seen == [(False, True)] * 2
+    assert seen == [[False, True, True]] * 2
     assert torch.equal(made.model.image.weight, before)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -14,6 +15,7 @@ import pytest
 import torch
 import transformers
 from torch import Tensor, nn
+from training_parts import equal, opened
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
 
@@ -22,7 +24,6 @@ import models_tiny
 import vldebias
 from eval.miniature.twin import load_transformers_clip
 from vldebias.errors import InvalidInputError, UnsupportedHostError
-from vldebias.hosts.loading import load_host
 from vldebias.hosts.towers import Towers
 from vldebias.miniature import load_clip
 from vldebias.training import model as module
@@ -150,8 +151,15 @@ def test_only_the_last_blocks_learn_and_what_comes_after_them(name: str, blocks:
     with pytest.raises(InvalidInputError, match=f"{side}_blocks: the {side} tower has {blocks} blocks"):
         tune(found, "all", last={side: blocks + 1})
     found.model.peft_config = {}
-    with pytest.raises(UnsupportedHostError, match="merge them first"):
-        tune(found, "all")
+    flat, quantized = nn.Linear(1, 1), nn.Parameter(torch.ones(1, dtype=torch.int8), requires_grad=False)
+    bare: Any = partial(Mock, model=flat, text_parts=[], heads=[])
+    for odd, last, said in (
+        (found, {}, "merge them first"),
+        (bare(image_parts=[flat]), {"image": 1}, "the image tower has no run of blocks"),
+        (bare(image_parts=[quantized]), {}, "its weights are quantized"),
+    ):
+        with pytest.raises(UnsupportedHostError, match=said):
+            tune(odd, "all", last=last)
 
 
 def adapted(name: str, **more: Any) -> Towers:
@@ -176,6 +184,7 @@ def test_adapters_go_where_the_model_looks() -> None:
     assert layers(adapted("clip")) == text | {f"visual.transformer.resblocks.0.{part}" for part in block}
     assert layers(adapted("resnet")) == text
     assert len(layers(adapted("twin"))) == 2 * 3 * 6
+    assert not any(part._forward_hooks for part in adapted("clip").model.modules()), "the look leaves nothing behind"
 
 
 @pytest.mark.parametrize("name", ["clip", "coca", "twin", "siglip"])
@@ -221,12 +230,6 @@ def test_frozen_weights_do_not_drift_under_adapters() -> None:
     assert all(id(after[n]) == name and torch.equal(after[n], tensor) for n, (name, tensor) in before.items())
 
 
-def opened(folder: Path) -> Towers:
-    loaded = load_host(model=str(folder))
-    assert not loaded.host.training
-    return Towers(loaded.host, loaded.tokenizer, loaded.preprocess)
-
-
 def same(found: Towers, other: Towers, atol: float = 0.0) -> None:
     """In what they make of images and texts, and of pictures and captions before."""
     for parameter in (*found.model.parameters(), *other.model.parameters()):
@@ -267,7 +270,7 @@ def test_adapters_are_saved_merged(name: str, tmp_path: Path) -> None:
     found, plain = adapted(name), make(name)
     before = {key: tensor.clone() for key, tensor in found.model.state_dict().items()}
     save_model(found, tmp_path / "model", scope="lora", name=name)
-    assert all(torch.equal(found.model.state_dict()[key], tensor) for key, tensor in before.items())
+    assert equal(found.model.state_dict(), before)
     assert not alike(plain, found, atol=1e-2)
     assert alike(opened(tmp_path / "model"), found)
 

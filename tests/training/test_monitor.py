@@ -79,18 +79,21 @@ def test_the_worst_group_is_the_lowest_accuracy_of_a_class_within_a_group(unknow
     cells = [(a, b) for a in range(2) for b in range(3) if ((labels == a) & (groups == b)).any()]
     means = [float(right[(labels == a) & (groups == b)].nanmean()) for a, b in cells]
     assert monitor(tiny_towers(3))["zero_shot_worst_group"] == pytest.approx(min(means))
+    one = Monitor(images, labels=labels, class_texts=("a dog", "an emu"), groups=groups * 0)(tiny_towers(3))
+    assert one["zero_shot_worst_group"] == one["zero_shot_worst_class"]
 
 
 def test_an_edit_changes_the_texts_and_not_the_images() -> None:
     images, towers, texts = torch.rand(20, 3, 4, 4), tiny_towers(3), ("a cat", "a dog")
     towers.model.eval()
-    monitor = Monitor(images, labels=torch.arange(20) % 2, class_texts=texts)
+    monitor = Monitor(images, captions=texts * 10, labels=torch.arange(20) % 2, class_texts=texts)
     same, flat = CalibratedProjection.identity(6), CalibratedProjection().fit(None, np.eye(6)[1:])
     assert monitor(towers, same) == monitor(towers)
     with torch.no_grad():
         rows, said = unit(towers.image(images)), unit(flat(unit(towers.text(letters_of(texts)))))
     expected = ((rows @ said.T).argmax(dim=1) == torch.arange(20) % 2).double().mean()
     assert monitor(towers, flat)["zero_shot_accuracy"] == pytest.approx(float(expected))
+    assert monitor(towers, flat)["positive_score"] == pytest.approx(float((rows * said.repeat(10, 1)).sum(1).mean()))
 
 
 def table(images: Tensor, texts: Tensor) -> Any:

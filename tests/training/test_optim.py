@@ -150,10 +150,8 @@ def averaged(decay: float) -> tuple[nn.Module, Average]:
 
 
 def shake(module: nn.Module) -> None:
-    with torch.no_grad():
-        for parameter in module.parameters():
-            if parameter.requires_grad:
-                parameter.add_(torch.randn_like(parameter))
+    for parameter in filter(lambda one: one.requires_grad, module.parameters()):
+        nn.init.normal_(parameter)
 
 
 def test_it_is_the_recursion_in_plain_numbers() -> None:

@@ -34,8 +34,8 @@ def test_pairs_are_the_rows_of_the_data() -> None:
 
 
 def test_captions_from_labels_leave_out_unknown_rows() -> None:
-    data = image_data(4, kinds=["owl", None, "cat", ""], captions=())
-    with pytest.warns(VldebiasWarning, match="own: 2 of 4 rows have no caption .* id1, id3"):
+    data = image_data(6, kinds=["owl", None, "cat", "", None, None], captions=())
+    with pytest.warns(VldebiasWarning, match="own: 4 of 6 rows have no caption .* id1, id3, id4$"):
         source = pairs_of(data, label="kind", caption_template="a {} {}")
     assert source.captions == (("a owl owl",), ("a cat cat",))
     assert source.ids == ("id0", "id2")
@@ -44,8 +44,8 @@ def test_captions_from_labels_leave_out_unknown_rows() -> None:
 
 
 def test_held_out_data_that_are_learned_from_are_refused_and_some_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def monitor(first: int, name: str) -> Monitor | None:
-        opened = data(first, name)
+    def monitor(first: int, name: str, **more: Any) -> Monitor | None:
+        opened = replace(data(first, name), **more)
         monkeypatch.setattr("vldebias.training.monitor.open_images", lambda *_, held_out: opened if held_out else None)
         return Monitor.held_out(load_settings(data="own", val_split="val"), data(0, "b"), tiny_towers())
 
@@ -53,6 +53,7 @@ def test_held_out_data_that_are_learned_from_are_refused_and_some_are_told(monke
         return replace(image_data(10, path=lambda row: f"{first + row}.png"), fingerprint=name)
 
     assert monitor(100, "a") is not None
+    assert monitor(100, "a", captions=()) is None, "there is nothing to score"
     with pytest.warns(VldebiasWarning, match="5 of 10 images are files to learn from"):
         monitor(5, "a")
     for first, name in ((1, "a"), (100, "b")):

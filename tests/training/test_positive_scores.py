@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,6 @@ def cosines(towers: Any, pairs: Pairs) -> np.ndarray:
     return np.array(found)
 
 
-def rows_of(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (4, 2), (64, 3)])
 def test_scores_are_cosines_whatever_the_batches(batch_size: int, workers: int, several: bool) -> None:
@@ -68,9 +64,11 @@ def test_the_table_lists_the_most_suspicious_first_and_says_how_well_that_works(
     scores[[5, 7]] = np.nan
     files, found = report_pairs(pairs, scores, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files.values()) == ["pairs.csv", "pairs.html"]
-    rows = rows_of(tmp_path / "pairs.csv")
+    rows = list(csv.DictReader((tmp_path / "pairs.csv").read_text().splitlines()))
     listed = [int(row["id"][2:]) for row in rows]
     assert listed == [*np.argsort(np.where(np.isnan(scores), 9, scores), kind="stable")]
+    marks = re.findall(r"<figcaption>\d+\. (?:<b>(\w+)</b> )?", (tmp_path / "pairs.html").read_text())
+    assert marks == ["wrong" if pairs.wrong[i] else "" for i in listed[: len(marks)]]
     for row, i in zip(rows, listed, strict=True):
         assert row["caption"] == pairs.captions[i][0]
         assert row["wrong"] == ("yes" if pairs.captions[i] != (f"text {i}",) else "no")
@@ -80,7 +78,7 @@ def test_the_table_lists_the_most_suspicious_first_and_says_how_well_that_works(
     assert found["auroc"]["low"] < found["auroc"]["value"] < found["auroc"]["high"]
     _, nothing = report_pairs(source(), np.linspace(0, 1, 23, dtype=np.float32), tmp_path)
     assert nothing is None, "pairs without noise claim no truth"
-    assert {row["wrong"] for row in rows_of(tmp_path / "pairs.csv")} == {""}
+    assert {row["wrong"] for row in csv.DictReader((tmp_path / "pairs.csv").read_text().splitlines())} == {""}
 
 
 @pytest.mark.parametrize("several", [False, True])

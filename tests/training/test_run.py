@@ -12,18 +12,17 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
-from safetensors.torch import load_file
 from torch import Tensor
-from training_parts import Stream, image_data, pairs_of, plain, take, tiny_towers
+from training_parts import Stream, equal, image_data, opened, pairs_of, plain, take, tiny_towers, weights
 
 from tests.refusals import refused
 from vldebias.data import Labels
 from vldebias.errors import InvalidInputError
-from vldebias.hosts.loading import load_host
 from vldebias.hosts.towers import Towers
 from vldebias.methods import load_edit
 from vldebias.miniature import load_clip
 from vldebias.progress import Progress
+from vldebias.training import run
 from vldebias.training.batches import Batches
 from vldebias.training.loop import fit
 from vldebias.training.monitor import Monitor
@@ -50,19 +49,10 @@ def world() -> Any:
     return open_images(small())
 
 
-def loaded(folder: Path) -> Towers:
-    found = load_host(str(folder))
-    return Towers(found.host, found.tokenizer, found.preprocess)
-
-
-def weights(folder: Path) -> dict[str, Tensor]:
-    return load_file(folder / "model" / "clip.safetensors")
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("run")
-    train_model(NOISY, path, cpu=True)
+    logged(NOISY, path)
     return path
 
 
@@ -88,8 +78,9 @@ def test_it_leaves_what_it_says(folder: Path) -> None:
 
 
 def logged(settings: TrainSettings, folder: Path) -> str:
-    text = io.StringIO()
-    train_model(settings, folder, cpu=True, progress=Progress(Console(file=text, width=200)))
+    progress = Progress(Console(file=(text := io.StringIO()), width=200))
+    train_model(settings, folder, cpu=True, progress=progress)
+    assert all(task.completed == task.total for task in progress.tasks), "every bar comes to its end"
     return text.getvalue()
 
 
@@ -97,7 +88,9 @@ def test_a_finished_run_says_so_and_is_scored_on_what_is_asked_now(tmp_path: Pat
     assert steps_done(tmp_path) == (0, -1)
     chosen: dict[str, Any] = {"accumulation": 2, "negatives": "step", "precision": "bf16"}
     first = logged(small(**chosen), tmp_path)
-    assert "processes: 1; precision bf16; loss rince at temperature 0.2, negatives from 16" in first
+    assert (
+        "learn, from 24 images; processes: 1; precision bf16; loss rince at temperature 0.2, negatives from 16" in first
+    )
     assert "step 1 of 1: loss " in first
     assert "goes on after" not in first
     assert steps_done(tmp_path) == (1, 1)
@@ -106,8 +99,8 @@ def test_a_finished_run_says_so_and_is_scored_on_what_is_asked_now(tmp_path: Pat
     assert "goes on after step 1 of 1" in logged(small(val_items=9, **chosen), tmp_path)
     assert (tmp_path / "state.pt").read_bytes() == state
     now = json.loads((tmp_path / "run.json").read_text())["after"]
-    monitor = Monitor.held_out(small(val_items=9), world(), loaded(tmp_path / "model"))
-    assert now == pytest.approx(monitor(loaded(tmp_path / "model")))
+    monitor = Monitor.held_out(small(val_items=9), world(), opened(tmp_path / "model"))
+    assert now == pytest.approx(monitor(opened(tmp_path / "model")))
     assert now["positive_score"] != then["positive_score"]
     with pytest.raises(InvalidInputError, match=r"lr 1e-05 there and 0\.001 here"):
         train_model(small(lr=1e-3, **chosen), tmp_path, cpu=True)
@@ -117,17 +110,17 @@ def test_a_finished_run_says_so_and_is_scored_on_what_is_asked_now(tmp_path: Pat
 def test_bias_is_watched_and_the_projection_fitted_at_the_end(tmp_path: Path) -> None:
     chosen = small(data="portraits", label="label", group="gender", debias="gender", val_items=30, tune="heads")
     outcome = train_model(chosen, tmp_path, cpu=True)
-    monitor = Monitor.held_out(chosen, world(), loaded(tmp_path / "model"))
+    monitor = Monitor.held_out(chosen, world(), opened(tmp_path / "model"))
     assert "zero_shot_worst_group" in outcome["after"]
     assert outcome["after"].keys() == outcome["debiased"].keys()
     assert outcome["debiased"] != outcome["after"]
     edits = load_edit(tmp_path / "projection")
     assert edits.keys() == {"joint"}
-    assert outcome["debiased"] == pytest.approx(monitor(loaded(tmp_path / "model"), edits["joint"]))
+    assert outcome["debiased"] == pytest.approx(monitor(opened(tmp_path / "model"), edits["joint"]))
 
 
 def test_pairs_are_listed_without_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome = list_pairs(small(items=40, caption_noise=0.5, score_pairs=True, keep=0.5), tmp_path, cpu=True)
+    outcome = list_pairs(small(items=40, caption_noise=0.5, score_pairs=True, keep=0.5), tmp_path)
     assert outcome["pairs"] == 40
     assert outcome["wrong_pairs"]["auroc"]["value"] > 0.7
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept.parquet", "pairs.csv", "pairs.html"]
@@ -156,15 +149,19 @@ def test_a_killed_run_goes_on_in_the_middle_of_its_stream(tmp_path: Path) -> Non
     stream = Stream(150, shards=5)
     again, found = run(stream, tmp_path)
     assert again == losses
-    assert all(torch.equal(found[name], tensor) for name, tensor in whole.items())
+    assert equal(found, whole)
     assert len(stream.decoded) == (8 - at) * 2 * chosen.batch_size, "what was learned from before is not decoded"
 
 
-def test_two_views_need_no_caption_and_score_no_pair(tmp_path: Path) -> None:
+def test_two_views_need_no_caption_and_score_no_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Trainee] = []
+    monkeypatch.setattr(run, "Trainee", lambda *given, **more: made.append(Trainee(*given, **more)) or made[-1])
     views = {"views": "two", "jitter": 0.2, "flip": True, "crop_scale": 0.5, "fourier": 0.2}
     outcome = train_model(small(**views, score_pairs=True, lr=1e-4), tmp_path, cpu=True)
     assert outcome["wrong_pairs"] is None
     assert not (tmp_path / "pairs.csv").exists()
+    assert made[0].objective.loss.within_view
+    assert not made[0].model.token_embedding.weight.requires_grad
     shipped, trained = load_clip()[0].state_dict(), weights(tmp_path)
     assert torch.equal(trained["token_embedding.weight"], shipped["token_embedding.weight"]), "no text was read"
     assert not torch.equal(trained["visual.proj"], shipped["visual.proj"])

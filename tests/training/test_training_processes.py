@@ -11,9 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 from torch import Tensor
+from training_parts import equal, weights
 
 from vldebias.miniature import load_clip
 from vldebias.training.loop import read_state
@@ -33,18 +32,11 @@ def command(folder: Path, given: dict[str, str], launcher: tuple[str, ...] = ())
     return [sys.executable, *launcher, *COMMAND, *flags, "--out", str(folder)]
 
 
-def run(folder: Path, given: dict[str, str], launcher: tuple[str, ...] = ()) -> None:
+def run(folder: Path, given: dict[str, str], launcher: tuple[str, ...] = (), fails: bool = False) -> str:
     how = {"check": False, "capture_output": True, "text": True, "env": ONE_THREAD, "timeout": 540}
     done = subprocess.run(command(folder, given, launcher), **how)
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
-def weights(folder: Path) -> dict[str, Tensor]:
-    return load_file(folder / "model" / "clip.safetensors")
-
-
-def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    assert (done.returncode != 0) == fails, done.stderr[-3000:]
+    return " ".join(done.stderr.split())
 
 
 def steps_in(folder: Path) -> int:
@@ -68,9 +60,9 @@ def test_killed_in_the_middle_it_goes_on_to_identical_weights(tmp_path: Path) ->
     assert 2 <= reached[0] < reached[1] < 12
     assert not (killed / "model").exists()
     run(killed, given)
-    assert same(weights(killed), weights(tmp_path / "whole"))
+    assert equal(weights(killed), weights(tmp_path / "whole"))
     run(tmp_path / "other", {**given, "seed": "1"})
-    assert not same(weights(tmp_path / "other"), weights(tmp_path / "whole")), "the comparison can fail"
+    assert not equal(weights(tmp_path / "other"), weights(tmp_path / "whole")), "the comparison can fail"
 
 
 def apart(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
@@ -93,17 +85,13 @@ def test_two_processes_end_where_one_does_on_the_joint_batch(launcher: tuple[str
     assert apart(weights(tmp_path / "two"), one) < 0.02 * apart(one, start)
 
 
-def started(history: Path) -> bool:
-    return history.exists() and bool(history.read_text())
-
-
 def test_a_signal_to_all_processes_of_the_run_saves_the_step(tmp_path: Path) -> None:
     """As a scheduler, or a terminal, sends it: to the processes that read images too."""
     given = {**SHORT, **QUIET, "batch_size": "8", "steps": "400", "workers": "2", "save_every": "60"}
     how = {"stderr": subprocess.PIPE, "text": True, "env": ONE_THREAD, "start_new_session": True}
-    process = subprocess.Popen(command(tmp_path, given), **how)
+    process, history = subprocess.Popen(command(tmp_path, given), **how), tmp_path / "history.jsonl"
     until = time.monotonic() + 120
-    while time.monotonic() < until and process.poll() is None and not started(tmp_path / "history.jsonl"):
+    while time.monotonic() < until and process.poll() is None and not (history.exists() and history.read_text()):
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGTERM)
     _, told = process.communicate(timeout=60)
@@ -112,14 +100,12 @@ def test_a_signal_to_all_processes_of_the_run_saves_the_step(tmp_path: Path) -> 
     done = steps_in(tmp_path)
     assert 1 <= done < 400
     assert f"after step {done} of 400" in " ".join(told.split())
-    assert len((tmp_path / "history.jsonl").read_text().splitlines()) == done
+    assert len(history.read_text().splitlines()) == done
 
 
 def test_a_process_that_should_be_two_is_noticed(tmp_path: Path) -> None:
     """`accelerate launch --cpu --num_processes 2` starts one that trains alone."""
     given = {**QUIET, "items": "48", "batch_size": "8", "steps": "1", "tune": "heads"}
-    how = {"check": False, "capture_output": True, "text": True, "env": ONE_THREAD, "timeout": 300}
-    done = subprocess.run(command(tmp_path, given, (*LAUNCH, "--cpu")), **how)
-    assert done.returncode != 0
-    assert "launched as several processes, but this one sees itself alone" in " ".join(done.stderr.split())
+    told = run(tmp_path, given, (*LAUNCH, "--cpu"), fails=True)
+    assert "launched as several processes, but this one sees itself alone" in told
     assert not (tmp_path / "model").exists()

@@ -6,16 +6,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from vldebias.data import ImageData, Labels
 from vldebias.data.dataset import Record
+from vldebias.hosts.loading import load_host
+from vldebias.hosts.towers import Towers
 from vldebias.training.batches import Batch, MapBatches, StreamBatches
 from vldebias.training.pairs import Pairs
 from vldebias.training.settings import load_settings
@@ -145,6 +149,20 @@ def same(one: Batch, other: Batch) -> bool:
     parts = [(one.images, other.images), (one.index, other.index), (one.views, other.views)]
     parts += [(one.labels, other.labels), *((one.texts[k], other.texts[k]) for k in one.texts)]
     return all(a is b is None or torch.equal(a, b) for a, b in parts)  # type: ignore[arg-type]
+
+
+def equal(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    return load_file(folder / "model" / "clip.safetensors")
+
+
+def opened(folder: Path) -> Towers:
+    found = load_host(model=str(folder))
+    assert not found.host.training
+    return Towers(found.host, found.tokenizer, found.preprocess)
 
 
 def take(source: MapBatches | StreamBatches, first: int, n: int) -> list[Any]:

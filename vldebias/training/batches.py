@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -72,7 +73,7 @@ class Batch:
         return torch.tensor([code[text] for text in captions], dtype=torch.int64)
 
 
-class Batches:
+class Batches(ABC):
     """Read micro-batches by number: the same number always gives the same micro-batch.
 
     items: images of the data set; per_epoch: micro-batches of this process in an epoch; None for a stream.
@@ -107,9 +108,9 @@ class Batches:
             return MapBatches(data, augment, **options)
         return StreamBatches(data, augment, label=settings.label, buffer=settings.shuffle_buffer, **options)
 
+    @abstractmethod
     def starting(self, first: int) -> Generator[Batch, None, None]:
         """Yield micro-batches `first`, `first` + 1, ... without end; closing the iterator stops reading ahead."""
-        raise NotImplementedError
 
     def _read(
         self, row: int, read: Callable[[int], T], spares: Iterator[int], ids: Callable[[int], str]

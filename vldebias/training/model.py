@@ -73,7 +73,8 @@ def tune(
 
 
 def depths(towers: Towers, side: str) -> tuple[dict[nn.Parameter, int], int]:
-    """Return the depth of each parameter of one tower ("image", "text"), and the depth after the last block.
+    """Return the depth of each parameter of one tower ("image", "text"), and the depth after the last block. All then
+    require gradients.
 
     Depth 0 is before the first block. Blocks: the longest run of modules of one class; of a ResNet its largest stage.
     """
@@ -85,7 +86,6 @@ def depths(towers: Towers, side: str) -> tuple[dict[nn.Parameter, int], int]:
     if not any(True for block in blocks for _ in block.parameters()):
         raise UnsupportedHostError(f"{type(towers.model).__name__}: the {side} tower has no run of blocks to count")
     depth = dict.fromkeys(_parameters(parts).values(), 0)
-    learns = {parameter: parameter.requires_grad for parameter in depth}
 
     def detached(*call: Any) -> Any:
         out = call[-1]
@@ -96,8 +96,6 @@ def depths(towers: Towers, side: str) -> tuple[dict[nn.Parameter, int], int]:
         depth |= dict.fromkeys(_reached(towers, list(depth)), len(blocks) + 1)
     finally:
         hook.remove()
-        for parameter, before in learns.items():
-            parameter.requires_grad_(before)
     for number, block in enumerate(blocks, start=1):
         depth |= dict.fromkeys(block.parameters(), number)
     return depth, len(blocks) + 1

@@ -202,7 +202,7 @@ class Monitor:
         with reading(towers.model):  # around the comparisons too, which a loop's autocast would round
             images = torch.cat([image_features(towers, part) for part in self.images.split(BATCH)])
             if self.labels is not None:
-                classes, labels = normalize(embedded(self.class_texts), dim=-1), self.labels.to(images.device)
+                classes, labels = embedded(self.class_texts), self.labels.to(images.device)
                 right = ((images @ classes.T).argmax(dim=1) == labels).float()
                 scores["zero_shot_accuracy"] = torch.where(labels >= 0, right, torch.nan).cpu()
                 seen.append(classes)

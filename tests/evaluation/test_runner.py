@@ -78,11 +78,11 @@ def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callabl
 def test_a_run_writes_result_page_and_charts(run: Any, table: Any, tmp_path: Path) -> None:
     found, said = run(BIRDS, table, charts=True)
     assert Result.read(tmp_path / "result.json") == found
-    tasks = [protocol.task for protocol in found.provenance]
-    assert tasks == ["birds", "birds: cosines", "table"] == [*dict.fromkeys(figure.task for figure in found.rows)]
+    tasks = {protocol.task: protocol.title.split(": ")[:-1] for protocol in found.provenance}
+    assert tasks == {"birds": ["Birds"], "birds: cosines": ["Birds"], "table": ["Table"]}
+    assert list(tasks) == [*dict.fromkeys(figure.task for figure in found.rows)]
     page = (tmp_path / "index.html").read_text()
-    assert (page.count('class="task"'), page.count("data:image/png")) == (len(tasks), 1)
-    assert "birds: done" in said
+    assert (page.count('class="task"'), page.count("data:image/png"), "birds: done" in said) == (len(tasks), 1, True)
 
 
 def test_the_files_of_a_run_are_told_from_others(run: Any, table: Any, tmp_path: Path) -> None:

@@ -113,8 +113,8 @@ def test_shares_hold_over_images_of_one_prompt_and_of_twenty(share, strength):
 
 
 def test_the_seed_decides_the_order_alone():
-    first, again, other = (balance_prompts([NURSE] * 12, "gender", seed=seed) for seed in (3, 3, 4))
-    assert first == again
+    first, again, other = (balance_prompts([NURSE] * 12, "gender", seed=seed) for seed in (0, 0, 4))
+    assert first == again == balance_prompts([NURSE] * 12, "gender") == Balancer("gender").next([NURSE] * 12)
     assert first.values != other.values
     assert Counter(first.values) == Counter(other.values)
 

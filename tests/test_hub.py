@@ -1,7 +1,5 @@
 """Hosts by name and the hub: asked once where it does not answer, never for code; what cannot be loaded is told."""
 
-from __future__ import annotations
-
 import builtins
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Every kind of picture becomes RGB, everything else an OSError."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

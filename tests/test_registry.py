@@ -1,7 +1,5 @@
 """Registries: lookup by name, entry points of other packages, and what is refused."""
 
-from __future__ import annotations
-
 import warnings
 from importlib.metadata import EntryPoint
 from typing import Any

@@ -1,7 +1,5 @@
 """What the tests of the commands share: how they are called."""
 
-from __future__ import annotations
-
 from typer.testing import CliRunner
 
 from vldebias.cli import app

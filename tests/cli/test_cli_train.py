@@ -1,7 +1,5 @@
 """`vldebias train`: flags and --set are the settings, JSON alone on stdout, errors in one line."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """What the tests of group robustness share: a small world of features in which the spurious direction is strong."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

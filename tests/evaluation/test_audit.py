@@ -1,7 +1,5 @@
 """`vldebias.audit`: predictions from texts alone, their intervals, calibrations, what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Classifiers that learn from labels: what holds for all of them, the laws of each, and what balancing mends."""
 
-from __future__ import annotations
-
 from collections import namedtuple
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """`vldebias.diagnose`: its questions against scikit-learn and worlds of known answers, and the page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Texts under a projection are what a model with the attachment gives; distances of pairs are those of a loop."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations

@@ -1,7 +1,5 @@
 """The rule that names a default, on made-up tables and the committed ones; how generated images are counted."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

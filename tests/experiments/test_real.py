@@ -1,7 +1,5 @@
 """Contributed results: verified by digest, versions and n, and shown as rows; an empty row names its command."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

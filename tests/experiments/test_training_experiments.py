@@ -1,7 +1,5 @@
 """The training experiments of eval/: the laws of their tables, each on next to nothing."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product

@@ -1,7 +1,5 @@
 """The miniature answers as real models do: geometry and ranking of methods, so that the next edition cannot drift."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

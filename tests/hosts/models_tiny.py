@@ -1,7 +1,5 @@
 """Tiny models of every class of open_clip and transformers, and every host as a subject of the same tests."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from functools import partial

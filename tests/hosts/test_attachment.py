@@ -1,7 +1,5 @@
 """Attachments on a made-up host: three states, refusals, threads, and no trace in the end."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import weakref

@@ -1,7 +1,5 @@
 """What holds for every host: three states on every path, the gate, copies, gradients, merging, and no trace."""
 
-from __future__ import annotations
-
 import gc
 import pickle
 import weakref

@@ -1,7 +1,5 @@
 """Image towers: the features that the model itself makes, and a digest that nothing which changes them escapes."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

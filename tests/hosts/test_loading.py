@@ -1,7 +1,5 @@
 """Hosts by name: which library opens what, and in which precision."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import diffusers_tiny

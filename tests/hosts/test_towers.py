@@ -1,7 +1,5 @@
 """Towers to train with: features as the model itself makes them, with gradients; saved, and what could not be saved."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

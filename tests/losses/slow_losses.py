@@ -1,7 +1,5 @@
 """The losses as their equations read: loops over rows, plain exponentials, no tricks. Slow, and only for tests."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

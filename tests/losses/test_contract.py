@@ -1,7 +1,5 @@
 """What every loss keeps: shapes, types, symmetry, refusals, blocks, precision, derivatives, and its module."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field

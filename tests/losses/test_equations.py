@@ -1,7 +1,5 @@
 """Every loss is its equation: value, per-sample value and gradients against the loops of slow_losses."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from typing import Any

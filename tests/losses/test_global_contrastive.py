@@ -1,7 +1,5 @@
 """SogCLR and NUCLR: Algorithm 1 against plain numbers, its limits, its state, and the popularity that it learns."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

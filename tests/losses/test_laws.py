@@ -1,7 +1,5 @@
 """Laws between the losses, where their exponentials are large, and what their settings and temperatures do."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

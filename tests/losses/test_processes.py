@@ -1,7 +1,5 @@
 """Two processes, or threads in their place, and one: a gathered loss is the loss of the joint batch, in all it does."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

@@ -1,7 +1,5 @@
 """Methods of others: what their papers prove, and what their authors' code gives."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sums of terms: the dense formula, and what each term promises alone is kept in every sum."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What `default`, `paper`, lam= and reference= stand for, on models and on pipelines, in debias and in evaluate."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from dataclasses import replace

@@ -8,8 +8,6 @@
 Budgets only fall. Lines are those of Python files; what is frozen counts apart. Nothing is imported to be counted.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import sys

@@ -9,8 +9,6 @@ one reaches the end; then another run begins. Lost: a life that cannot go on, or
 not there. Other: what is there at the end is not, to the bit, what a run left that nobody killed.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import hashlib

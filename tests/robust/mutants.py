@@ -7,8 +7,6 @@ Places are sampled from all files of the package, a line as likely as another, a
 A survivor is a missing test, or a change that makes no difference. `--out` keeps results, which are not tried again.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import copy

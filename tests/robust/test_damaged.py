@@ -5,8 +5,6 @@ what is there now), "refused" (an error of ours that says what to do), "warned",
 or another content. A crafted file has to be refused.
 """
 
-from __future__ import annotations
-
 import random
 import struct
 import tempfile

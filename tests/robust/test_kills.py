@@ -1,7 +1,5 @@
 """`python -m tests.robust.kills` in short: every kind of work, killed and begun again."""
 
-from __future__ import annotations
-
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 

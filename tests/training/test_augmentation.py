@@ -1,7 +1,5 @@
 """Augmentation and Fourier mixing: their laws, and naive twins."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Micro-batches of pairs and streams are functions of their number, with workers or without, broken images or not."""
 
-from __future__ import annotations
-
 import functools
 import multiprocessing
 import os

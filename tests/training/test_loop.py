@@ -1,7 +1,5 @@
 """The loop: what a plain loop of torch does, the gradient of one large batch, and the same weights after a kill."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What learns, that it has gradients, and that the rest does not move; and a saved model opened again, whole or not."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """The monitor: against a naive twin, on models of known answers, and what it leaves behind."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from types import SimpleNamespace

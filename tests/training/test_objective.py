@@ -1,7 +1,5 @@
 """The losses by their names, and model and loss as one module."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from typing import Any
 

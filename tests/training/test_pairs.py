@@ -1,7 +1,5 @@
 """Pairs of a data set, and noise of a known rate: its law, and what is known to be wrong afterwards."""
 
-from __future__ import annotations
-
 import csv
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Positive scores: by definition, whatever the batches; the table, what is kept, and what is known of the truth."""
 
-from __future__ import annotations
-
 import csv
 import re
 from pathlib import Path

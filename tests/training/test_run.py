@@ -1,7 +1,5 @@
 """A run from its settings: what they change, what it leaves and says, and what it refuses beforehand."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """The one list of settings: a file and flags mean the same, and what does not fit is refused by name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Two processes and one, killed and not, by the launchers that people use: weights are those of the joint batch."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Pairs, streams, towers and a tokenizer small enough to see through."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field

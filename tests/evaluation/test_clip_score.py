@@ -83,9 +83,13 @@ class Colours:
 
 
 def test_fid_is_the_distance_of_gaussians_to_the_images_of_none(drawn) -> None:
+    twins = [replace(one, variant="again") for one in drawn if one.variant == "cali"]
+    plan = drawn.plan.model_copy(update={"variants": {**drawn.plan.variants, "again": {}}})
+    drawn = replace(drawn, plan=plan, images=(*drawn.images, *twins))
     with pytest.warns(VldebiasWarning, match="FID of 12"):
         (part,) = scored(drawn, Colours(), None, "t", clip=False, fid=True)
-    (cali,) = part.rows
+    cali, again = part.rows
+    assert again.value == pytest.approx(cali.value), "each is compared with the same images, and with no others"
     images = {v: [drawn.read(one) for one in drawn if one.variant == v] for v in ("none", "cali")}
     a, b = (Colours().encode(images[v]).numpy() for v in ("cali", "none"))
     ca, cb = np.cov(a, rowvar=False), np.cov(b, rowvar=False)

@@ -100,6 +100,9 @@ def test_fitted_edits_and_methods_are_measured_beside_names(folder: Path) -> Non
     expected = [result.row(row.task, row.metric, "cali", subset=row.subset).value for row in rows]
     assert [row.value for row in rows] == pytest.approx(expected, abs=1e-6)  # the file has the texts in float32
     assert rows
+    fitted.save_pretrained(folder / "of a pipeline" / "text_encoder")
+    with pytest.raises(InvalidInputError, match=r"\['text_encoder'\]"):
+        run(folder, projections=(folder / "of a pipeline",))
 
 
 def of_miniature(model: object, **given: object) -> Result:
@@ -154,18 +157,29 @@ def test_what_to_embed_is_listed_and_all_that_is_missing_is_named(folder: Path) 
 
 
 @quiet
-def test_a_model_by_name_embeds_a_folder_of_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_may_be_in_a_file_and_a_twentieth_of_them_are_looked_at(folder: Path) -> None:
+    how = {"prompts": {"gender": GENDER}, "methods": ["none"], "resamples": 5}
+    given, read = (evaluate(texts(), of, **how) for of in (images(), folder / "images.npz"))
+    assert figures(read) == figures(given)
+    assert (read.provenance[0].settings["k"], "file" in str(read.provenance[0].settings)) == ([20], False)
+
+
+@quiet
+def test_a_model_by_name_embeds_a_folder_of_pictures(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setenv("VLDEBIAS_CACHE", str(tmp_path / "cache"))
     for i in range(24):
         file = tmp_path / "pictures" / ("male", "female")[i % 2] / f"{i}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (32, 32), (10 * i, 90, 40)).save(file)
+    (tmp_path / "pictures" / "male" / "broken.png").write_bytes(b"no picture")
     options = {"prompts": {"folder": "fairface-gender"}, "methods": ["cali"], "k": 8, "resamples": 5}
-    result = evaluate("miniature", tmp_path / "pictures", **options)
+    result = evaluate("miniature", tmp_path / "pictures", progress=True, **options)
+    assert "images: 1 images cannot be read" in capsys.readouterr().err
     assert result.row("retrieval folder", "max_skew@8", "none").n == {"queries": 10, "images": 24}
     assert result.provenance[0].fingerprint is not None
     again = evaluate("miniature", tmp_path / "pictures", labels={"hair": ["dark"] * 12 + ["blond"] * 12}, **options)
     assert [row.value for row in again.rows] == [row.value for row in result.rows]
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(("cosine", "n"), [(1.0, 60), (0.45, 60), (0.3, 60), (0.0, 20), (0.0, 19)])

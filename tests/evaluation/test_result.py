@@ -14,7 +14,7 @@ from made_figures import figure, protocol, result
 from PIL import Image
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation import compare
+from vldebias.evaluation import compare, report
 from vldebias.evaluation.report import dots, grids, lines, opening, plain, published, render, text, told, verdict
 from vldebias.evaluation.result import COLUMNS, Result, TaskResult
 from vldebias.metrics import bootstrap_interval
@@ -69,8 +69,18 @@ def test_a_line_names_the_method_that_moved_its_cost_chance_and_who_got_worse(ma
     (said,) = opening(told(made))
     for word in ("MaxSkew@10", "search", "better", "0.500", "0.300", "default", "chance 0.100", "-0.100"):
         assert word in said
-    (line,) = lines(told(made.model_copy(update={"rows": [r for r in made.rows if r.method != "default"]})))
-    assert (line.row.method, "unclear" in line.costs) == ("cali", True), "what gains most, and none with labels"
+    more = [bias("cali", 0.9, change=STILL, metric=name, better="higher") for name in ("average", "precision@5")]
+    (line,) = lines(told(made.model_copy(update={"rows": [r for r in made.rows if r.method != "default"] + more})))
+    assert line.row.method == "cali", "what gains most, and none with labels"
+    assert line.costs == "recall@5 +0.010 [-0.100, +0.100] unclear", "the first of the costs"
+    average = [figure("x", 0.9, metric=m, change=DOWN) for m in ("average", "average_reweighted")]
+    alone = [figure("x", 10.0, metric="pair_distance", better="lower", change=DOWN)]
+    (plain,), (both,) = (lines(told(result(alone + of))) for of in (average[:1], average))
+    shown = plain.before, plain.after, plain.row.number
+    assert shown == ("10.2", "10.0", "10.0 [9.9, 10.1]"), "without a row of none it is the value less the change"
+    assert [one.costs.startswith("average accuracy,") for one in (plain, both)] == [False, True], (
+        "reweighted goes first"
+    )
 
 
 def test_the_corrected_gap_leads_as_a_root_with_its_sign_beside_a_chance_of_zero() -> None:
@@ -105,6 +115,8 @@ def test_parts_with_several_measures_are_the_whole_of_a_task_that_has_none() -> 
     t = told(result(rows, protocol()))
     assert t.whole.all()
     assert [line.row.subset for line in lines(t)] == ["unseen professions"]
+    many = [figure("cali", metric=m, subset=s, n={"jobs": 3}) for m in ("discrepancy", "unknown") for s in "abcd"]
+    assert told(result(rows + many, protocol())).whole.tolist() == [True] * 8 + [False] * 8, "four are many"
 
 
 PARTS = (["average", "gap", "max_skew@5", "ndkl@5", "recall@1"], ["none", "cali"], ["", *"abcdef"], [None, 1.0, 2.0])
@@ -128,6 +140,9 @@ def test_print_of_a_result_is_a_table_of_at_most_forty_lines_of_all_tasks(made: 
     heads = [line[0] for line in str(result(tasks, *map(protocol, "cab"))).splitlines() if line[1:2] == ":"]
     assert heads[:4] == [*"xcab"], "name and tasks, in the order of the rows"
     assert "1 more figures" in text(result([figure(), figure(subset="a part")]))
+    head, rows = report.tab_rows(made)
+    names = "task metric method subset lam value low high change change_low change_high better verdict"
+    assert (" ".join(head), {len(row) for row in rows}) == (names, {13})
     assert str(result([], protocol())).startswith("Result(")
     assert max(map(len, text(made).splitlines())) <= 80
     for value in ("0.500 [0.400, 0.600]", "better", "4 more figures", "dfr-up†", "given labels of training images"):
@@ -176,6 +191,9 @@ def test_settings_evidence_and_cartoons_are_said(tmp_path: Path) -> None:
         assert ("cartoon" in page) == cartoon
         assert page.count("not recorded") >= 2
         assert "images: 100" in page
+    two = result([figure(task=task) for task in "ba"], *map(protocol, "ba"))
+    page = render(two, tmp_path / "p.html", beside=tmp_path).read_text(encoding="utf-8")
+    assert page.index("task-b") < page.index("task-a"), "in the order of the rows"
 
 
 def test_a_measure_has_one_scale_whatever_the_task() -> None:
@@ -190,6 +208,13 @@ def test_a_measure_has_one_scale_whatever_the_task() -> None:
     axes = four.plot().axes
     assert [one.get_visible() for one in axes] == [True] * 4 + [False] * 2, "three in a row"
     assert axes[0].get_xlim() == pytest.approx((-0.02 * 7.1, 1.02 * 7.1)), "from 0 to the largest end of all"
+    for value, ends in ((0.5, (-0.02 * 0.6, 1.02 * 0.6)), (-0.5, (-1.02 * 0.6, 0.02 * 0.6))):  # of no bounds: and to 0
+        assert result([figure(metric="cosine", value=value)]).plot().axes[0].get_xlim() == pytest.approx(ends)
+    rows = [figure("none", 0.5, metric="gap"), figure("random", 0.3, metric="gap"), figure("x", 0.4, metric="gap")]
+    (axis,) = dots(told(result([rows[0], rows[1], rows[2].model_copy(update={"interval": (0.1, 0.45)})]))).axes
+    (band,), line, bars = axis.patches, axis.lines[0], [one.lines[2][0].get_segments()[0] for one in axis.containers]
+    assert (band.get_extents().x0, line.get_xdata()) == (axis.transData.transform((0.2, 0))[0], [0.5, 0.5])
+    assert [bar[:, 0].tolist() for bar in bars] == [pytest.approx([0.4, 0.6]), pytest.approx([0.1, 0.45])]
 
 
 @settings(max_examples=15, deadline=None)
@@ -321,6 +346,14 @@ def test_a_row_is_found_by_name_and_a_miss_lists_the_closest() -> None:
     assert small().row("birds", "gap", "cali").value == 2 / 7
     with pytest.raises(KeyError, match="birds/gap/cali/all"):
         small().row("birds", "gap", "orth")
+
+
+def test_a_command_is_kept_without_the_folders_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = (["/home/me/bin/vldebias", "eval", "birds", "--out=/home/me/run"], "vldebias eval birds --out=run")
+    for words, said in (installed, (["/home/me/work.py", "--n", "3"], "python work.py --n 3"), (["-c", "1"], None)):
+        monkeypatch.setattr("sys.argv", words)
+        monkeypatch.setattr("sys.orig_argv", ["/usr/bin/python", *words])
+        assert Result.of("x", [], seconds=0).command == said
 
 
 def test_resampled_rows_are_those_of_the_public_bootstrap() -> None:

@@ -10,6 +10,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from painted_by_hand import paint
+from PIL import Image
 from rich.console import Console
 
 from vldebias.data import Embeddings, save_embeddings
@@ -23,6 +25,7 @@ from vldebias.evaluation.run import Suite, key_of, load_suite, run_suite, verify
 from vldebias.evaluation.shares import SharesTask
 from vldebias.evaluation.task import Data, Session
 from vldebias.options import Options
+from vldebias.pictures import read_png
 from vldebias.prompts import make_prompt_set
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
@@ -125,6 +128,29 @@ def test_of_each_kind_of_warning_a_task_issues_one(run: Any, table: Any, monkeyp
     assert [str(one.message) for one in caught] == ["one"]
 
 
+def test_pictures_and_the_name_of_a_pipeline_are_kept(run: Any, table: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    def measured(task: SharesTask, inputs: Any) -> Any:
+        (part,) = task.measure(inputs["table"])
+        part.provenance = part.provenance.model_copy(update={"split": "generated", "model": "Tiny", "title": "T"})
+        part.pictures["Side by side"] = "seeds", Image.new("RGB", (4, 4))
+        return [part]
+
+    monkeypatch.setattr(SharesTask, "measured", measured)
+    (about,) = run(table, pipeline="own/pipe")[0].provenance
+    assert (about.model, about.title) == ("own/pipe (Tiny)", "Table: T"), "as the user named it"
+    picture = tmp_path / "side-by-side.png"
+    assert read_png(picture)[1] == {"run": "small", "task": "table", "caption": "seeds"}
+    assert b"PLTE" in picture.read_bytes(), "a palette makes it small"
+
+
+def test_an_attribute_that_nobody_labelled_is_left_out_and_said(run: Any, tmp_path: Path) -> None:
+    drawn, _ = paint(tmp_path / "drawn", np.random.default_rng(0), images=1, stated=False)
+    log = AnnotationLog(tmp_path / "labels.jsonl")
+    log.append(drawn.images[0].path, "anna", "gender", "male")
+    found, said = run({**PEOPLE, "attribute": "race"}, labels=(log.path,), drawn=drawn.folder)
+    assert (found.rows, "by people: nobody labelled race" in said) == ([], True)
+
+
 def test_the_key_changes_with_whatever_may_change_figures(tmp_path: Path, cache: Path) -> None:
     def session(**options: Any) -> Session:
         return Session(Options(**{"out": tmp_path, "cache": cache, "model": "miniature", **options}))
@@ -168,12 +194,17 @@ def test_the_images_of_a_limit_are_always_the_same(tmp_path: Path, cache: Path) 
     assert len(first) == 60
 
 
-def test_what_a_suite_needs_is_said(run: Any, tmp_path: Path) -> None:
+def test_what_a_suite_needs_is_said(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = {**BIRDS, "data": {"name": "waterbirds"}}
+    sized = {**BIRDS, "data": {"name": "birds", "options": {"m": 3}}}
     model, people = (BIRDS, None, "model: .* a brave heart"), (PEOPLE, "miniature", "this suite needs")
-    for task, host, named in (model, people, (TEXTS, None, "pipeline"), (elsewhere, "miniature", "waterbirds: .*mine")):
+    files, options = (elsewhere, "miniature", "waterbirds: .*mine"), (sized, "miniature", "options m;")
+    for task, host, named in (model, people, (TEXTS, None, "pipeline"), files, options):
         with pytest.raises(InvalidInputError, match=named):
             run(task, host=host, data_root=tmp_path / "mine")
+    monkeypatch.setattr("vldebias.evaluation.task.open_data", lambda *_: iter(()))
+    with pytest.raises(InvalidInputError, match="got a stream"):
+        run(elsewhere)
     assert not (tmp_path / "index.html").exists(), "nothing was measured"
 
 
@@ -190,7 +221,7 @@ def test_embeddings_alone_need_no_model(run: Any, tmp_path: Path, cache: Path) -
         assert same.value == pytest.approx(figure.value, abs=1e-6)
 
 
-def test_splits_of_an_embeddings_file(tmp_path: Path) -> None:
+def test_splits_of_an_embeddings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Embeddings.of(np.eye(3), {"split": ["train", "test", "test"]}, ids="abc")
     path = save_embeddings(tmp_path / "e.npz", rows)
     session = Session(Options(out=tmp_path, embeddings=path))
@@ -203,6 +234,9 @@ def test_splits_of_an_embeddings_file(tmp_path: Path) -> None:
     whole = Session(Options(out=tmp_path, embeddings=save_embeddings(tmp_path / "w.npz", Embeddings.of(np.eye(3)))))
     assert len(whole.embedded("images", test)) == 3  # what is measured, and no training split
     assert whole.embedded("train", train) is None
+    named, opened = Session(Options(out=tmp_path), given=dict.fromkeys(("images", "train"), "birds"), split="val"), []
+    monkeypatch.setattr("vldebias.evaluation.task.open_split", lambda *of: opened.append(of[2]) or rows)
+    assert ([len(named.embedded(name)) for name in ("images", "train")], opened) == ([3, 3], ["val", "train"])
 
 
 def test_of_several_processes_the_first_alone_writes(run: Any, table: Any, tmp_path: Path, monkeypatch: Any) -> None:
@@ -224,6 +258,8 @@ def test_some_of_the_tasks_are_measured(run: Any, table: Any) -> None:
     assert [part.task for part in found.provenance] == ["other"]
     with pytest.raises(InvalidInputError, match=r"'waterbrids'.*did you mean 'waterbirds'"):
         load_suite("waterbrids")
+    with pytest.raises(InvalidInputError, match="no such file"):
+        load_suite("mine/waterbirds")  # a path, by its folder
     with pytest.raises(InvalidInputError, match=r"'tabel'"):
         run(table, other, only=["other", "tabel"])
 
@@ -249,8 +285,6 @@ def test_people_label_what_was_generated_with_pictures_and_clip_score(run: Any, 
     for i, name in enumerate(sorted(path.relative_to(folder).as_posix() for path in folder.glob("*/*/*.png"))):
         for who in ("anna", "ben"):
             log.append(name, who, "gender", ("male", "female")[i % 2])
-    race = {**PEOPLE, "name": "race by people", "attribute": "race", "values": ["White", "Black"]}
-    by_people, said = run(PEOPLE, race, out=tmp_path / "human", labels=(log.path,), drawn=folder)
+    by_people, _ = run(PEOPLE, out=tmp_path / "human", labels=(log.path,), drawn=folder)
     assert {f.metric for f in by_people.rows} >= {"discrepancy", "alpha"}
-    assert "race by people: nobody labelled race" in said
     assert by_people.provenance[0].prompts == found.provenance[0].prompts

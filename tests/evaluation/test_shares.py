@@ -12,7 +12,8 @@ from vldebias.evaluation.answers import CANNOT_TELL, NO_PERSON, AnnotationLog
 from vldebias.evaluation.report import lines, told
 from vldebias.evaluation.result import Result
 from vldebias.metrics import agreement, discrepancy
-from vldebias.metrics.shares import discrepancies, squared_discrepancies
+from vldebias.metrics.bootstrap import wilson_interval
+from vldebias.metrics.shares import discrepancies, shares_radius, squared_discrepancies
 
 FEW = pytest.mark.filterwarnings("ignore:people:vldebias.errors.SuspectInputWarning")
 pytestmark = [pytest.mark.usefixtures("no_charts"), FEW]
@@ -42,7 +43,7 @@ def by_name(part):
 def test_figures_are_those_of_the_counts_and_compared_with_the_baseline():
     columns = table()
     rows = by_name(measure(columns)[0])
-    code = {"female": 0, "male": 1, "": -1}
+    code, found = {"female": 0, "male": 1, "": -1}, []
     for method, name in (("none", "sd"), ("mended", "mended")):
         codes = [code[v] for v, m in zip(columns["judge"], columns["model"], strict=True) if m == name]
         counts = (np.array(codes).reshape(8, 30, 1) == [0, 1]).sum(1)
@@ -52,9 +53,13 @@ def test_figures_are_those_of_the_counts_and_compared_with_the_baseline():
         assert rows["unknown", method, ""].value == pytest.approx(1 / 30)
         share = rows["share", method, "mean over prompts: female"].value
         assert share == pytest.approx((counts[:, 0] / 30).mean())
+        found.append((float(discrepancies(counts)[3]), float(shares_radius(counts, resamples=200)[3])))
     moved = rows["discrepancy", "mended", ""].value - rows["discrepancy", "none", ""].value
     assert rows["discrepancy", "mended", ""].change[0] == pytest.approx(moved)
-    assert rows["discrepancy", "none", "prompt 3"].interval[0] <= rows["discrepancy", "none", "prompt 3"].value
+    (before, by), (gap, around) = found
+    one, most, moved = rows["discrepancy", "mended", "prompt 3"], 0.5**0.5, gap - before
+    assert one.interval == pytest.approx((max(0, gap - around), min(most, gap + around)))
+    assert one.change == pytest.approx((moved, max(-most, moved - by - around), min(most, moved + by + around)))
 
 
 def test_weights_count_as_rows_that_are_repeated():
@@ -92,6 +97,10 @@ def test_prompts_that_a_method_lacks_are_left_out_and_one_is_measured_over_its_i
     whole = by_name(measure(columns, method=None, baseline="none")[0])["discrepancy", "none", ""]
     assert whole.value == pytest.approx(np.sqrt(2) * 0.25)
     assert whole.interval[0] < whole.value < whole.interval[1]
+    columns = {"text": ["b", "a", "a"], "judge": ["x", "x", "y"]}
+    lone = by_name(measure(columns, method=None, baseline="none")[0])
+    assert [subset for *_, subset in lone][-4:] == ["b", "b: x", "a", "a: x"], "of two values the first says all"
+    assert lone["share", "none", "b: x"].interval == pytest.approx(wilson_interval(1, 1))
 
 
 @refused(

@@ -1,7 +1,5 @@
 """What every method keeps: fitted, attached, saved, loaded and merged through one path; refused by its needs."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -39,7 +37,7 @@ class Case:
         self.fitted: dict[str, dict[str, Edit]] = {}
         self.base = self.outputs()
 
-    def copy(self) -> Case:
+    def copy(self) -> "Case":
         return Case(copy.deepcopy(self._bare), self._encode, self._tokenizer)
 
     def debias(self, method: Any, **how: Any) -> vldebias.Attachment:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -71,23 +72,17 @@ def climbed(parameters: Sequence[nn.Parameter], method: str, rho: float) -> Iter
     4.3); T is 1 for vectors and scalars. The scale of g does not matter, so a scaler of the loss may be left on.
     """
 
-    with _put_back([parameter for parameter in parameters if parameter.grad is not None]):
-        _climb(parameters, method, rho)
-        yield
-
-
-@torch.no_grad()
-def _climb(parameters: Sequence[nn.Parameter], method: str, rho: float) -> None:
-    """Move the parameters; what is held of their gradients ends here, or the second pass would hold two."""
-
-    def scaled(parameter: nn.Parameter, vector: Tensor) -> Tensor:
+    def scaled(parameter: nn.Parameter, vector: Any) -> Tensor:
         wide = _wide(vector)
         return wide if method == "sam" or parameter.ndim < 2 else wide * (parameter.to(wide.dtype).abs() + _ETA)
 
-    moving = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
-    norm = nn.utils.get_total_norm([scaled(*one) for one in moving])
-    for parameter, gradient in moving if norm > 0 else ():  # where all is flat there is nowhere to climb
-        parameter.add_(scaled(parameter, scaled(parameter, gradient)) * (rho / norm))
+    moving = [parameter for parameter in parameters if parameter.grad is not None]  # whose gradients nothing here holds
+    with _put_back(moving):
+        with torch.no_grad():
+            norm = nn.utils.get_total_norm([scaled(parameter, parameter.grad) for parameter in moving])
+            for parameter in moving if norm > 0 else ():  # where all is flat there is nowhere to climb
+                parameter.add_(scaled(parameter, scaled(parameter, parameter.grad)) * (rho / norm))
+        yield
 
 
 @contextmanager

@@ -73,8 +73,8 @@ def table_of(name: str, content: bytes) -> pd.DataFrame:
     rows = []
     for one in figures:
         low, high = one.get("interval") or (one.get("low"), one.get("high"))
-        change = one.get("change") if isinstance(one.get("change"), dict) else {}
-        rows.append(one | {"low": low, "high": high, "change": change.get("value"), "lam": one.get("lam")})
+        change = dict(zip(VALUES[3:], one.get("change") or (), strict=False))
+        rows.append(one | {"low": low, "high": high, "change": None, "lam": one.get("lam")} | change)
     return pd.DataFrame(rows)
 
 

@@ -195,10 +195,10 @@ def decide(
         errors = torch.tensor([ERR[kind] for kind in folds], dtype=torch.float64)
         precision = 1 / (gaps[0][:, 1:].var(1) + errors**2)
         weights = precision / precision.sum()
-        for method, lam in ((one, lam) for one in methods for lam in lams):
+        for method, lam in ((one, lam) for one in methods for lam in (lams if one.has_lam else lams[:1])):
             edit = solved(problem, whole, method, lam)
             if any(edit.method == one.method and np.allclose(edit.lam, one.lam) for one in edits):
-                continue  # the bound lowers several lam to one, and some methods have none
+                continue  # the bound lowers several lam to one
             edits.append(edit)
             gaps.append(predicted(method, edit.lam))
             on_images.append(method.uses_images)

@@ -87,7 +87,7 @@ def leace(given: Labelled) -> Affine:
     x, z = given.one_hot()
     shrunk = torch.from_numpy(need("sklearn.covariance").ledoit_wolf(x.numpy())[0])
     left = (x - x.mean(0)).T @ (z - z.mean(0)) / len(x)  # Sigma_xz
-    right = torch.linalg.pinv(shrunk) @ left
+    right = torch.linalg.pinv(shrunk, hermitian=True) @ left
     right = right @ torch.linalg.pinv(left.T @ right, hermitian=True, rtol=1e-12)  # its columns sum to 0
     return left, right, left @ (right.T @ x.mean(0))
 

@@ -178,7 +178,8 @@ def test_a_warning_with_brackets_is_shown_as_it_is(
 def test_errors_leave_the_process_with_one_message_and_a_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
 ) -> None:
-    monkeypatch.setattr(cli, "app", Mock(side_effect=error))
+    monkeypatch.setattr(sys.modules["vldebias.cli.quickstart"], "check_out", Mock(side_effect=error))
+    monkeypatch.setattr(sys, "argv", ["vldebias", "quickstart"])
     said, code = ("interrupted", "130") if isinstance(error, KeyboardInterrupt) else ("error: x", "2")
     with pytest.raises(SystemExit, match=code):
         cli.main()

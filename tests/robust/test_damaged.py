@@ -281,9 +281,6 @@ def failures(ends: Counter[str]) -> Counter[str]:
     return Counter({end: count for end, count in ends.items() if end not in ("same", "refused", "warned")})
 
 
-# ---- tests -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("files", [12, pytest.param(1000, marks=pytest.mark.slow)])
 def test_damaged_files_are_refused_or_read_as_they_were(name: str, files: int) -> None:

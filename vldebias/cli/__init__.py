@@ -41,9 +41,10 @@ def main() -> None:
         except (VldebiasError, OSError) as error:
             say(error, "error", "red")
             raise SystemExit(2) from None
-        except KeyboardInterrupt:
-            say("interrupted")
-            raise SystemExit(130) from None
+        except SystemExit as end:  # typer makes a 130 of Ctrl-C, without a word
+            if end.code == 130:
+                say("interrupted")
+            raise
 
 
 def _show_warning(message: Any, category: type[Warning], *_: Any) -> None:

@@ -77,11 +77,8 @@ def train(
     from vldebias.training.run import list_pairs, steps_done, train_model
 
     others = parse_pairs(more or (), "--set", "ema=0.999")
-    values = {
-        **{name.replace("-", "_"): value for name, value in others.items()},
-        **given,
-        **({} if preset is None else {"preset": preset}),
-    }
+    values = {name.replace("-", "_"): value for name, value in others.items()} | given
+    values |= {} if preset is None else {"preset": preset}
     settings = load_settings(config, **values)
     if show:
         typer.echo(settings.as_yaml(), nl=False)
@@ -93,7 +90,7 @@ def train(
     except KeyboardInterrupt as interrupt:
         done, steps = steps_done(folder)
         continues = f"continues after step {done} of {steps}" if done else "starts over: nothing was saved"
-        say(f"interrupted; the same command {continues}")
+        say(f"the same command {continues}")
         raise typer.Exit(128 + next(iter(interrupt.args), signal.SIGINT)) from None
     if outcome is None:  # not the first of several processes
         return

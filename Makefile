@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 PINNED := --constraint .ci/constraints.txt --editable '.[all,dev,docs]'  # by uv, in a tenth of the time; by pip where uv finds no registry
 
-.PHONY: quickstart test bench budgets test-slow docs lint types results wheel clean
+.PHONY: quickstart test test-plain bench test-slow docs lint types results wheel clean
 
 quickstart: $(READY)  ## the main job on the embedded models: bias and utility before and after
 	$(BIN)/vldebias quickstart
@@ -12,8 +12,8 @@ quickstart: $(READY)  ## the main job on the embedded models: bias and utility b
 test: $(READY)  ## the default test run: offline, on the CPU
 	$(BIN)/python -m pytest -n auto --dist loadfile --junitxml .pytest_cache/tests.xml
 
-budgets: $(READY)  ## lines, names and, after `make test`, seconds against .ci/budgets.yaml
-	$(BIN)/python -m tests.robust.budgets --check --junit .pytest_cache/tests.xml
+test-plain: $(READY)  ## the same tests on one thread with the plainest instructions: what passes here passes on other machines
+	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 test-slow: $(READY)  ## the longer tests
 	$(BIN)/python -m pytest -m slow -n auto --dist loadfile
@@ -27,6 +27,8 @@ docs: $(READY)  ## the documentation, in site/
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/pylint --disable=all --enable=disallowed-name vldebias apps
+	$(BIN)/lint-imports
 
 types: $(READY)
 	$(BIN)/mypy
